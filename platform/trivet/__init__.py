@@ -1,0 +1,28 @@
+"""Trivet: one self-hosted platform that serves large language models over mixed hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "Client", "SamplingParams", "__version__"]
+
+if TYPE_CHECKING:
+    from trivet.client import Client
+    from trivet.llm import LLM
+    from trivet.sampling_params import SamplingParams
+
+_HOME = {
+    "LLM": "trivet.llm",
+    "Client": "trivet.client",
+    "SamplingParams": "trivet.sampling_params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `import trivet` itself must stay cheap for the supervisor and the CLI."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'trivet' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME[name]), name)

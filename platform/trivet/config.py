@@ -1,0 +1,231 @@
+"""Settings from `trivet.toml`, the environment and the command line, validated once.
+
+The one module that reads the environment. Command line beats environment beats file; a key that
+does not exist is refused with the nearest one that does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trivet.errors import ConfigError
+
+MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
+
+
+class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[backend.NAME]`: the interpreter of the backend's own environment, and what to set in it."""
+
+    python: str = sys.executable
+    env: dict[str, str] = {}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator sets for a site. Each key may come as TRIVET_KEY from the environment."""
+
+    home: str = "~/.trivet"
+    database_url: str | None = None  # None: SQLite in the home
+    host: str = "127.0.0.1"
+    port: int = 8000
+    auth: str = "auto"  # "auto" | "required" | "off"
+    insecure: bool = False  # allow a bind beyond loopback without TLS
+    log_level: str = "INFO"
+    web_workers: int = 1
+    web_threads: int = 128
+    drain_timeout_s: float = 30.0
+    orphan_timeout_s: float | None = None  # an engine ends itself after so long without a supervisor
+    backend: dict[str, BackendSettings] = {}
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(Path(self.home).expanduser().absolute())
+
+    @property
+    def resolved_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.paths.home / 'registry.db'}"
+
+    def for_backend(self, name: str) -> BackendSettings:
+        return self.backend.get(name) or BackendSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where a site keeps its things."""
+
+    home: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.home / "trivet.toml"
+
+    @property
+    def run(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def models(self) -> Path:
+        return self.home / "models"
+
+    @property
+    def token_file(self) -> Path:
+        """The management token, mode 0600: who can read it may manage this site."""
+        return self.run / "token"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the one `trivet serve` of this home."""
+        return self.run / "serve.lock"
+
+    def create(self) -> None:
+        """Make the folders; the run directory is closed to other users (it holds sockets)."""
+        for folder in (self.home, self.logs, self.models):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.run.mkdir(mode=0o700, exist_ok=True)
+        self.run.chmod(0o700)
+
+    def supervisor_socket(self) -> str:
+        return socket_address(self.run / "supervisor.sock")
+
+    def order_file(self, instance_id: str) -> Path:
+        return self.run / f"engine-{instance_id}.json"
+
+
+def engine_address(run_dir: str | Path, instance_id: str, kind: str) -> str:
+    """ZeroMQ address of an engine's socket; `kind` is "sock", "beat" or "ctl" (messages.py)."""
+    return socket_address(Path(run_dir) / f"engine-{instance_id}.{kind}")
+
+
+def socket_address(path: Path) -> str:
+    """Raises: ConfigError where the path is longer than the kernel allows."""
+    size = len(os.fsencode(path))
+    if size > MAX_SOCKET_PATH:
+        raise ConfigError(
+            f"socket path {path} has {size} bytes and the kernel allows {MAX_SOCKET_PATH}; "
+            "set TRIVET_HOME to a shorter path"
+        )
+    return f"ipc://{path}"
+
+
+def load_settings(
+    overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Merge file, environment and `overrides` (command line; None values are absent).
+
+    Raises: ConfigError naming the key, where it stands, and the nearest key that exists.
+    """
+    environ = os.environ if environ is None else environ
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    from_env = {
+        key: environ[variable]
+        for key in Settings.__struct_fields__
+        if key != "backend" and (variable := f"TRIVET_{key.upper()}") in environ
+    }
+    home = str(given.get("home") or from_env.get("home") or Settings().home)
+    file = Paths(Path(home).expanduser()).config_file
+    from_file = _read_toml(file)
+    _refuse_unknown(from_file, Settings.__struct_fields__, str(file))
+    for name, section in from_file.get("backend", {}).items():
+        where = f"{file} [backend.{name}]"
+        if not isinstance(section, dict):
+            raise ConfigError(f"{where} must be a table with python and env")
+        _refuse_unknown(section, BackendSettings.__struct_fields__, where)
+    try:
+        return msgspec.convert({**from_file, **from_env, **given, "home": home}, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"settings ({file}, environment, command line): {error}") from error
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one deployment (`trivet launch --set KEY=VALUE`); vLLM's names where it has one."""
+
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None  # share of a device's memory, any device
+    tensor_parallel_size: int = 1
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None  # KV blocks, block 0 included
+    kv_cache_dtype: str = "auto"
+    swap_space: float = 0.0  # GiB
+    quantization: str | None = None
+    enable_prefix_caching: bool = True
+    max_num_waiting: int = 1024  # a longer queue answers 429
+    seed: int = 0
+    served_model_name: str | None = None
+    num_threads: int | None = None
+
+    def to_text(self) -> dict[str, str]:
+        """Only what differs from the defaults, as `--set` would spell it."""
+        defaults = EngineSettings()
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) != getattr(defaults, name)
+        }
+
+
+def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
+    """Raises: ConfigError naming the key and the nearest one, or the value and its type."""
+    _refuse_unknown(pairs, EngineSettings.__struct_fields__, "engine settings")
+    plain: dict[str, Any] = {
+        key: None if value.lower() in ("none", "null", "") else value for key, value in pairs.items()
+    }
+    try:
+        settings = msgspec.convert(plain, EngineSettings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"engine settings: {error}") from error
+    _check_ranges(settings)
+    return settings
+
+
+def _check_ranges(settings: EngineSettings) -> None:
+    for name in (
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "tensor_parallel_size",
+        "block_size",
+        "max_num_waiting",
+        "num_threads",
+    ):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}; it must be at least 1")
+    share = settings.gpu_memory_utilization
+    if share is not None and not 0 < share <= 1:
+        raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
+    blocks = settings.num_gpu_blocks_override
+    if blocks is not None and blocks < 2:
+        raise ConfigError(f"num_gpu_blocks_override is {blocks}; it must be at least 2")
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    known = list(known)
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {key!r}; {hint}")

@@ -1,0 +1,57 @@
+"""How an engine process is started: the contract between the supervisor and launcher plugins.
+
+The local launcher (`trivet_supervisor.launchers`) spawns on this host; another may place the same
+process elsewhere. The supervisor decides, the launcher only acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """Names one process for ever: pids are reused, a pid with its start time is not."""
+
+    pid: int
+    start_time: float  # seconds since the epoch, from the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOrder:
+    """What to start."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]  # in full; nothing is inherited
+    log_file: Path  # standard output and error
+    lease: str  # in env as TRIVET_LEASE, so that a stranger's process is never taken for ours
+
+
+class EngineHandle(Protocol):
+    """A process that was started or adopted."""
+
+    identity: ProcessIdentity
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative signal number if killed; 255 if adopted and gone unseen."""
+
+    def terminate(self) -> None:
+        """Ask the process group to end (SIGTERM)."""
+
+    def kill(self) -> None:
+        """End the process group (SIGKILL)."""
+
+
+class Launcher(Protocol):
+    """Starts engine processes in a session of their own, so that they outlive the supervisor."""
+
+    name: str
+
+    def start(self, order: ProcessOrder) -> EngineHandle:
+        """Raises: Unavailable where the process cannot be started, with the reason."""
+
+    def adopt(self, identity: ProcessIdentity, lease: str) -> EngineHandle | None:
+        """The living process with this identity and lease, or None."""

@@ -1,0 +1,179 @@
+"""What crosses a process border, as msgspec structs in MessagePack; never pickle.
+
+Sockets of an instance, all `ipc://` in the 0700 run directory (`config.engine_address`):
+
+    engine-UID.sock   ROUTER, bound by the engine's loop thread. A web worker's DEALER sends `Submit`
+                      and `Abort` and gets one `StepReport` per step that concerns it.
+    engine-UID.beat   PUB, bound by the engine's heart-beat thread: a `Beat` each `BEAT_INTERVAL_S`
+                      and at each change of phase. Supervisor and web workers subscribe.
+    engine-UID.ctl    ROUTER, bound by the same thread: the supervisor's DEALER sends `Drain` or
+                      `Stop`. It works while the loop thread loads a model.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from trivet.sampling_params import SamplingParams
+
+# Arrays on the wire (`array_like`): half the bytes and a third of the time of maps.
+
+BEAT_INTERVAL_S = 0.5
+SILENCE_LIMIT_S = 5.0  # without a beat for so long, past any announced step deadline: it is lost
+
+
+# ---- web worker → engine -------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Start one sequence. `request_id` is unique per web worker connection."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0  # lower runs first
+    cache_salt: str = ""
+
+
+class Abort(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """The client has gone; no answer follows."""
+
+    request_id: str
+
+
+EngineRequest: TypeAlias = Submit | Abort
+
+
+# ---- engine → web worker -------------------------------------------------------------------------
+
+
+class FinishReason(StrEnum):
+    """OpenAI's words, and `error` for a sequence that failed."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class TokenLogprob(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Raw model logprobs of one drawn token."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]  # most likely first
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """An error in transit; `code` and `status` are of `errors.py`."""
+
+    message: str
+    code: str
+    status: int
+
+
+class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """What one step added to one sequence. The last piece carries `finish_reason`."""
+
+    request_id: str
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None  # the stop string or stop token that ended it
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    completion_tokens: int = 0  # so far
+    logprobs: list[TokenLogprob] | None = None
+    failure: Failure | None = None
+
+
+class EngineLoad(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """How busy an engine is; cumulative counts start with the process."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_tokens_outstanding: int = 0  # prompt and completion tokens still to be computed
+    kv_usage: float = 0.0  # share of blocks held by sequences, 0 to 1
+    num_steps: int = 0
+    num_preemptions: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_queries: int = 0  # tokens looked up
+    prefix_hits: int = 0  # tokens found
+    num_finished: dict[str, int] = {}  # by finish reason
+
+
+class StepReport(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """One message per web worker and step."""
+
+    pieces: list[Piece]
+    load: EngineLoad
+
+
+# ---- engine → everyone ---------------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    """The engine's own part of an instance's state; READY means that it has generated a token."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """A sign of life. Times are CLOCK_MONOTONIC seconds of this host."""
+
+    instance_id: str
+    lease: str
+    pid: int
+    sequence: int  # counts beats
+    phase: Phase
+    reason: str = ""  # of FAILED, or what it is doing now
+    progress_done: int = 0  # bytes loaded
+    progress_total: int = 0
+    step_started_s: float | None = None  # None: idle
+    step_deadline_s: float | None = None  # silence before this ends nothing
+    load: EngineLoad = EngineLoad()
+    memory: list[tuple[str, int]] = []  # measured, by the plan's names
+
+
+# ---- supervisor → engine -------------------------------------------------------------------------
+
+
+class Drain(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Take no new requests, finish the running ones, abort what is left at the deadline, then exit 0."""
+
+    lease: str
+    timeout_s: float
+
+
+class Stop(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """End now: running sequences end with an error piece."""
+
+    lease: str
+
+
+ControlRequest: TypeAlias = Drain | Stop
+
+
+class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """All an engine process needs to know; a JSON file of mode 0600 in the run directory."""
+
+    instance_id: str
+    lease: str  # only processes that carry it are ever signalled
+    model_path: str
+    served_model_name: str
+    backend: str
+    device_uids: list[str]
+    settings: dict[str, str]  # engine settings (config.EngineSettings) as text
+    run_dir: str
+    orphan_timeout_s: float | None = None

@@ -1,0 +1,52 @@
+"""The operations a backend gives to the generic decoder (`decoder.py`).
+
+For backends that reuse the decoder; the engine never sees it. Every op has a plain torch twin in
+`torch_ops.py` that is fallback and reference. `T` is the number of tokens of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from trivet.models.spec import Attention, MoE, Norm, Rope
+
+Tensor = Any  # torch.Tensor; this module must import without torch
+
+
+class Ops(Protocol):
+    """Device operations over opaque packed weights `w`, which only `pack` makes.
+
+    Collectives of a tensor-parallel runner live inside `linear`, `embed` and `moe`.
+    """
+
+    def pack(self, name: str, parts: Sequence[Tensor], shard: str, bias: Tensor | None = None) -> Any:
+        """Concatenate `parts` by rows ([out_i, in] each) and lay them out for `linear` or `embed`.
+
+        `shard`: "none" | "column" | "row" | "vocab".
+        """
+
+    def embed(self, token_ids: Tensor, w: Any) -> Tensor:
+        """[T] -> [T, hidden_size]."""
+
+    def linear(self, x: Tensor, w: Any, adapters: Tensor | None = None) -> Tensor:
+        """[T, in] -> [T, out]; adds the packed bias if there is one."""
+
+    def norm(self, x: Tensor, w: Any, spec: Norm, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual) * w, x + residual); both [T, size]. Without residual: (norm(x) * w, x)."""
+
+    def rope(self, q: Tensor, k: Tensor, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
+        """Rotate q [T, num_heads, head_dim] and k [T, num_kv_heads, head_dim]; positions [T]."""
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int, spec: Attention, step: Any) -> Tensor:
+        """Write K and V of all tokens to the paged cache, then attend (contract rule 2).
+
+        Returns [T, num_heads, head_dim]. `step` is the backend's own view of the batch.
+        """
+
+    def activation(self, gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
+        """act(gate) * up, or act(gate) where up is None."""
+
+    def moe(self, x: Tensor, router: Any, experts: Any, spec: MoE) -> Tensor:
+        """[T, hidden_size] -> [T, hidden_size]."""

@@ -1,0 +1,153 @@
+"""The plugin host: hook specifications and their registration, by pluggy.
+
+A plugin is a module named in the entry-point group `trivet.plugins`. Each hook is documented here
+and nowhere else. A plugin that does not fit fails at registration, with plugin, hook and place named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pluggy
+
+from trivet.contract import Backend
+from trivet.errors import PluginError, Unsupported
+from trivet.launching import Launcher
+
+if TYPE_CHECKING:
+    from trivet.models.spec import ModelSpec
+
+PROJECT = "trivet"
+ENTRY_POINT_GROUP = "trivet.plugins"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of the CLI."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]  # returns the exit code; TrivetError becomes a message
+
+
+class HookSpecs(Protocol):
+    """What a plugin may implement; every hook is optional."""
+
+    @hookspec
+    def trivet_backend(self) -> Backend:
+        """Offer a kind of hardware.
+
+        Called in the supervisor, where neither torch nor a vendor library may be imported: return the
+        torch-free half (`contract.Backend`); the runner half is imported by `create_runner`.
+        """
+
+    @hookspec
+    def trivet_architectures(self) -> Mapping[str, Callable[[Mapping[str, Any]], ModelSpec]]:
+        """Offer model architectures by the name that `config.json` gives under `architectures`.
+
+        Each maps to a function of that file's content. Raises from it: UnsupportedArchitecture,
+        ModelFilesError.
+        """
+
+    @hookspec
+    def trivet_launcher(self) -> Launcher:
+        """Offer a way to start engine processes; the setting `launcher` chooses by its `name`."""
+
+    @hookspec
+    def trivet_commands(self) -> list[Command]:
+        """Offer commands of the `trivet` CLI. Import heavy modules inside `Command.run`."""
+
+
+class PluginHost:
+    """The registered plugins of this process."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(HookSpecs)
+
+    def register(self, plugin: object, name: str) -> None:
+        """Raises: PluginError naming plugin, hook and place."""
+        try:
+            self._manager.register(plugin, name=name)
+            self._manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise PluginError(f"plugin {name!r} cannot be registered: {error}") from error
+        self._check_backend(plugin, name)
+
+    def load_entry_points(self, points: list[EntryPoint] | None = None) -> None:
+        """Register every installed plugin. Raises: PluginError."""
+        found = entry_points(group=ENTRY_POINT_GROUP) if points is None else points
+        for point in sorted(found, key=lambda p: p.name):
+            try:
+                plugin = point.load()
+            except Exception as error:  # a stranger's code may raise anything while it is imported
+                origin = point.dist.name if point.dist else "an unknown distribution"
+                raise PluginError(
+                    f"plugin {point.name!r} ({point.value}, from {origin}) cannot be imported: "
+                    f"{type(error).__name__}: {error}; repair or uninstall {origin}"
+                ) from error
+            self.register(plugin, point.name)
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        return {backend.name: backend for backend in self._manager.hook.trivet_backend()}
+
+    def backend(self, name: str) -> Backend:
+        """Raises: Unsupported naming the backends that exist."""
+        try:
+            return self.backends[name]
+        except KeyError:
+            known = ", ".join(sorted(self.backends))
+            raise Unsupported(f"backend {name!r} is not installed; installed: {known}") from None
+
+    @property
+    def architectures(self) -> dict[str, Callable[[Mapping[str, Any]], ModelSpec]]:
+        merged: dict[str, Callable[[Mapping[str, Any]], ModelSpec]] = {}
+        for offered in self._manager.hook.trivet_architectures():
+            merged.update(offered)
+        return merged
+
+    @property
+    def launchers(self) -> dict[str, Launcher]:
+        return {launcher.name: launcher for launcher in self._manager.hook.trivet_launcher()}
+
+    @property
+    def commands(self) -> list[Command]:
+        groups = cast("list[list[Command]]", self._manager.hook.trivet_commands())
+        return sorted((c for group in groups for c in group), key=lambda command: command.name)
+
+    def _check_backend(self, plugin: object, name: str) -> None:
+        hook = getattr(plugin, "trivet_backend", None)
+        if hook is None:
+            return
+        backend = hook()
+        missing = [
+            member
+            for member in ("name", "probe", "launch_env", "check", "plan", "create_runner")
+            if not hasattr(backend, member)
+        ]
+        if missing:
+            raise PluginError(
+                f"plugin {name!r}, hook trivet_backend ({_place(hook)}): "
+                f"{type(backend).__name__} lacks {', '.join(missing)} of trivet.contract.Backend"
+            )
+
+
+def _place(function: Callable[..., object]) -> str:
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def load_plugins() -> PluginHost:
+    """The host with every installed plugin. Raises: PluginError."""
+    host = PluginHost()
+    host.load_entry_points()
+    return host
