@@ -1,13 +1,15 @@
 """What crosses a process border, as msgspec structs in MessagePack; never pickle.
 
+Structs are arrays on the wire (`array_like`): half the bytes and a third of the time of maps.
+
 Sockets of an instance, all `ipc://` in the 0700 run directory (`config.engine_address`):
 
     engine-UID.sock   ROUTER, bound by the engine's loop thread. A web worker's DEALER sends `Submit`
                       and `Abort` and gets one `StepReport` per step that concerns it.
     engine-UID.beat   PUB, bound by the engine's heart-beat thread: a `Beat` each `BEAT_INTERVAL_S`
                       and at each change of phase. Supervisor and web workers subscribe.
-    engine-UID.ctl    ROUTER, bound by the same thread: the supervisor's DEALER sends `Drain` or
-                      `Stop`. It works while the loop thread loads a model.
+    engine-UID.ctl    ROUTER, bound by the same thread: the supervisor's DEALER sends `Drain`,
+                      `Stop` or `Watch`. It works while the loop thread loads a model.
 """
 
 from __future__ import annotations
@@ -18,8 +20,6 @@ from typing import TypeAlias
 import msgspec
 
 from trivet.sampling_params import SamplingParams
-
-# Arrays on the wire (`array_like`): half the bytes and a third of the time of maps.
 
 BEAT_INTERVAL_S = 0.5
 SILENCE_LIMIT_S = 5.0  # without a beat for so long, past any announced step deadline: it is lost
@@ -162,7 +162,13 @@ class Stop(msgspec.Struct, array_like=True, frozen=True, tag=True):
     lease: str
 
 
-ControlRequest: TypeAlias = Drain | Stop
+class Watch(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """A living supervisor says so once a second; feeds the engine's `orphan_timeout_s`."""
+
+    lease: str
+
+
+ControlRequest: TypeAlias = Drain | Stop | Watch
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PROJECT = "trivet"
 ENTRY_POINT_GROUP = "trivet.plugins"
+BACKEND_MEMBERS = ("name", "probe", "launch_env", "check", "plan", "create_runner")
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -72,6 +73,7 @@ class PluginHost:
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
+        self._backend_names: set[str] = set()
 
     def register(self, plugin: object, name: str) -> None:
         """Raises: PluginError naming plugin, hook and place."""
@@ -128,17 +130,19 @@ class PluginHost:
         hook = getattr(plugin, "trivet_backend", None)
         if hook is None:
             return
-        backend = hook()
-        missing = [
-            member
-            for member in ("name", "probe", "launch_env", "check", "plan", "create_runner")
-            if not hasattr(backend, member)
-        ]
+        where = f"plugin {name!r}, hook trivet_backend ({_place(hook)})"
+        try:
+            backend = hook()
+        except Exception as error:  # a stranger's code may raise anything
+            raise PluginError(f"{where} raised {type(error).__name__}: {error}") from error
+        missing = [member for member in BACKEND_MEMBERS if not hasattr(backend, member)]
         if missing:
             raise PluginError(
-                f"plugin {name!r}, hook trivet_backend ({_place(hook)}): "
-                f"{type(backend).__name__} lacks {', '.join(missing)} of trivet.contract.Backend"
+                f"{where}: {type(backend).__name__} lacks {', '.join(missing)} of trivet.contract.Backend"
             )
+        if backend.name in self._backend_names:
+            raise PluginError(f"{where}: a backend named {backend.name!r} is already registered")
+        self._backend_names.add(backend.name)
 
 
 def _place(function: Callable[..., object]) -> str:

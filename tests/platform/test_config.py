@@ -1,0 +1,98 @@
+"""Settings: precedence, refusals that name the key, and paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trivet.config import (
+    EngineSettings,
+    Paths,
+    load_settings,
+    parse_engine_settings,
+    socket_address,
+)
+from trivet.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "trivet.toml").write_text('port = 9001\nhost = "::1"\n[backend.ascend]\nenv = {A = "b"}\n')
+    return tmp_path
+
+
+def test_command_line_beats_environment_beats_file(home: Path) -> None:
+    environ = {"TRIVET_HOME": str(home), "TRIVET_PORT": "9002"}
+    assert load_settings(environ={"TRIVET_HOME": str(home)}).port == 9001
+    assert load_settings(environ=environ).port == 9002
+    assert load_settings({"port": 9003}, environ).port == 9003
+    assert load_settings({"port": None}, environ).port == 9002
+
+
+def test_backend_sections_are_read(home: Path) -> None:
+    assert load_settings({"home": str(home)}, {}).for_backend("ascend").env == {"A": "b"}
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(home: Path) -> None:
+    (home / "trivet.toml").write_text("prot = 1\n")
+    with pytest.raises(ConfigError, match=r"trivet\.toml: unknown key 'prot'; did you mean 'port'"):
+        load_settings({"home": str(home)}, {})
+
+
+def test_an_unknown_key_of_a_backend_is_refused_with_its_section(home: Path) -> None:
+    (home / "trivet.toml").write_text('[backend.cpu]\npyton = "x"\n')
+    with pytest.raises(ConfigError, match=r"\[backend\.cpu\]: unknown key 'pyton'; did you mean 'python'"):
+        load_settings({"home": str(home)}, {})
+
+
+def test_a_wrong_type_is_refused(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"port"):
+        load_settings({"home": str(home)}, {"TRIVET_PORT": "many"})
+
+
+def test_a_broken_file_is_named(home: Path) -> None:
+    (home / "trivet.toml").write_text("port = [")
+    with pytest.raises(ConfigError, match=r"trivet\.toml cannot be read"):
+        load_settings({"home": str(home)}, {})
+
+
+def test_engine_settings_read_text_as_their_types() -> None:
+    settings = parse_engine_settings(
+        {"max_model_len": "512", "enable_prefix_caching": "false", "gpu_memory_utilization": "0.5"}
+    )
+    assert settings == EngineSettings(
+        max_model_len=512, enable_prefix_caching=False, gpu_memory_utilization=0.5
+    )
+    assert parse_engine_settings(settings.to_text()) == settings
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_model_len", "0"),
+        ("max_num_seqs", "-1"),
+        ("gpu_memory_utilization", "1.5"),
+        ("num_gpu_blocks_override", "1"),
+        ("block_size", "x"),
+    ],
+)
+def test_engine_settings_out_of_range_are_refused_by_name(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse_engine_settings({key: value})
+
+
+def test_a_misspelt_engine_setting_names_the_right_one() -> None:
+    with pytest.raises(ConfigError, match=r"'max_model_length'; did you mean 'max_model_len'"):
+        parse_engine_settings({"max_model_length": "1"})
+
+
+def test_the_run_folder_is_closed_to_others(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "home")
+    paths.create()
+    assert paths.run.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_socket_path_longer_than_the_kernel_allows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"TRIVET_HOME"):
+        socket_address(tmp_path / ("x" * 120))
