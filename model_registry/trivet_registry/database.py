@@ -1,0 +1,142 @@
+"""Opens the registry: makes or upgrades its tables and hands out transactions.
+
+A write transaction takes SQLite's write lock when it begins (BEGIN IMMEDIATE). A transaction that
+reads first and writes later cannot be made to wait by the busy timeout when another wrote in between:
+SQLite answers "database is locked" at once. PostgreSQL needs none of this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from trivet.errors import ConfigError
+from trivet_registry.migrations import HEAD, upgrade_to_head
+
+BUSY_TIMEOUT_S = 30.0
+_UPGRADE_LOCK_KEY = 0x7472697665  # "trive", of pg_advisory_xact_lock
+_READ_ONLY = "trivet_read_only"  # an execution option of ours
+
+
+class ReadOnlySession(Session):
+    """Refuses to write, so that a change made on it cannot get lost without a word."""
+
+    def flush(self, objects: Any = None) -> None:
+        if self.new or self.dirty or self.deleted:
+            raise RuntimeError("this session is read only; use Database.session() to change the registry")
+        super().flush(objects)
+
+
+class Database:
+    """The registry of a site. Use it from any thread; sessions stay in theirs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._write = sessionmaker(engine, expire_on_commit=False)
+        self._read = sessionmaker(
+            engine.execution_options(**{_READ_ONLY: True}), class_=ReadOnlySession, expire_on_commit=False
+        )
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One write transaction: committed at the end, rolled back where the block raises."""
+        with self._write.begin() as session:
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One consistent view that neither waits for writers nor holds them up."""
+        with self._read() as session:
+            yield session
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """Connect and upgrade to the newest tables; of processes that start at once, one upgrades.
+
+    Raises: ConfigError for an address that cannot be opened, or a registry newer than this Trivet.
+    """
+    try:
+        parsed = make_url(url)
+        engine = _create_engine(parsed)
+    except (ArgumentError, ModuleNotFoundError, OSError) as error:
+        raise ConfigError(f"database {_hidden(url)} cannot be opened: {error}") from error
+    try:
+        with _opening_lock(engine) as connection:
+            if _revision(connection) != HEAD:
+                upgrade_to_head(connection)
+    except (DBAPIError, sqlite3.Error) as error:
+        engine.dispose()
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        raise ConfigError(f"database {_hidden(url)} cannot be opened: {cause}") from error
+    except ConfigError:
+        engine.dispose()
+        raise
+    return Database(engine)
+
+
+def _create_engine(url: URL) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        return create_engine(url, pool_pre_ping=True)
+    if url.database is None or url.database == ":memory:":
+        raise ArgumentError("a registry in memory cannot be shared by processes; give a file")
+    # SQLite gives -wal and -shm the mode of the database file.
+    os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
+    os.chmod(url.database, 0o600)
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself; `_begin_sqlite` does
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA synchronous=FULL")  # what an operator was told is done survives a power cut
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read_only = connection.get_execution_options().get(_READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _opening_lock(engine: Engine) -> Iterator[Connection]:
+    """A transaction beside which no other process opens or upgrades this registry."""
+    if engine.dialect.name != "sqlite":
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK_KEY})
+            yield connection
+        return
+    # A lock file besides SQLite's own locks: switching a new file to WAL fails at once, whatever the
+    # busy timeout, when two processes do it together.
+    with open(os.open(f"{engine.url.database}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with closing(sqlite3.connect(str(engine.url.database), timeout=BUSY_TIMEOUT_S)) as plain:
+            plain.execute("PRAGMA journal_mode=WAL")  # stays in the file
+        with engine.begin() as connection:
+            yield connection
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def _hidden(url: str) -> str:
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return repr(url)

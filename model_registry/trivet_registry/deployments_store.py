@@ -1,0 +1,123 @@
+"""Deployments: what operators want to run. The supervisor reads them; it never changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from trivet.config import parse_engine_settings
+from trivet.errors import Conflict, NotFound, RequestError
+from trivet_registry.events_store import record_event
+from trivet_registry.models_store import check_name
+from trivet_registry.tables import Deployment, Version, utc_now
+
+RUNNING = "running"
+STOPPED = "stopped"
+MAX_REPLICAS = 1024
+
+
+def create_deployment(
+    session: Session,
+    *,
+    name: str,
+    version: Version,
+    backend: str = "auto",
+    device: str | None = None,
+    replicas: int = 1,
+    settings: Mapping[str, str] | None = None,
+) -> Deployment:
+    """Want `replicas` instances of a version. A stopped deployment of this name is launched anew.
+
+    Raises: Conflict where the name runs already; RequestError; ConfigError for a wrong engine setting.
+    """
+    check_name(name, "deployment")
+    _check_replicas(replicas)
+    settings = dict(settings or {})
+    parse_engine_settings(settings)
+    deployment = _find(session, name)
+    if deployment is None:
+        deployment = Deployment(name=name, generation=0)
+        session.add(deployment)
+    elif deployment.desired == RUNNING:
+        raise Conflict(
+            f"deployment {name!r} runs already (model {deployment.version.name}); stop it first, "
+            "or launch under another name",
+            param="name",
+        )
+    else:
+        deployment.created_at = utc_now()
+    deployment.version = version
+    deployment.backend = backend
+    deployment.device = device
+    deployment.replicas = replicas
+    deployment.settings = settings
+    deployment.desired = RUNNING
+    deployment.drain_timeout_s = None
+    deployment.generation += 1
+    deployment.updated_at = utc_now()
+    session.flush()
+    reason = f"launch {version.name}:{version.version}, backend {backend}, replicas {replicas}"
+    record_event(session, "deployment", reason, deployment=name, to_state=RUNNING)
+    return deployment
+
+
+def list_deployments(session: Session, *, desired: str | None = None) -> Sequence[Deployment]:
+    """All deployments by name, or those that are wanted "running" or "stopped"."""
+    query = select(Deployment).order_by(Deployment.name)
+    if desired is not None:
+        query = query.where(Deployment.desired == desired)
+    return session.scalars(query).all()
+
+
+def get_deployment(session: Session, name: str) -> Deployment:
+    """Raises: NotFound listing the names that exist."""
+    deployment = _find(session, name)
+    if deployment is None:
+        names = ", ".join(session.scalars(select(Deployment.name).order_by(Deployment.name))) or "none"
+        raise NotFound(f"deployment {name!r} does not exist; existing: {names}", param="name")
+    return deployment
+
+
+def set_replicas(session: Session, name: str, replicas: int) -> Deployment:
+    """Raises: NotFound; Conflict where it is stopped; RequestError."""
+    _check_replicas(replicas)
+    deployment = get_deployment(session, name)
+    if deployment.desired != RUNNING:
+        raise Conflict(f"deployment {name!r} is stopped; launch it again", param="name")
+    reason = f"replicas {deployment.replicas} to {replicas}"
+    deployment.replicas = replicas
+    deployment.updated_at = utc_now()
+    record_event(session, "deployment", reason, deployment=name)
+    return deployment
+
+
+def stop_deployment(session: Session, name: str, drain_timeout_s: float | None = None) -> Deployment:
+    """Want nothing of it to run; idempotent. `drain_timeout_s` None leaves the site's setting.
+
+    Raises: NotFound; RequestError for a negative time.
+    """
+    if drain_timeout_s is not None and not 0 <= drain_timeout_s < float("inf"):
+        raise RequestError(
+            f"drain_timeout_s is {drain_timeout_s}; it is seconds, 0 or more", param="drain_timeout_s"
+        )
+    deployment = get_deployment(session, name)
+    if deployment.desired == STOPPED:
+        return deployment
+    deployment.desired = STOPPED
+    deployment.drain_timeout_s = drain_timeout_s
+    deployment.updated_at = utc_now()
+    record_event(
+        session, "deployment", "stop requested", deployment=name, from_state=RUNNING, to_state=STOPPED
+    )
+    return deployment
+
+
+def _find(session: Session, name: str) -> Deployment | None:
+    return session.scalars(select(Deployment).where(Deployment.name == name)).first()
+
+
+def _check_replicas(replicas: int) -> None:
+    if not 0 <= replicas <= MAX_REPLICAS:
+        raise RequestError(f"replicas is {replicas}; it must be 0 to {MAX_REPLICAS}", param="replicas")

@@ -1,0 +1,223 @@
+"""The tables, in types that SQLite and PostgreSQL both have.
+
+Rows that a watcher keeps current carry `as_of`, the time at which they were last known to be true.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    event,
+    inspect,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column, relationship
+
+from trivet_registry.instance_state import InstanceState
+
+
+def utc_now() -> datetime:
+    """Now, aware; the only clock of the registry. Durations are never computed from it."""
+    return datetime.now(UTC)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware time. SQLite drops the zone, so values are stored as UTC and come back as UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"time {value} has no zone; use trivet_registry.tables.utc_now()")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Root of the tables. Constraints have names, so that a migration can change them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 (SQLAlchemy reads it as a plain dict)
+        datetime: UtcDateTime(),
+        dict[str, str]: JSON(none_as_null=True),
+        dict[str, Any]: JSON(none_as_null=True),
+        list[str]: JSON(none_as_null=True),
+        list[dict[str, Any]]: JSON(none_as_null=True),
+        float: Double(),
+    }
+
+
+class Model(Base):
+    """A name under which versions are registered."""
+
+    __tablename__ = "models"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), unique=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    versions: Mapped[list[Version]] = relationship(
+        back_populates="model", order_by="Version.version", cascade="all, delete-orphan", lazy="selectin"
+    )
+
+
+class Version(Base):
+    """One set of model files. Never changed: other files are another version."""
+
+    __tablename__ = "versions"
+    __table_args__ = (UniqueConstraint("model_id", "version"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"))
+    version: Mapped[int]  # 1, 2, 3 ... of its model
+    path: Mapped[str] = mapped_column(Text)
+    format: Mapped[str] = mapped_column(String(32))
+    quantization: Mapped[str | None] = mapped_column(String(32))
+    architecture: Mapped[str] = mapped_column(String(128))
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    context_length: Mapped[int]
+    licence: Mapped[str | None] = mapped_column(Text)
+    files: Mapped[list[dict[str, Any]]]  # name, size_bytes, mtime_ns
+    fingerprint: Mapped[str] = mapped_column(String(64), index=True)  # of path and `files`
+    source: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    model: Mapped[Model] = relationship(back_populates="versions", lazy="joined", innerjoin=True)
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+
+class Deployment(Base):
+    """What an operator wants to run. `generation` counts launches under the same name."""
+
+    __tablename__ = "deployments"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(128), unique=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("versions.id", ondelete="CASCADE"), index=True)
+    backend: Mapped[str] = mapped_column(String(64))  # "auto" or a name
+    device: Mapped[str | None] = mapped_column(String(128))  # uid or index; None: the supervisor chooses
+    replicas: Mapped[int]
+    settings: Mapped[dict[str, str]]  # config.EngineSettings as text
+    desired: Mapped[str] = mapped_column(String(16))  # "running" | "stopped"
+    drain_timeout_s: Mapped[float | None]  # of the stop in progress; None: the site's setting
+    generation: Mapped[int] = mapped_column(default=1)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+    version: Mapped[Version] = relationship(lazy="joined", innerjoin=True)
+    instances: Mapped[list[Instance]] = relationship(
+        back_populates="deployment", order_by="Instance.created_at", passive_deletes=True
+    )
+
+
+class Instance(Base):
+    """One engine process that is wanted, runs or has run; each attempt at it is a process of its own."""
+
+    __tablename__ = "instances"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    deployment_id: Mapped[int] = mapped_column(ForeignKey("deployments.id", ondelete="CASCADE"), index=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("versions.id", ondelete="CASCADE"))
+    generation: Mapped[int]  # of the deployment when it was made
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    reason: Mapped[str] = mapped_column(Text, default="")
+    backend: Mapped[str | None] = mapped_column(String(64))  # None until placed
+    device_uids: Mapped[list[str]] = mapped_column(default=list)
+    plan: Mapped[dict[str, Any] | None]  # parts, num_blocks, block_size, max_model_len, ...
+    attempt: Mapped[int] = mapped_column(default=0)  # processes started for it so far
+    boot_failures: Mapped[int] = mapped_column(default=0)  # in a row, without having been ready
+    first_failure: Mapped[str | None] = mapped_column(Text)  # why the first of them failed
+    pid: Mapped[int | None]
+    process_start_time: Mapped[float | None]  # seconds since the epoch: a pid is reused, the pair is not
+    lease: Mapped[str | None] = mapped_column(String(64))
+    exit_code: Mapped[int | None]
+    run_dir: Mapped[str | None] = mapped_column(Text)  # with id: the engine's sockets (config.engine_address)
+    log_file: Mapped[str | None] = mapped_column(Text)  # of this attempt
+    progress_done: Mapped[int] = mapped_column(BigInteger, default=0)  # bytes loaded
+    progress_total: Mapped[int] = mapped_column(BigInteger, default=0)
+    load: Mapped[dict[str, Any] | None]  # messages.EngineLoad
+    memory: Mapped[dict[str, Any] | None]  # measured bytes, by the plan's names
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    state_since: Mapped[datetime] = mapped_column(default=utc_now)
+    ready_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    as_of: Mapped[datetime] = mapped_column(default=utc_now)
+    deployment: Mapped[Deployment] = relationship(back_populates="instances", lazy="joined", innerjoin=True)
+    version: Mapped[Version] = relationship(lazy="joined", innerjoin=True)
+
+    @property
+    def instance_state(self) -> InstanceState:
+        return InstanceState(self.state)
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the weights loaded, 0 to 1; None while unknown."""
+        return self.progress_done / self.progress_total if self.progress_total else None
+
+
+class Device(Base):
+    """A device as the supervisor last saw it."""
+
+    __tablename__ = "devices"
+
+    kind: Mapped[str] = mapped_column(String(64), primary_key=True)  # the backend's name
+    uid: Mapped[str] = mapped_column(String(128), primary_key=True)
+    device_index: Mapped[int]
+    name: Mapped[str] = mapped_column(Text)
+    arch: Mapped[str] = mapped_column(Text)
+    total_bytes: Mapped[int] = mapped_column(BigInteger)
+    free_bytes: Mapped[int] = mapped_column(BigInteger)
+    reserved_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # plans of live instances
+    dtypes: Mapped[list[str]]
+    versions: Mapped[dict[str, str]]
+    unusable_because: Mapped[str | None] = mapped_column(Text)
+    as_of: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Event(Base):
+    """Something that happened. Names, not keys: events outlive what they tell of."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[datetime] = mapped_column(default=utc_now, index=True)
+    kind: Mapped[str] = mapped_column(String(32))  # "instance" | "deployment" | "model" | "supervisor"
+    deployment: Mapped[str | None] = mapped_column(String(128), index=True)
+    instance: Mapped[str | None] = mapped_column(String(16), index=True)
+    from_state: Mapped[str | None] = mapped_column(String(16))
+    to_state: Mapped[str | None] = mapped_column(String(16))
+    reason: Mapped[str] = mapped_column(Text, default="")
+
+
+@event.listens_for(Version, "before_update")
+def _refuse_change(mapper: Mapper[Version], connection: object, version: Version) -> None:
+    state = inspect(version)
+    changed = [a.key for a in mapper.column_attrs if state.attrs[a.key].history.has_changes()]
+    if changed:
+        raise ValueError(f"version {version.version} is immutable; {', '.join(changed)} cannot be changed")

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from trivet_registry.database import Database, open_database
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the registry reads of `trivet.models.model_files.ModelFiles`."""
+
+    path: Path
+    name: str
+    files: tuple[Path, ...]
+    format: str = "gguf"
+    architecture: str = "llama"
+    quantization: str = "q4_1"
+    context_length: int = 2048
+    size_bytes: int = 4
+    licence: str | None = None
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def make_files(tmp_path: Path) -> Callable[..., Files]:
+    def make(name: str = "tiny", content: bytes = b"GGUF") -> Files:
+        file = tmp_path / f"{name}.gguf"
+        file.write_bytes(content)
+        return Files(path=file, name=name, files=(file,), size_bytes=len(content))
+
+    return make

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from trivet.errors import Conflict, ModelNotFound, RequestError
+from trivet_registry.database import Database
+from trivet_registry.deployments_store import create_deployment, list_deployments, stop_deployment
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import create_instance, move_instance
+from trivet_registry.models_store import find_version, list_models, register_model, remove_model
+from trivet_registry.tables import Event, Version
+
+MakeFiles = Callable[..., Any]
+
+
+def test_registering_the_same_files_again_gives_the_same_version(db: Database, make_files: MakeFiles) -> None:
+    files = make_files()
+    with db.session() as session:
+        first = register_model(session, files)
+    with db.session() as session:
+        assert register_model(session, files).id == first.id
+        assert register_model(session, files, name="tiny").id == first.id
+
+
+def test_changed_files_are_another_version(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        register_model(session, make_files(content=b"one"))
+        second = register_model(session, make_files(content=b"longer"))
+    assert (second.name, second.version) == ("tiny", 2)
+    with db.reading() as session:
+        assert [[v.version for v in m.versions] for m in list_models(session)] == [[1, 2]]
+
+
+def test_one_set_of_files_may_have_two_names(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        register_model(session, make_files(), name="a")
+        register_model(session, make_files(), name="b")
+        assert [m.name for m in list_models(session)] == ["a", "b"]
+
+
+def test_versions_are_found_by_name_and_number(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        register_model(session, make_files(content=b"one"))
+        register_model(session, make_files(content=b"longer"))
+        assert find_version(session, "tiny").version == 2
+        assert find_version(session, "tiny:1").version == 1
+
+
+@pytest.mark.parametrize("reference", ["other", "tiny:9", "tiny:latest", ""])
+def test_a_missing_model_lists_what_exists(db: Database, make_files: MakeFiles, reference: str) -> None:
+    with db.session() as session:
+        register_model(session, make_files())
+        with pytest.raises(ModelNotFound, match="registered: tiny:1"):
+            find_version(session, reference)
+
+
+def test_a_version_cannot_be_changed(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        register_model(session, make_files())
+    with pytest.raises(ValueError, match="immutable; path"), db.session() as session:
+        session.scalars(select(Version)).one().path = "/elsewhere"
+
+
+@pytest.mark.parametrize("name", ["a/b", "a:b", "", "-x", "x" * 129, "a b"])
+def test_a_name_that_is_unsafe_is_refused(db: Database, make_files: MakeFiles, name: str) -> None:
+    with db.session() as session, pytest.raises(RequestError, match="not usable") as caught:
+        register_model(session, make_files(), name=name)
+    assert caught.value.param == "name"
+
+
+def test_a_file_name_becomes_a_usable_name(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        assert register_model(session, make_files("Qwen 3 (4B)")).name == "Qwen-3-4B"
+
+
+def test_a_model_in_use_cannot_be_removed(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        version = register_model(session, make_files())
+        deployment = create_deployment(session, name="chat", version=version)
+        instance = create_instance(session, deployment)
+    with db.session() as session, pytest.raises(Conflict, match="deployment chat"):
+        remove_model(session, "tiny")
+    with db.session() as session:
+        stop_deployment(session, "chat")
+    with db.session() as session, pytest.raises(Conflict, match="deployment chat"):
+        remove_model(session, "tiny")  # its instance still lives
+    with db.session() as session:
+        move_instance(session, instance.id, InstanceState.STOPPED)
+        remove_model(session, "tiny")
+    with db.reading() as session:
+        assert not list_models(session)
+        assert not list_deployments(session)
+        assert session.scalars(select(Event).where(Event.reason == "removed tiny")).one()
+
+
+def test_removing_an_unknown_model_is_not_found(db: Database) -> None:
+    with db.session() as session, pytest.raises(ModelNotFound, match="no model is registered"):
+        remove_model(session, "x")
