@@ -239,7 +239,7 @@ class Sampling:
 
         raw logprobs = log_softmax(l); then edits: l = l / mul where l > 0 else l * mul, then + add;
         then the mask (0 bits become -inf); then temperature; then top_k, top_p, min_p over the
-        distribution that is left, in this order, each renormalised.
+        distribution that is left, in this order, each renormalised; equal logits stay or go together.
 
     The token is the first in vocabulary order whose cumulative probability exceeds uniform[row, 0];
     temperature 0 takes the largest edited and masked logit, the lowest id among equals.
@@ -260,7 +260,7 @@ class Sampling:
     num_logprobs: int = 0  # K, the largest wanted in this step
     extra_ids: Int32 | None = None  # [R, n] tokens whose raw logprobs are wanted
     edit_start: Int32 | None = None  # [R + 1] sparse edits: penalties, logit_bias, min_tokens, bad_words
-    edit_ids: Int32 | None = None  # [N]
+    edit_ids: Int32 | None = None  # [N] distinct within a row
     edit_mul: Float32 | None = None  # [N] 1 = none
     edit_add: Float32 | None = None  # [N] -inf forbids
     mask_rows: Int32 | None = None  # [M] ascending row indices
