@@ -1,1 +1,13 @@
-"""To come."""
+"""The core's own commands, one module a family; plugins add theirs through `trivet_commands`."""
+
+from __future__ import annotations
+
+from trivet.commands import bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, stop
+from trivet.plugins import Command
+
+MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, stop)
+
+
+def core_commands() -> list[Command]:
+    """Every command that the core offers, without importing what they need to run."""
+    return [command for module in MODULES for command in module.COMMANDS]

@@ -1,0 +1,108 @@
+"""The `trivet` command: core commands and those of plugins under one parser.
+
+Nothing here or in the head of a command's module imports torch, transformers or an HTTP library: `trivet
+--help` must answer at once. A command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from trivet import __version__
+from trivet.commands import core_commands
+from trivet.errors import ConfigError, PluginError, TrivetError
+from trivet.plugins import Command, load_plugins
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2  # the command line or a setting is at fault
+EXIT_INTERRUPTED = 130  # what a shell reports for SIGINT
+EXIT_BROKEN_PIPE = 141  # and for SIGPIPE
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that answers a mistake with one sentence instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; usage errors and --help end by SystemExit."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except ConfigError as error:
+        return _fail(error, EXIT_USAGE)
+    except TrivetError as error:
+        return _fail(error, EXIT_FAILURE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has gone: give the interpreter somewhere to flush to at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def build_parser(commands: Sequence[Command]) -> Parser:
+    """The root parser. A name that two of `commands` claim is refused with PluginError."""
+    parser = Parser(
+        prog="trivet",
+        description="One self-hosted platform that serves large language models over mixed hardware.",
+        epilog="Every command explains itself: trivet COMMAND --help",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"trivet {__version__}")
+    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    names: set[str] = set()
+    for command in sorted(commands, key=lambda command: command.name):
+        if command.name in names:
+            raise PluginError(f"two plugins offer a command {command.name!r}; uninstall one of them")
+        names.add(command.name)
+        child = parsers.add_parser(
+            command.name, help=command.help, description=_sentence(command.help), allow_abbrev=False
+        )
+        command.add_arguments(child)
+        child.set_defaults(run_command=command.run)
+    return parser
+
+
+def _run(arguments: list[str]) -> int:
+    commands, problem = _all_commands()
+    name = arguments[0] if arguments else ""
+    if name and not name.startswith("-") and name not in {command.name for command in commands}:
+        if problem is not None:
+            raise problem
+        near = difflib.get_close_matches(name, [command.name for command in commands], n=1)
+        hint = f"did you mean `trivet {near[0]}`?" if near else "see `trivet --help`"
+        raise ConfigError(f"there is no command {name!r}; {hint}")
+    if problem is not None:
+        print(f"trivet: {problem}", file=sys.stderr)
+    if not arguments:
+        build_parser(commands).print_help()
+        return EXIT_USAGE
+    given = build_parser(commands).parse_args(arguments)
+    code: int = given.run_command(given)
+    sys.stdout.flush()  # a broken pipe must show here, not when the interpreter ends
+    return code
+
+
+def _all_commands() -> tuple[list[Command], PluginError | None]:
+    """A plugin that cannot be loaded must not take `trivet doctor` and `trivet logs` with it."""
+    try:
+        return core_commands() + load_plugins().commands, None
+    except PluginError as error:
+        return core_commands(), error
+
+
+def _fail(error: TrivetError, code: int) -> int:
+    print(f"trivet: {error}", file=sys.stderr)
+    return code
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

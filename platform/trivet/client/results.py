@@ -1,0 +1,257 @@
+"""What the server answers, as typed values.
+
+Fields that a newer server adds are ignored, fields that an answer may lack have a default, so a client
+and a server that are one version apart understand each other. Times are aware and in UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+# ---- inference (OpenAI's shapes) -----------------------------------------------------------------
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the prompt was found in the prefix cache."""
+
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of one request."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a chat."""
+
+    role: str = "assistant"
+    content: str | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of a chat completion."""
+
+    index: int = 0
+    message: Message = Message()
+    finish_reason: str | None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer of `/v1/chat/completions`."""
+
+    id: str = ""
+    model: str = ""
+    choices: tuple[ChatChoice, ...] = ()
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """Content of the first choice."""
+        return (self.choices[0].message.content or "") if self.choices else ""
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a message."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice of a streamed chunk."""
+
+    index: int = 0
+    delta: Delta = Delta()
+    finish_reason: str | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a streamed chat; the last one carries `usage` and no choices."""
+
+    id: str = ""
+    model: str = ""
+    choices: tuple[ChunkChoice, ...] = ()
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        return (self.choices[0].delta.content or "") if self.choices else ""
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.choices[0].finish_reason if self.choices else None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One text of a completion, whole or one chunk of it."""
+
+    index: int = 0
+    text: str = ""
+    finish_reason: str | None = None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of `/v1/completions`, or one event of a streamed one."""
+
+    id: str = ""
+    model: str = ""
+    choices: tuple[CompletionChoice, ...] = ()
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text if self.choices else ""
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.choices[0].finish_reason if self.choices else None
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that `/v1/*` answers for now."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+# ---- management ----------------------------------------------------------------------------------
+
+
+class SupervisorState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the supervisor lives; `as_of` is when its word was last heard."""
+
+    up: bool = False
+    pid: int | None = None
+    as_of: datetime | None = None
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The site as a whole."""
+
+    version: str
+    supervisor: SupervisorState = SupervisorState()
+    auth: str = ""
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One immutable version of a registered model."""
+
+    version: int
+    path: str
+    format: str = ""
+    quantization: str | None = None
+    architecture: str | None = None
+    size_bytes: int = 0
+    context_length: int | None = None
+    source: str = ""
+    created_at: datetime | None = None
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered model."""
+
+    name: str
+    versions: tuple[Version, ...] = ()
+
+
+class PlanPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A named share of a device's memory."""
+
+    name: str
+    size_bytes: int
+
+
+class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance was granted."""
+
+    parts: tuple[PlanPart, ...] = ()
+    num_blocks: tuple[int, ...] = ()
+    block_size: int = 0
+    max_model_len: int = 0
+    max_num_batched_tokens: int = 0
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy an instance is (messages.EngineLoad, without the counters that only metrics need)."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_tokens_outstanding: int = 0
+    kv_usage: float = 0.0
+
+
+class Plan(InstancePlan, frozen=True, kw_only=True):
+    """What a launch would take, and whether it fits; `reason` says why not."""
+
+    backend: str = ""
+    device: str | None = None
+    fits: bool = True
+    reason: str | None = None
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the server's host (contract.DeviceInfo)."""
+
+    uid: str
+    kind: str = ""
+    index: int = 0
+    name: str = ""
+    arch: str = ""
+    total_bytes: int = 0
+    free_bytes: int = 0
+    unusable_because: str | None = None
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine process, as observed `as_of`."""
+
+    id: str
+    deployment: str
+    state: str
+    model: str = ""
+    backend: str = ""
+    device_uids: tuple[str, ...] = ()
+    reason: str | None = None
+    pid: int | None = None
+    attempt: int = 0
+    progress: float | None = None
+    plan: InstancePlan | None = None
+    load: Load | None = None
+    created_at: datetime | None = None
+    ready_at: datetime | None = None
+    as_of: datetime | None = None
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """What shall run, with the instances that do."""
+
+    name: str
+    model: str
+    version: int | None = None
+    backend: str = "auto"
+    device: str | None = None
+    replicas: int = 1
+    settings: dict[str, str] = {}
+    desired: str = "running"
+    created_at: datetime | None = None
+    instances: tuple[Instance, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One move of an instance, or one act of an operator."""
+
+    id: int
+    at: datetime
+    kind: str
+    deployment: str | None = None
+    instance: str | None = None
+    source: str | None = msgspec.field(default=None, name="from")
+    target: str | None = msgspec.field(default=None, name="to")
+    reason: str | None = None

@@ -1,0 +1,96 @@
+"""Options and checks that all commands share which talk to a server."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trivet.errors import ConfigError, ModelNotFound, Unavailable
+
+if TYPE_CHECKING:
+    from trivet.client import Client
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """`--url` and `--api-key-file`; without them it is the server of this home."""
+    parser.add_argument("--url", help="the server (default: the one of TRIVET_HOME)")
+    # Never the key itself: every account of a host can read the command lines of its processes.
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="file that holds the API key or token"
+    )
+
+
+def connect(given: argparse.Namespace) -> Client:
+    """The client for the options. Raises: ConfigError."""
+    from trivet.client import Client
+
+    key = None
+    if given.api_key_file is not None:
+        try:
+            key = given.api_key_file.read_text().strip()
+        except OSError as error:
+            raise ConfigError(f"--api-key-file {given.api_key_file}: {error.strerror}") from error
+    return Client(given.url, key)
+
+
+def model_argument(text: str) -> str:
+    """MODEL as the server must hear it: a path of this host in full, a name as it is."""
+    return str(Path(text).expanduser().absolute()) if is_path(text) else text
+
+
+def is_path(text: str) -> bool:
+    """Whether MODEL looks like a path: a slash, a leading dot or tilde, `.gguf`.
+
+    Not whether it exists: a folder that happens to lie in the working directory must not hide a
+    registered model of the same name.
+    """
+    return "/" in text or text.startswith((".", "~")) or text.endswith(".gguf")
+
+
+def local_model(text: str) -> Path:
+    """Where MODEL's files are on this host; a name is looked up in the registry of this home's server.
+
+    Raises: ModelNotFound; Unavailable where a name is given and no server answers.
+    """
+    if is_path(text):
+        return Path(text).expanduser().absolute()
+    from trivet.client import Client
+
+    name, _, number = text.partition(":")
+    try:
+        with Client(timeout_s=10.0) as client:
+            versions = client.models.get(name).versions
+    except Unavailable as error:
+        raise Unavailable(f"{text!r} is a name (a path has a slash: ./{text}), and {error}") from error
+    chosen = [v for v in versions if str(v.version) == number] if number else list(versions)
+    if not chosen:
+        have = ", ".join(str(v.version) for v in versions) or "none"
+        raise ModelNotFound(f"{name} has no version {number!r}; it has: {have}", param="model")
+    return Path(max(chosen, key=lambda v: v.version).path)
+
+
+def parse_pairs(pairs: list[str]) -> dict[str, str]:
+    """`KEY=VALUE` arguments, checked against the engine settings. Raises: ConfigError."""
+    from trivet.config import parse_engine_settings
+
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair!r} has no value; write --set KEY=VALUE")
+        settings[key.strip()] = value.strip()
+    parse_engine_settings(settings)
+    return settings
+
+
+def add_settings_option(parser: argparse.ArgumentParser) -> None:
+    """`--set KEY=VALUE`, repeatable."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="pairs",
+        metavar="KEY=VALUE",
+        help="an engine setting by vLLM's name, such as max_model_len=4096 (repeatable)",
+    )

@@ -1,0 +1,59 @@
+"""`trivet devices`: what the installed backends see on this host, and why not where they see nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
+from trivet.contract import Backend, DeviceInfo
+from trivet.plugins import Command, load_plugins
+
+PROBE_TIMEOUT_S = 10.0
+HEADERS = ("BACKEND", "INDEX", "UID", "NAME", "ARCH", "MEMORY", "FREE", "DTYPES", "STATE")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="include the null backend, which is for tests")
+    add_json_option(parser)
+
+
+def _run(given: argparse.Namespace) -> int:
+    found = probe_all(load_plugins().backends, with_null=given.all)
+    devices = [device for seen in found.values() for device in seen]
+    if given.json:
+        print_json(devices)
+        return 0
+    rows: list[list[object]] = []
+    for name, seen in found.items():
+        rows += [_row(device) for device in seen]
+        if not seen:
+            rows.append([name, *[None] * 7, "no device found"])
+    print_table(HEADERS, rows)
+    return 0
+
+
+def probe_all(backends: Mapping[str, Backend], *, with_null: bool = False) -> dict[str, list[DeviceInfo]]:
+    """Every backend's devices, usable or with the reason why not."""
+    return {
+        name: backend.probe(PROBE_TIMEOUT_S)
+        for name, backend in sorted(backends.items())
+        if with_null or name != "null"
+    }
+
+
+def _row(device: DeviceInfo) -> list[object]:
+    return [
+        device.kind,
+        device.index,
+        device.uid,
+        device.name,
+        device.arch,
+        bytes_text(device.total_bytes) if device.total_bytes else None,
+        bytes_text(device.free_bytes) if device.total_bytes else None,
+        ",".join(sorted(device.dtypes)),
+        device.unusable_because or "usable",
+    ]
+
+
+COMMANDS = (Command("devices", "list the devices of this host", _add_arguments, _run),)

@@ -1,0 +1,187 @@
+"""What `trivet doctor` finds out about the host: Python, torch, plugins, devices, memory, compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from trivet import __version__
+from trivet.commands.devices import probe_all
+from trivet.commands.output import GIB, bytes_text
+from trivet.config import BackendSettings, load_settings
+from trivet.contract import DeviceInfo
+from trivet.errors import ConfigError, PluginError
+from trivet.plugins import load_plugins
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH, NEWEST_TORCH = (2, 10), (2, 14)  # as setup.cfg allows
+MIN_FREE_BYTES = 2 * GIB  # below it hardly any model fits beside its KV cache
+INTERPRETER_TIMEOUT_S = 20.0
+_REPORT_VERSIONS = """
+import json
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in ("trivet", "torch", "torch-npu"):
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `advice` is there where something is to be done."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    text: str
+    advice: str = ""
+
+
+def check_host() -> Iterator[Finding]:
+    """All findings about the host, in the order in which one repairs them."""
+    yield check_python()
+    yield from check_torch(installed_versions(), "torch")
+    yield from check_interpreters()
+    yield from check_backends()
+    yield check_cores()
+    yield check_compiler()
+
+
+def check_python() -> Finding:
+    """The interpreter is one that we support."""
+    found = sys.version_info[:2]
+    text = f"{sys.version.split()[0]} at {sys.executable}"
+    if found < OLDEST_PYTHON:
+        return Finding("python", "fail", text, "Trivet needs Python 3.11 or newer")
+    return Finding("python", "ok", text)
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what is in this environment, without importing it."""
+    found = {}
+    for name in ("trivet", "torch", "torch-npu"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def check_torch(versions: dict[str, str], check: str) -> Iterator[Finding]:
+    """Torch is there, in the range we are tested with, and pairs with torch-npu if that is there."""
+    torch = versions.get("torch")
+    if torch is None:
+        yield Finding(check, "fail", "not installed", "pip install -c docker/constraints.txt .")
+        return
+    pair = _pair(torch)
+    if not OLDEST_TORCH <= pair <= NEWEST_TORCH:
+        yield Finding(check, "fail", torch, "pip install 'torch>=2.10,<2.15'")
+    else:
+        yield Finding(check, "ok", torch)
+    npu = versions.get("torch-npu")
+    if npu is not None:
+        status: Literal["ok", "fail"] = "ok" if _pair(npu) == pair else "fail"
+        advice = (
+            "" if status == "ok" else f"install the torch-npu release made for torch {torch.split('+')[0]}"
+        )
+        yield Finding(f"{check}-npu", status, f"{npu} beside torch {torch}", advice)
+
+
+def _pair(release: str) -> tuple[int, int]:
+    major, minor = release.split(".")[:2]
+    return int(major), int(minor)
+
+
+def check_interpreters() -> Iterator[Finding]:
+    """Backends with an environment of their own run the same Trivet there."""
+    try:
+        settings = load_settings()
+    except ConfigError:
+        return  # check_site reports it
+    for name, backend in sorted(settings.backend.items()):
+        if backend.python != sys.executable:
+            yield from _check_interpreter(f"python of {name}", backend)
+
+
+def _check_interpreter(check: str, backend: BackendSettings) -> Iterator[Finding]:
+    command = [backend.python, "-c", _REPORT_VERSIONS]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=INTERPRETER_TIMEOUT_S
+        )
+        versions = msgspec.json.decode(done.stdout, type=dict[str, str])
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
+        yield Finding(
+            check, "fail", f"{backend.python}: {error}", "correct [backend.NAME] python in trivet.toml"
+        )
+        return
+    theirs = versions.get("trivet")
+    if theirs != __version__:
+        advice = f"install trivet {__version__} there: engine and supervisor must be of one version"
+        yield Finding(check, "fail", f"{backend.python} has trivet {theirs or 'not installed'}", advice)
+    else:
+        yield Finding(check, "ok", f"{backend.python}, trivet {theirs}")
+    yield from check_torch(versions, f"torch of {check.removeprefix('python of ')}")
+
+
+def check_backends() -> Iterator[Finding]:
+    """Plugins load, and at least one device can run a model."""
+    try:
+        backends = load_plugins().backends
+    except PluginError as error:
+        yield Finding("plugins", "fail", str(error), "repair or uninstall the plugin")
+        return
+    yield Finding("plugins", "ok", f"backends {', '.join(sorted(backends))}")
+    found = probe_all(backends)
+    for name, devices in found.items():
+        yield from _check_devices(name, devices)
+    if not any(device.unusable_because is None for devices in found.values() for device in devices):
+        yield Finding("devices", "fail", "no backend has a usable device", "see the reasons above")
+
+
+def _check_devices(name: str, devices: list[DeviceInfo]) -> Iterator[Finding]:
+    if not devices:
+        yield Finding(f"backend {name}", "ok", "absent: no such device in this host")
+    for device in devices:
+        if device.unusable_because is not None:
+            yield Finding(
+                f"backend {name}", "warn", f"{device.name or device.uid}: {device.unusable_because}"
+            )
+            continue
+        memory = f"{bytes_text(device.free_bytes)} of {bytes_text(device.total_bytes)} free"
+        text = f"{device.name} ({device.arch}), {memory}"
+        if device.free_bytes < MIN_FREE_BYTES:
+            yield Finding(f"backend {name}", "warn", text, "free some memory or raise the cgroup's limit")
+        else:
+            yield Finding(f"backend {name}", "ok", text)
+
+
+def check_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> Finding:
+    """The cores this process may use: its affinity, and the quota of its cgroup (version 2)."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = cpu_max.read_text().split()
+        limit = None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        limit = None
+    if limit is not None and limit < cores:
+        return Finding("cores", "ok", f"{limit:g} by the cgroup's quota, of {cores} by affinity")
+    return Finding("cores", "ok", f"{cores}, no quota below that")
+
+
+def check_compiler() -> Finding:
+    """No command of this version needs one."""
+    found = next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
+    return Finding("compiler", "ok", found or "none found, and none is needed: the CPU backend runs on torch")

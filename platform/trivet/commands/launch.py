@@ -1,0 +1,163 @@
+"""`trivet launch` and `trivet scale`: ask for instances and wait until they are ready."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from trivet.commands.connecting import (
+    add_server_options,
+    add_settings_option,
+    connect,
+    model_argument,
+    parse_pairs,
+)
+from trivet.commands.output import add_json_option, note, print_json
+from trivet.plugins import Command
+
+if TYPE_CHECKING:
+    from trivet.client import Client, Deployment, Instance
+
+POLL_INTERVAL_S = 0.3
+NUM_LOG_LINES = 20
+FAILED_STATES = ("failed", "lost")
+
+
+def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="name, name:version, a folder, or a GGUF file")
+    parser.add_argument("--name", help="name of the deployment (default: the model's)")
+    parser.add_argument("--backend", default="auto", help="cpu, cuda, ascend or auto (default)")
+    parser.add_argument("--device", help="uid or index of a device, see `trivet devices`")
+    parser.add_argument(
+        "--replicas", type=int, default=1, metavar="N", help="number of instances (default 1)"
+    )
+    add_settings_option(parser)
+    _add_waiting_options(parser)
+
+
+def _add_scale_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
+    parser.add_argument("replicas", type=int, metavar="N", help="number of instances")
+    _add_waiting_options(parser)
+
+
+def _add_waiting_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-wait", action="store_true", help="return at once instead of when all are ready")
+    add_json_option(parser)
+    add_server_options(parser)
+
+
+def _launch(given: argparse.Namespace) -> int:
+    settings = parse_pairs(given.pairs)
+    with connect(given) as client:
+        deployment = client.deployments.create(
+            model_argument(given.model),
+            name=given.name,
+            backend=given.backend,
+            device=given.device,
+            replicas=given.replicas,
+            settings=settings,
+        )
+        return _finish(client, deployment, given)
+
+
+def _scale(given: argparse.Namespace) -> int:
+    with connect(given) as client:
+        return _finish(client, client.deployments.scale(given.name, given.replicas), given)
+
+
+def _finish(client: Client, deployment: Deployment, given: argparse.Namespace) -> int:
+    code = 0
+    if not given.no_wait:
+        try:
+            deployment, failed = wait_until_ready(client, deployment.name, Display(deployment.name).show)
+        except KeyboardInterrupt:
+            note(
+                f"{deployment.name} goes on starting; `trivet ps` shows it, "
+                f"`trivet stop {deployment.name}` ends it"
+            )
+            raise
+        if failed is not None:
+            explain_failure(client, failed)
+            code = 1
+    if given.json:
+        print_json(deployment)
+    elif code == 0:
+        state = "is starting" if given.no_wait else f"is ready at {client.base_url}/v1"
+        print(f"{deployment.name} {state}")
+    return code
+
+
+def wait_until_ready(
+    client: Client, name: str, show: Callable[[Deployment], None], sleep: Callable[[float], None] = time.sleep
+) -> tuple[Deployment, Instance | None]:
+    """Follow a deployment until all its replicas are ready, or one has failed (it is the second value).
+
+    There is no deadline here: every state but the final ones has its own, kept by the supervisor.
+
+    Raises: NotFound if it is stopped by someone else meanwhile.
+    """
+    while True:
+        deployment = client.deployments.get(name)
+        show(deployment)
+        failed = [i for i in deployment.instances if i.state in FAILED_STATES]
+        if failed:
+            return deployment, failed[-1]
+        ready = [i for i in deployment.instances if i.state == "ready"]
+        others = len(deployment.instances) - len(ready)
+        if len(ready) == deployment.replicas and (others == 0 or deployment.replicas > 0):
+            return deployment, None
+        sleep(POLL_INTERVAL_S)
+
+
+def explain_failure(client: Client, instance: Instance) -> None:
+    """The reason and the last log lines, on standard error."""
+    note(
+        f"instance {instance.id} of {instance.deployment} {instance.state}: "
+        f"{instance.reason or 'no reason given'}"
+    )
+    lines = "".join(client.logs(instance.id, tail=NUM_LOG_LINES)).splitlines()
+    if lines:
+        note("last lines of its log:")
+        for line in lines[-NUM_LOG_LINES:]:
+            note(f"  {line}")
+    note(f"more: trivet logs {instance.deployment}, trivet events {instance.deployment}")
+
+
+class Display:
+    """The states of a deployment's instances: one line that changes on a terminal, else one per change."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last = ""
+
+    def show(self, deployment: Deployment) -> None:
+        states = ", ".join(_state(instance) for instance in deployment.instances) or "pending"
+        if states == self._last:
+            return
+        line = f"{self._name}: {states}"
+        if sys.stderr.isatty():
+            ending = "\n" if all(i.state == "ready" for i in deployment.instances) else ""
+            print(f"\r\x1b[K{line}", end=ending, file=sys.stderr, flush=True)
+        elif _words(states) != _words(self._last):  # not a line for each percent
+            note(line)
+        self._last = states
+
+
+def _state(instance: Instance) -> str:
+    if instance.progress is None or instance.state in ("ready", "stopped"):
+        return instance.state
+    return f"{instance.state} {instance.progress:.0%}"
+
+
+def _words(states: str) -> list[str]:
+    return [word for word in states.split() if not word.strip(",").endswith("%")]
+
+
+COMMANDS = (
+    Command("launch", "serve a model and wait until it is ready", _add_launch_arguments, _launch),
+    Command("scale", "change the number of instances of a deployment", _add_scale_arguments, _scale),
+)

@@ -1,0 +1,56 @@
+"""How commands print: tables and reports for people, JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """`--json`, which every list and report takes."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def print_json(value: object) -> None:
+    """Indented, with keys in the order in which they were made."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Left-aligned columns, two spaces apart; None and "" show as "-"."""
+    cells = [["-" if cell in (None, "") else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(headers), *cells]) for i in range(len(headers))]
+    for row in [list(headers), *cells]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def note(text: str) -> None:
+    """Something for the person and not for the pipe: standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """In GiB or MiB with one decimal."""
+    if size_bytes is None:
+        return "-"
+    if abs(size_bytes) >= GIB:
+        return f"{size_bytes / GIB:.1f} GiB"
+    return f"{size_bytes / MIB:.1f} MiB"
+
+
+def age_text(at: datetime | None, now: datetime | None = None) -> str:
+    """How long ago, in its largest unit: "12s", "5m", "3h", "2d"."""
+    if at is None:
+        return "-"
+    seconds = max(0.0, ((now or datetime.now(UTC)) - at).total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

@@ -1,0 +1,77 @@
+"""`trivet ps`: deployments and their instances, and how far the list can be trusted."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from trivet.commands.connecting import add_server_options, connect
+from trivet.commands.output import add_json_option, age_text, note, print_json, print_table
+from trivet.plugins import Command
+
+if TYPE_CHECKING:
+    from trivet.client import Deployment, Instance, Status
+
+LIVE_HEADERS = ("RUNNING", "WAITING", "AGE", "REASON")
+HEADERS = ("NAME", "MODEL", "INSTANCE", "STATE", "BACKEND", "DEVICE", "PID", *LIVE_HEADERS)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-a", "--all", action="store_true", help="include what is stopped")
+    add_json_option(parser)
+    add_server_options(parser)
+
+
+def _run(given: argparse.Namespace) -> int:
+    with connect(given) as client:
+        status = client.status()
+        deployments = [d for d in client.deployments.list() if given.all or _lives(d)]
+    if given.json:
+        print_json(deployments)
+    else:
+        print_table(HEADERS, [row for d in deployments for row in _rows(d, given.all)])
+    _warn_if_stale(status)
+    return 0
+
+
+def _lives(deployment: Deployment) -> bool:
+    return deployment.desired == "running" or any(i.state != "stopped" for i in deployment.instances)
+
+
+def _rows(deployment: Deployment, ended: bool) -> list[list[object]]:
+    model = deployment.model if deployment.version is None else f"{deployment.model}:{deployment.version}"
+    shown = [i for i in deployment.instances if ended or i.state != "stopped"]
+    if not shown:
+        state = "pending" if deployment.desired == "running" and deployment.replicas else deployment.desired
+        age = age_text(deployment.created_at)
+        cells = [None, state, deployment.backend, deployment.device, None, None, None, age, None]
+        return [[deployment.name, model, *cells]]
+    return [[deployment.name, model, *_cells(instance)] for instance in shown]
+
+
+def _cells(instance: Instance) -> list[object]:
+    load = instance.load
+    state = instance.state
+    if instance.progress is not None and state == "loading":
+        state = f"{state} {instance.progress:.0%}"
+    return [
+        instance.id,
+        state,
+        instance.backend,
+        ",".join(instance.device_uids),
+        instance.pid,
+        None if load is None else load.num_running,
+        None if load is None else load.num_waiting,
+        age_text(instance.ready_at or instance.created_at),
+        instance.reason,
+    ]
+
+
+def _warn_if_stale(status: Status) -> None:
+    if not status.supervisor.up:
+        as_of = status.supervisor.as_of
+        when = f"as of {as_of:%H:%M:%S} UTC" if as_of else "of an unknown time"
+        note(f"the supervisor is not running: these states are {when}, and nothing is restarted")
+
+
+COMMANDS = (Command("ps", "list deployments and their instances", _add_arguments, _run),)

@@ -1,0 +1,101 @@
+"""`trivet stop` and `trivet drain`: end a deployment without cutting more answers than asked."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from trivet.commands.connecting import add_server_options, connect
+from trivet.commands.output import note
+from trivet.errors import NotFound, TrivetError
+from trivet.plugins import Command
+
+if TYPE_CHECKING:
+    from trivet.client import Client, Instance
+
+POLL_INTERVAL_S = 0.3
+KILL_MARGIN_S = 60.0  # past the drain deadline: signals, exit of the process, the supervisor's next look
+DRAIN_TIMEOUT_S = 600.0
+
+
+def _add_stop(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--now", action="store_true", help="end running requests with an error")
+    group.add_argument(
+        "--timeout", type=float, metavar="S", help="seconds for running requests (default: drain_timeout_s)"
+    )
+
+
+def _add_drain(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DRAIN_TIMEOUT_S,
+        metavar="S",
+        help=f"seconds for running requests (default {DRAIN_TIMEOUT_S:.0f})",
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
+    parser.add_argument("--no-wait", action="store_true", help="return at once instead of when it has ended")
+    add_server_options(parser)
+
+
+def _stop(given: argparse.Namespace) -> int:
+    return _end(given, 0.0 if given.now else given.timeout)
+
+
+def _drain(given: argparse.Namespace) -> int:
+    return _end(given, given.timeout)
+
+
+def _end(given: argparse.Namespace, drain_timeout_s: float | None) -> int:
+    from trivet.config import load_settings
+
+    with connect(given) as client:
+        client.deployments.stop(given.name, drain_timeout_s)
+        if given.no_wait:
+            print(f"{given.name} is stopping")
+            return 0
+        limit = load_settings().drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        wait_until_stopped(client, given.name, limit + KILL_MARGIN_S)
+    print(f"{given.name} is stopped")
+    return 0
+
+
+def wait_until_stopped(client: Client, name: str, timeout_s: float) -> None:
+    """Return when no instance is left; on the way it says how many requests still run.
+
+    Raises: TrivetError at the deadline, naming what is left.
+    """
+    deadline = time.monotonic() + timeout_s
+    told = -1
+    while left := _left(client, name):
+        running = sum(i.load.num_running + i.load.num_waiting for i in left if i.load)
+        if running not in (told, 0):
+            note(f"{name}: {running} requests to finish")
+        told = running
+        if time.monotonic() > deadline:
+            states = ", ".join(f"{i.id} {i.state}" for i in left)
+            raise TrivetError(
+                f"{name} has not ended after {timeout_s:.0f} s ({states}); see `trivet events {name}`"
+            )
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _left(client: Client, name: str) -> list[Instance]:
+    try:
+        instances = client.deployments.get(name).instances
+    except NotFound:
+        return []
+    return [instance for instance in instances if instance.state not in ("stopped", "failed")]
+
+
+COMMANDS = (
+    Command("stop", "end a deployment: drain its requests, then stop its instances", _add_stop, _stop),
+    Command("drain", "take no new requests, wait for the running ones, then stop", _add_drain, _drain),
+)
