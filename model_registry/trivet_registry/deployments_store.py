@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from trivet.config import parse_engine_settings
 from trivet.errors import Conflict, NotFound, RequestError
 from trivet_registry.events_store import record_event
+from trivet_registry.instance_state import InstanceState
 from trivet_registry.models_store import check_name
-from trivet_registry.tables import Deployment, Version, utc_now
+from trivet_registry.tables import Deployment, Instance, Version, utc_now
 
 RUNNING = "running"
 STOPPED = "stopped"
@@ -28,7 +29,9 @@ def create_deployment(
     replicas: int = 1,
     settings: Mapping[str, str] | None = None,
 ) -> Deployment:
-    """Want `replicas` instances of a version. A stopped deployment of this name is launched anew.
+    """Want `replicas` instances of a version.
+
+    A deployment of this name that is stopped, or whose every instance has failed, is launched anew.
 
     Raises: Conflict where the name runs already; RequestError; ConfigError for a wrong engine setting.
     """
@@ -40,7 +43,7 @@ def create_deployment(
     if deployment is None:
         deployment = Deployment(name=name, generation=0)
         session.add(deployment)
-    elif deployment.desired == RUNNING:
+    elif deployment.desired == RUNNING and not _has_failed(session, deployment):
         raise Conflict(
             f"deployment {name!r} runs already (model {deployment.version.name}); stop it first, "
             "or launch under another name",
@@ -104,6 +107,8 @@ def stop_deployment(session: Session, name: str, drain_timeout_s: float | None =
         )
     deployment = get_deployment(session, name)
     if deployment.desired == STOPPED:
+        if drain_timeout_s is not None:  # a second, less patient stop
+            deployment.drain_timeout_s = drain_timeout_s
         return deployment
     deployment.desired = STOPPED
     deployment.drain_timeout_s = drain_timeout_s
@@ -116,6 +121,12 @@ def stop_deployment(session: Session, name: str, drain_timeout_s: float | None =
 
 def _find(session: Session, name: str) -> Deployment | None:
     return session.scalars(select(Deployment).where(Deployment.name == name)).first()
+
+
+def _has_failed(session: Session, deployment: Deployment) -> bool:
+    mine = Instance.deployment_id == deployment.id, Instance.generation == deployment.generation
+    states = list(session.scalars(select(Instance.state).where(*mine)))
+    return bool(states) and all(state in (InstanceState.FAILED, InstanceState.STOPPED) for state in states)
 
 
 def _check_replicas(replicas: int) -> None:

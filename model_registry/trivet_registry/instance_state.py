@@ -4,8 +4,9 @@
                                                               |
     stopped <- stopping <- draining <-------------------------+
 
-`failed` (it ended by itself, or could not start) and `lost` (it fell silent) are reached from every
-state with a process and lead back to `pending` when the supervisor tries again. Moves may skip
+`failed` (it ended by itself, or could not start) and `lost` (it fell silent or passed a deadline, and is
+being killed) are reached from every state with a process and lead back to `pending` when the supervisor
+tries again. Moves may skip
 `loading` and `warming`: heart-beats travel by PUB/SUB, and one may be missed.
 """
 
@@ -20,8 +21,8 @@ from trivet.errors import Conflict
 class InstanceState(StrEnum):
     """What the supervisor knows about one instance."""
 
-    PENDING = "pending"  # wanted, waiting for room or for the next attempt
-    PLACING = "placing"  # a backend and devices are being chosen
+    PENDING = "pending"  # wanted, waiting for its turn or for the next attempt
+    PLACING = "placing"  # a backend and devices are being chosen, or no room is left and it waits for some
     STARTING = "starting"  # its process was started and has not spoken
     LOADING = "loading"
     WARMING = "warming"
@@ -30,7 +31,7 @@ class InstanceState(StrEnum):
     STOPPING = "stopping"  # told to end; its process may still exist
     STOPPED = "stopped"  # its process is gone
     FAILED = "failed"
-    LOST = "lost"
+    LOST = "lost"  # given up by the supervisor; its process may still exist
 
 
 _S = InstanceState
@@ -47,7 +48,7 @@ LEGAL_MOVES: Mapping[InstanceState, frozenset[InstanceState]] = {
     _S.STOPPING: frozenset({_S.STOPPED}),
     _S.STOPPED: frozenset(),
     _S.FAILED: frozenset({_S.PENDING, _S.STOPPED}),
-    _S.LOST: frozenset({_S.PENDING, _S.STOPPED}),
+    _S.LOST: frozenset({_S.PENDING, _S.STOPPED, _S.FAILED}),
 }
 
 # A process may exist in these; in all others it is known to be gone.

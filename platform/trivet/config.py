@@ -148,6 +148,22 @@ def load_settings(
         raise ConfigError(f"settings ({file}, environment, command line): {error}") from error
 
 
+def settings_to_environment(settings: Settings) -> dict[str, str]:
+    """The variables from which a child reads the same settings; `[backend.*]` it finds in the home."""
+    values = {name: getattr(settings, name) for name in Settings.__struct_fields__ if name != "backend"}
+    return {
+        f"TRIVET_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def inherited_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without Trivet's own variables, which may hold a database password."""
+    environ = os.environ if environ is None else environ
+    return {name: value for name, value in environ.items() if not name.startswith("TRIVET_")}
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one deployment (`trivet launch --set KEY=VALUE`); vLLM's names where it has one."""
 

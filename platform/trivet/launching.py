@@ -17,7 +17,7 @@ class ProcessIdentity:
     """Names one process for ever: pids are reused, a pid with its start time is not."""
 
     pid: int
-    start_time: float  # seconds since the epoch, from the kernel
+    start_time: float  # seconds since boot, from the kernel: it stays when the clock is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,6 @@ class Launcher(Protocol):
 
     def adopt(self, identity: ProcessIdentity, lease: str) -> EngineHandle | None:
         """The living process with this identity and lease, or None."""
+
+    def find(self, lease: str) -> EngineHandle | None:
+        """The living engine with this lease, where a crash left its identity unrecorded; or None."""

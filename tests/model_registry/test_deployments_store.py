@@ -15,6 +15,8 @@ from trivet_registry.deployments_store import (
     stop_deployment,
 )
 from trivet_registry.events_store import list_events
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import create_instance, move_instance
 from trivet_registry.models_store import register_model
 
 
@@ -52,6 +54,24 @@ def test_a_stopped_name_is_launched_anew(launched: Database) -> None:
         {},
         None,
     )
+
+
+def test_a_name_whose_every_instance_failed_is_launched_anew(launched: Database) -> None:
+    with launched.session() as session:
+        instance = create_instance(session, get_deployment(session, "chat"))
+    with launched.session() as session, pytest.raises(Conflict, match="runs already"):
+        create_deployment(session, name="chat", version=get_deployment(session, "chat").version)
+    with launched.session() as session:
+        move_instance(session, instance.id, InstanceState.FAILED, "no such file")
+        again = create_deployment(session, name="chat", version=get_deployment(session, "chat").version)
+    assert again.generation == 2
+
+
+def test_a_second_stop_may_be_less_patient(launched: Database) -> None:
+    with launched.session() as session:
+        stop_deployment(session, "chat", drain_timeout_s=600)
+        assert stop_deployment(session, "chat").drain_timeout_s == 600
+        assert stop_deployment(session, "chat", drain_timeout_s=0).drain_timeout_s == 0
 
 
 def test_stopping_twice_is_one_event(launched: Database) -> None:

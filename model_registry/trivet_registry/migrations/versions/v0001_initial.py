@@ -111,6 +111,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("boot_failures", sa.Integer(), nullable=False),
         sa.Column("first_failure", sa.Text(), nullable=True),
+        sa.Column("log_tail", sa.Text(), nullable=True),
         sa.Column("pid", sa.Integer(), nullable=True),
         sa.Column("process_start_time", sa.Double(), nullable=True),
         sa.Column("lease", sa.String(length=64), nullable=True),

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from trivet.errors import Conflict
+from trivet_registry.database import Database
+from trivet_registry.supervision import claim_supervision
+
+
+def test_a_second_supervisor_is_refused_and_the_first_named(db: Database) -> None:
+    with (
+        claim_supervision(db, "supervisor 17"),
+        pytest.raises(Conflict, match="supervisor 17"),
+        claim_supervision(db, "supervisor 18"),
+    ):
+        pass
+
+
+def test_the_claim_ends_with_its_holder(db: Database) -> None:
+    with claim_supervision(db, "a supervisor with a long name"):
+        pass
+    with (
+        claim_supervision(db, "short"),
+        pytest.raises(Conflict, match=r"by short;"),
+        claim_supervision(db, "x"),
+    ):
+        pass
