@@ -1,0 +1,152 @@
+"""A model from a folder in Hugging Face's layout: config.json, safetensors, and small files beside them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
+from trivet.models.architectures import ARCHITECTURES
+from trivet.models.architectures.tensor_names import from_hf
+from trivet.models.companions import Companions, read_companions
+from trivet.models.description import ModelFiles, commonest_format, total_bytes
+from trivet.models.expected_tensors import check_tensors, expected_tensors
+from trivet.weights.index import TensorInfo, WeightIndex
+from trivet.weights.json_file import read_json
+from trivet.weights.shards import read_safetensors_folder
+
+if TYPE_CHECKING:
+    from trivet.models.spec import ModelSpec
+    from trivet.weights.raw_tensor import RawTensor
+
+    SpecBuilder = Callable[[Mapping[str, Any]], ModelSpec]
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.json"
+# Buffers that old files carry; they follow from the config.
+_IGNORED = re.compile(r".*rotary_emb\.inv_freq|.*\.attn\.(masked_)?bias")
+
+
+def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) -> ModelFiles:
+    """Raises: ModelFilesError, WeightsError naming file and tensor."""
+    if not (folder / CONFIG).is_file():
+        raise ModelFilesError(f"{folder} has no {CONFIG} and no GGUF file; give the folder of a model")
+    config = read_json(folder / CONFIG)
+    architecture = _architecture(config, folder)
+    _refuse_quantization(config, folder)
+    weight_files = read_safetensors_folder(folder)
+    companions = read_companions(folder, config)
+    spec, reason = _spec(architecture, {**ARCHITECTURES, **extra_architectures}, config, folder)
+    if spec is None:
+        weights = WeightIndex(tuple(_info(tensor, tensor.name) for tensor in weight_files.tensors))
+    else:
+        spec, weights = _checked(spec, weight_files.tensors, companions)
+    files = (folder / CONFIG, *weight_files.files, *companions.files)
+    return ModelFiles(
+        path=folder,
+        format="safetensors",
+        name=_name(folder),
+        architecture=architecture,
+        spec=spec,
+        weights=weights,
+        quantization=commonest_format(weights),
+        context_length=spec.max_position if spec else _context_length(config),
+        eos_token_ids=companions.eos_token_ids,
+        bos_token_id=companions.bos_token_id,
+        chat_template=companions.chat_template,
+        generation_defaults=companions.generation_defaults,
+        files=files,
+        size_bytes=total_bytes(files),
+        licence=companions.licence,
+        config=MappingProxyType(config),
+        spec_missing_because=reason,
+    )
+
+
+def _architecture(config: Mapping[str, Any], folder: Path) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ModelFilesError(
+            f"{folder / CONFIG}: architectures is {str(names)[:80]}; it must name the model's class, as "
+            '["LlamaForCausalLM"]: take the config.json that belongs to the weights'
+        )
+    return names[0]
+
+
+def _refuse_quantization(config: Mapping[str, Any], folder: Path) -> None:
+    quantization = config.get("quantization_config")
+    if isinstance(quantization, dict):
+        method = str(quantization.get("quant_method", "unknown"))[:40]
+        raise WeightsError(
+            f"{folder / CONFIG}: weights quantised by {method!r} are not read; use the model's unquantised "
+            "safetensors, or a GGUF of it"
+        )
+
+
+def _spec(
+    architecture: str, builders: Mapping[str, SpecBuilder], config: Mapping[str, Any], folder: Path
+) -> tuple[ModelSpec | None, str | None]:
+    """The spec, or None and the reason."""
+    if architecture not in builders:
+        return None, f"architecture {architecture!r} has no spec; there are {', '.join(sorted(builders))}"
+    try:
+        return builders[architecture](config), None
+    except UnsupportedArchitecture as error:
+        return None, f"{folder}: {error}"
+    except WeightsError:
+        raise
+    except ModelFilesError as error:
+        raise ModelFilesError(f"{folder}: {error}") from error
+
+
+def _checked(
+    spec: ModelSpec, tensors: Iterable[RawTensor], companions: Companions
+) -> tuple[ModelSpec, WeightIndex]:
+    """The spec completed by what the files hold, and the index of the tensors that it reads."""
+    named = {from_hf(tensor.name): tensor for tensor in tensors}
+    if spec.tie_embeddings and "head.weight" in named:
+        # As transformers 5 does: a head of its own in the file is used, whatever the config says.
+        spec = replace(spec, tie_embeddings=False)
+    if companions.num_tokens is not None:
+        spec = replace(spec, num_tokens=min(spec.vocab_size, companions.num_tokens))
+    wanted = [name for name, _ in expected_tensors(spec)]
+    weights = WeightIndex(tuple(_info(named[name], name) for name in wanted if name in named))
+    _report_unread(tensors, weights)
+    check_tensors(spec, weights)
+    return spec, weights
+
+
+def _report_unread(tensors: Iterable[RawTensor], weights: WeightIndex) -> None:
+    unread = [t.name for t in tensors if from_hf(t.name) not in weights and not _IGNORED.fullmatch(t.name)]
+    if unread:
+        logger.warning("unread_tensors=%d first=%s", len(unread), unread[0])
+
+
+def _info(tensor: RawTensor, name: str) -> TensorInfo:
+    return TensorInfo(name, tensor.shape, tensor.format, tensor.file, tensor.offset, tensor.size_bytes)
+
+
+def _name(folder: Path) -> str:
+    """The folder's name; in a Hugging Face cache the repository's, for there it is a commit's hash."""
+    full = folder.resolve()
+    repository = full.parent.parent.name
+    if full.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.split("--")[-1]
+    return full.name
+
+
+def _context_length(config: Mapping[str, Any]) -> int:
+    """Of a model without a spec, by the names that configs have for it; 0 where none is there."""
+    text = config.get("text_config")
+    for place in (config, text if isinstance(text, dict) else {}):
+        for key in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
+            value = place.get(key)
+            if type(value) is int and value > 0:
+                return value
+    return 0
