@@ -1,0 +1,103 @@
+"""The tokenizer of a model folder: tokenizer.json, with what tokenizer_config.json adds to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from trivet.errors import ModelFilesError
+from trivet.text.special_tokens import EndTokens, add_around
+
+# Formats that stand alone in older folders. Each needs a library of its own to be read exactly, so the
+# folder is refused with the way to convert it once, rather than converted anew at every launch.
+OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "qwen.tiktoken")
+
+
+def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
+    """Read tokenizer.json and what is beside it.
+
+    Begin and end tokens are put around texts as tokenizer.json's post-processor says, or as `add_bos_token`
+    and `add_eos_token` of tokenizer_config.json say where they stand there (transformers' rule).
+
+    Raises: ModelFilesError naming the file.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelFilesError(_missing(folder))
+    try:
+        backend = Backend.from_buffer(file.read_bytes())
+    except (ValueError, OSError) as error:
+        raise ModelFilesError(f"{file} cannot be read: {error}; fetch it again") from error
+    config = _read_object(folder / "tokenizer_config.json")
+    named = {**_read_object(folder / "special_tokens_map.json"), **config}
+    _add_tokens(backend, config, named, folder)
+    tokens = EndTokens(_content(named.get("bos_token")), _content(named.get("eos_token")))
+    if "add_bos_token" in config or "add_eos_token" in config:
+        add_around(
+            backend,
+            tokens,
+            add_bos=bool(config.get("add_bos_token")),
+            add_eos=bool(config.get("add_eos_token")),
+        )
+    return backend, tokens
+
+
+def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any], folder: Path) -> None:
+    """Tokens that only tokenizer_config.json knows, and the named ones, which are always special."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    listed = config.get("added_tokens_decoder") or {}
+    for token_id, entry in sorted(listed.items(), key=lambda item: int(item[0])):
+        content = _content(entry)
+        if not content or content in known:
+            continue
+        flags = {name: bool(entry.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
+        token = AddedToken(content, special=bool(entry.get("special")), **flags)
+        backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
+        known.add(content)
+        if backend.token_to_id(content) != int(token_id):
+            raise ModelFilesError(
+                f"{folder / 'tokenizer_config.json'} gives {content!r} the id {token_id}, and with "
+                f"tokenizer.json it gets {backend.token_to_id(content)}; the files are of different models: "
+                "fetch both again"
+            )
+    for role in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        content = _content(named.get(role))
+        # One that the vocabulary lacks would get an id for which the model has no embedding.
+        if content and content not in known and backend.token_to_id(content) is not None:
+            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+
+
+def _content(entry: object) -> str | None:
+    """The text of a token that the files write as "</s>" or as {"content": "</s>", ...}."""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) and text else None
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """A JSON object, empty where the file is absent."""
+    try:
+        value = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise ModelFilesError(f"{file} cannot be read: {error}; fetch it again") from error
+    if not isinstance(value, dict):
+        raise ModelFilesError(
+            f"{file} holds a JSON {type(value).__name__} and must hold an object; fetch it again"
+        )
+    return value
+
+
+def _missing(folder: Path) -> str:
+    others = [name for name in OTHER_FORMATS if (folder / name).is_file()]
+    if not others:
+        return f"{folder} has no tokenizer.json; fetch it from where the model came from"
+    return (
+        f"{folder} has {', '.join(others)} and no tokenizer.json, the one format that is "
+        "read; convert it once where transformers and sentencepiece are installed: "
+        "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    )

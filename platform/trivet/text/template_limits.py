@@ -1,0 +1,85 @@
+"""How much one rendering of a chat template may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from jinja2.exceptions import SecurityError
+
+MAX_TEXT = 16 << 20  # characters of the output and of any string on the way; a request's body is 16 MiB
+MAX_STEPS = 2_000_000  # loop turns, calls and filters: about 2 s
+MAX_INTEGER_BITS = 4096
+MAX_WIDTH = 999  # of a field in a format, of an indent
+
+# A width or precision of four digits or more, or one that comes from an argument.
+_WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[-#0 +_^]*(?:\d*\.)?(?:\d{4,}|\*)")
+_TEXT_PER_STEP = 256  # characters that are worked on in about the time of one step
+_ITEMS_PER_STEP = 64
+
+
+class Budget:
+    """What one rendering may still do."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self.steps = steps
+
+    def spend(self, steps: int) -> None:
+        self.steps -= steps
+        if self.steps < 0:
+            raise SecurityError(f"it takes more than {MAX_STEPS} loop turns, calls and filters")
+
+    def spend_on(self, value: object) -> None:
+        """For one pass over a value."""
+        if isinstance(value, str):
+            self.spend(1 + len(value) // _TEXT_PER_STEP)
+        elif isinstance(value, Sequence | Mapping):
+            self.spend(1 + len(value) // _ITEMS_PER_STEP)
+        else:
+            self.spend(1)
+
+    def spend_on_tree(self, value: object) -> None:
+        """For writing out a value in full.
+
+        `[x, x]` thirty times over is small in memory and a gigabyte of text.
+        """
+        stack = [value]
+        while stack:
+            self.spend(1)
+            item = stack.pop()
+            if isinstance(item, Mapping):
+                stack.extend(item.values())
+            elif isinstance(item, list | tuple):
+                stack.extend(item)
+
+
+def check_text(length: int) -> None:
+    """Of a string about to be made."""
+    if length > MAX_TEXT:
+        raise SecurityError(f"it makes a text of {length} characters; {MAX_TEXT} are allowed")
+
+
+def check_integer(bits: int) -> None:
+    """Of a number about to be made."""
+    if bits > MAX_INTEGER_BITS:
+        raise SecurityError(f"it makes a number of more than {MAX_INTEGER_BITS} bits")
+
+
+def check_widths(pattern: str) -> None:
+    """Of a printf or strftime format."""
+    if wide := _WIDE_FIELD.search(pattern):
+        raise SecurityError(f"the format field {wide[0]!r} may be wider than {MAX_WIDTH} characters")
+
+
+def check_field(spec: str) -> None:
+    """Of one `{:spec}`, after its arguments have been put in."""
+    if re.search(r"\d{4,}", spec):
+        raise SecurityError(f"the format field {spec[:40]!r} is wider than {MAX_WIDTH} characters")
+
+
+def check_arguments(pattern: str, arguments: Iterable[object]) -> None:
+    """Of a printf or str.format format: each of its fields may write out the longest argument."""
+    longest = max((len(argument) for argument in arguments if isinstance(argument, str)), default=0)
+    check_text(len(pattern) + (pattern.count("%") + pattern.count("{")) * longest)
