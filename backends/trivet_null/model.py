@@ -1,0 +1,67 @@
+"""The function that stands in for a model: next-token logits from a hash of all tokens so far.
+
+    h(t) = sum over positions p <= t of weight(p) * (token(p) + 1)   modulo 2**64, then mixed
+    logits(t) = noise[h(t) mod NUM_ROWS : ... + V]
+
+So a token, a position or a block in the wrong place changes what comes next, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trivet.contract import Float32, Int32
+
+    UInt64 = NDArray[np.uint64]
+
+NUM_ROWS = 65_521  # distinct rows of logits; a prime
+NOISE_SCALE = 3.0
+NOISE_SEED = 1
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+def weights_bytes(vocab_size: int) -> int:
+    """Of the noise."""
+    return (vocab_size + NUM_ROWS) * 4
+
+
+class NullModel:
+    """The noise, and which part of it a sequence of tokens points to."""
+
+    def __init__(self, vocab_size: int) -> None:
+        generator = np.random.default_rng(NOISE_SEED)
+        noise = generator.standard_normal(vocab_size + NUM_ROWS, dtype=np.float32)
+        self._noise: Float32 = noise * np.float32(NOISE_SCALE)
+        self.vocab_size = vocab_size
+
+    @property
+    def size_bytes(self) -> int:
+        return self._noise.nbytes
+
+    def states(self, token_ids: Int32) -> NDArray[np.int64]:
+        """[T] what is known after each of the tokens [T], which begin at position 0."""
+        positions = np.arange(1, len(token_ids) + 1, dtype=np.uint64)
+        values = (token_ids.astype(np.uint64) + np.uint64(1)) * _mix(positions * GAMMA)
+        return (_mix(np.cumsum(values, dtype=np.uint64)) % np.uint64(NUM_ROWS)).astype(np.int64)
+
+    def logits(self, state: int) -> Float32:
+        """[V], a view of the noise."""
+        return self._noise[state : state + self.vocab_size]
+
+    def logits_after_each(self, token_ids: Sequence[int]) -> Float32:
+        """[T, V]"""
+        states = self.states(np.array(token_ids, np.int32))
+        return np.stack([self.logits(state) for state in states])
+
+
+def _mix(values: UInt64) -> UInt64:
+    """MurmurHash3's 64-bit finaliser."""
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return values ^ (values >> np.uint64(33))

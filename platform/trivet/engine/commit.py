@@ -1,0 +1,133 @@
+"""Takes a step's tokens over into their sequences: text, stops, logprobs, ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Parts
+from dataclasses import dataclass, field
+
+from trivet.contract import StepOutput
+from trivet.engine.scheduler import Scheduled, Scheduler
+from trivet.engine.sequence import Sequence, SequenceState
+from trivet.errors import GenerationError, TrivetError
+from trivet.messages import Failure, FinishReason, TokenLogprob
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a step brought one sequence; the last update carries the finish reason."""
+
+    sequence: Sequence
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None  # the stop string or the stop token that ended it
+    logprobs: list[TokenLogprob] | None = None
+    failure: Failure | None = None
+
+
+class Committer:
+    """Applies collected steps in order."""
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.num_finished: dict[str, int] = dict.fromkeys((reason.value for reason in FinishReason), 0)
+
+    def commit(self, step: Parts[Scheduled], output: StepOutput) -> list[Update]:
+        """One update for each sequence that drew a token and is still there."""
+        now = self._clock()
+        updates = []
+        token_ids, is_finite = output.token_ids.tolist(), output.is_finite.tolist()
+        row = -1
+        for part in step:
+            if not part.draws:
+                continue
+            row += 1
+            sequence = part.sequence
+            if sequence.state is SequenceState.FINISHED:  # aborted or stopped meanwhile: a wasted row
+                continue
+            sequence.num_pending_tokens -= 1
+            if not is_finite[row]:
+                updates.append(self.fail(sequence, _not_finite(sequence)))
+                continue
+            if sequence.first_token_s is None:
+                sequence.first_token_s = now
+                self.prompt_tokens += sequence.num_prompt_tokens
+            self.generation_tokens += 1
+            logprobs = None if sequence.params.logprobs is None else [_logprob(sequence, output, row)]
+            updates.append(self._advance(sequence, token_ids[row], logprobs))
+        return updates
+
+    def _advance(self, sequence: Sequence, token_id: int, logprobs: list[TokenLogprob] | None) -> Update:
+        sequence.token_ids.append(token_id)
+        reason: FinishReason | None
+        stop_reason: str | int | None
+        reason, stop_reason = _end_by_count_or_id(sequence, token_id)
+        text = ""
+        if sequence.text is not None:
+            is_shown = reason is not FinishReason.STOP or sequence.params.include_stop_str_in_output
+            if is_shown:
+                step = sequence.text.push([token_id])
+                text = step.text
+                if step.stop_reason is not None:
+                    reason, stop_reason = FinishReason.STOP, step.stop_reason
+            if reason is not None and not isinstance(stop_reason, str):
+                text += sequence.text.finish()
+        if reason is not None:
+            self._finish(sequence, reason)
+        return Update(sequence, [token_id], text, reason, stop_reason, logprobs)
+
+    # ---- ends ----
+
+    def fail(self, sequence: Sequence, error: TrivetError) -> Update:
+        """End one sequence with an error; what it computed is not offered to others."""
+        logger.warning("request_id=%s code=%s %s", sequence.request_id, error.code, error.message)
+        self._finish(sequence, FinishReason.ERROR)
+        failure = Failure(error.message, error.code, error.status)
+        return Update(sequence, finish_reason=FinishReason.ERROR, failure=failure)
+
+    def end_empty(self, sequence: Sequence) -> Update:
+        """End a sequence that wants no token."""
+        self._finish(sequence, FinishReason.LENGTH)
+        return Update(sequence, finish_reason=FinishReason.LENGTH)
+
+    def abort(self, sequence: Sequence) -> None:
+        """End a sequence that nobody waits for."""
+        self._finish(sequence, FinishReason.ABORT)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._scheduler.finish(sequence, is_suspect=reason is FinishReason.ERROR)
+        sequence.finished_s = self._clock()
+        self.num_finished[reason.value] += 1
+
+
+def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason | None, int | None]:
+    if token_id in sequence.stop_ids:
+        is_named = token_id in sequence.params.stop_token_ids
+        return FinishReason.STOP, token_id if is_named else None
+    if len(sequence.token_ids) >= sequence.max_total_tokens:
+        return FinishReason.LENGTH, None
+    return None, None
+
+
+def _not_finite(sequence: Sequence) -> GenerationError:
+    return GenerationError(
+        f"the model's logits are not finite after {len(sequence.token_ids)} tokens of this sequence; "
+        "other sequences go on; a dtype with a wider range (bf16, f32) may do"
+    )
+
+
+def _logprob(sequence: Sequence, output: StepOutput, row: int) -> TokenLogprob:
+    top: list[tuple[int, float]] = []
+    if sequence.params.logprobs and output.top_ids is not None and output.top_logprobs is not None:
+        count = sequence.params.logprobs
+        top = list(
+            zip(output.top_ids[row, :count].tolist(), output.top_logprobs[row, :count].tolist(), strict=True)
+        )
+    return TokenLogprob(int(output.token_ids[row]), float(output.logprobs[row]), int(output.ranks[row]), top)

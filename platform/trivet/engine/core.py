@@ -1,0 +1,258 @@
+"""The engine's loop: schedule, submit, commit the step before, let this one sample.
+
+With a runner that keeps two steps in flight the host prepares and commits while the device computes; with
+one that does not, the same code runs without the lag.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from trivet.contract import Batch, MemoryPlan, Runner
+from trivet.engine.batch import BatchBuilder
+from trivet.engine.block_pool import BlockPool
+from trivet.engine.commit import Committer, Update
+from trivet.engine.sampling_columns import SamplingColumns
+from trivet.engine.scheduler import Scheduled, Scheduler
+from trivet.engine.sequence import Sequence, SequenceState
+from trivet.errors import ContextLengthExceeded, OutOfMemory, Overloaded, RequestError
+from trivet.messages import EngineLoad
+
+logger = logging.getLogger(__name__)
+
+MAX_RETRY_AFTER_S = 30
+SMALL_STEP = 16  # tokens; a step of no more is not made smaller when it runs out of memory
+CALM_STEPS = 64  # steps without trouble after which a shrunken token budget doubles
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """What the core has to know beside the memory plan."""
+
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int  # rows of the head
+    num_tokens: int  # ids the tokenizer can make; higher ones are never sampled
+    max_num_seqs: int = 64
+    enable_prefix_caching: bool = True
+    max_num_waiting: int = 1024  # a longer queue answers 429
+    seed: int = 0  # of the seeds that requests get which bring none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InFlight:
+    """A step that has been submitted and not collected."""
+
+    parts: list[Scheduled]
+    batch: Batch
+
+
+class EngineCore:
+    """Sequences in, tokens out. One thread calls it; a fake clock makes it testable."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        plan: MemoryPlan,
+        config: CoreConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._config = config
+        self._clock = clock
+        block_size = plan.kv.block_size
+        # One sequence alone must be able to finish, so the KV cache bounds the context as well.
+        self._kv_tokens = (min(plan.num_blocks) - 1) * block_size
+        self.max_model_len = min(plan.max_model_len, self._kv_tokens)
+        max_num_seqs = min(config.max_num_seqs, plan.max_num_batched_tokens)  # every decode in every step
+        self.block_pool = BlockPool(min(plan.num_blocks), block_size, max_num_seqs, self.max_model_len)
+        self.scheduler = Scheduler(
+            self.block_pool,
+            max_num_seqs=max_num_seqs,
+            token_budget=plan.max_num_batched_tokens,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self._builder = BatchBuilder(runner, plan, self.block_pool)
+        self._columns = SamplingColumns(max_num_seqs, config.vocab_size, config.num_tokens)
+        self._committer = Committer(self.scheduler, clock)
+        self._sequences: dict[str, Sequence] = {}
+        self._random = random.Random(config.seed)
+        self._num_arrivals = 0
+        self._num_steps = 0
+        self._in_flight: _InFlight | None = None
+        self._ended_early: list[Update] = []  # sequences that wanted no token
+        self._calm_steps = 0
+
+    # ---- requests ----
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises: ContextLengthExceeded with both numbers; RequestError; Overloaded. Nothing is kept then.
+        """
+        self._check(sequence)
+        params = sequence.params
+        room = self.max_model_len - sequence.num_prompt_tokens
+        wanted = room if params.max_tokens is None else params.max_tokens
+        sequence.max_total_tokens = sequence.num_prompt_tokens + min(wanted, room)
+        eos = () if params.ignore_eos else self._config.eos_token_ids
+        sequence.stop_ids = frozenset((*eos, *params.stop_token_ids))
+        given = self._random.getrandbits(64) if params.seed is None else params.seed
+        sequence.seed = given % 2**64
+        sequence.arrival = self._num_arrivals
+        sequence.arrival_s = self._clock()
+        self._num_arrivals += 1
+        self.scheduler.waiting.push(sequence)
+        if params.max_tokens == 0:
+            self._ended_early.append(self._committer.end_empty(sequence))
+        else:
+            self._sequences[sequence.request_id] = sequence
+
+    def _check(self, sequence: Sequence) -> None:
+        count = sequence.num_prompt_tokens
+        if count == 0:
+            raise RequestError("the prompt has no tokens; send at least one", param="prompt")
+        if count >= self.max_model_len:
+            raise self._too_long(count)
+        if sequence.request_id in self._sequences:
+            raise RequestError(f"request id {sequence.request_id!r} is in use; choose another")
+        num_waiting = len(self.scheduler.waiting)
+        if num_waiting >= self._config.max_num_waiting:
+            # A second for each full batch ahead: about what a short completion takes.
+            ahead = 1 + num_waiting // self._config.max_num_seqs
+            raise Overloaded(
+                f"{num_waiting} requests wait and max_num_waiting is {self._config.max_num_waiting}; "
+                "retry later, or add replicas",
+                retry_after_s=min(ahead, MAX_RETRY_AFTER_S),
+            )
+        lowest, highest = min(sequence.prompt_token_ids), max(sequence.prompt_token_ids)
+        if lowest < 0 or highest >= self._config.vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            raise RequestError(
+                f"token id {wrong} in the prompt is not in the vocabulary; "
+                f"ids go from 0 to {self._config.vocab_size - 1}",
+                param="prompt",
+            )
+
+    def _too_long(self, count: int) -> ContextLengthExceeded:
+        if self.max_model_len < self._plan.max_model_len:
+            limit = f"the KV cache holds {self._kv_tokens} tokens"
+            remedy = "shorten the prompt, or give the instance more memory"
+        else:
+            limit = f"the context is {self.max_model_len} tokens"
+            remedy = "shorten the prompt, or raise max_model_len"
+        return ContextLengthExceeded(
+            f"the prompt has {count} tokens and {limit}, of which one must be left to generate; {remedy}",
+            param="prompt",
+        )
+
+    def abort(self, request_id: str) -> bool:
+        """End a sequence; its blocks are free at once. False if there is none of this id."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return False
+        self._committer.abort(sequence)
+        return True
+
+    # ---- the loop ----
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences or self._in_flight or self._ended_early)
+
+    def step(self) -> list[Update]:
+        """One turn of the loop. Raises: DeviceLost."""
+        updates, self._ended_early = self._ended_early, []
+        parts = self.scheduler.schedule()
+        submitted = self._build(parts) if parts else None
+        try:
+            if submitted:
+                self._runner.forward(submitted.batch)
+                self.scheduler.submitted(submitted.parts, submitted.batch.step)
+            if self._in_flight:
+                updates += self._collect(self._in_flight)
+            if submitted:
+                sampling = self._columns.build(submitted.parts, submitted.batch)
+                self._runner.sample(submitted.batch.step, sampling)
+            self._in_flight = submitted
+            if submitted and self._runner.max_in_flight == 1:
+                updates += self._collect(submitted)
+        except OutOfMemory as error:
+            updates += self._recover(submitted, error)
+        return updates
+
+    def _build(self, parts: list[Scheduled]) -> _InFlight:
+        self._num_steps += 1
+        now = self._clock()
+        for part in parts:
+            if part.sequence.first_scheduled_s is None:
+                part.sequence.first_scheduled_s = now
+        return _InFlight(parts, self._builder.build(self._num_steps, parts))
+
+    def _collect(self, step: _InFlight) -> list[Update]:
+        """Wait for a step and commit it. Raises: OutOfMemory, DeviceLost."""
+        output = self._runner.collect(step.batch.step)
+        self._in_flight = None
+        self.block_pool.confirm(step.batch.step)
+        updates = self._committer.commit(step.parts, output)
+        for update in updates:
+            if update.finish_reason is not None:
+                del self._sequences[update.sequence.request_id]
+        self._restore_budget()
+        return updates
+
+    # ---- a step without memory ----
+
+    def _recover(self, submitted: _InFlight | None, error: OutOfMemory) -> list[Update]:
+        """Contract rule 9: the failed step and the one behind it never happened.
+
+        Their sequences start over, in smaller steps. A step that was small already fails its youngest.
+        """
+        failed = self._in_flight or submitted
+        assert failed is not None, "a step was collected"
+        for step in filter(None, {self._in_flight, submitted}):
+            self.scheduler.take_back(step.parts)
+        self._in_flight = None
+        self._calm_steps = 0
+        num_tokens = len(failed.batch.token_ids)
+        logger.error("step=%d num_tokens=%d out of memory: %s", failed.batch.step, num_tokens, error)
+        if num_tokens > SMALL_STEP:
+            self.scheduler.token_budget = num_tokens // 2
+            return []
+        living = [part.sequence for part in failed.parts if part.sequence.state is SequenceState.WAITING]
+        if not living:
+            return []
+        youngest = max(living, key=attrgetter("order"))
+        del self._sequences[youngest.request_id]
+        return [self._committer.fail(youngest, error)]
+
+    def _restore_budget(self) -> None:
+        self._calm_steps += 1
+        if self._calm_steps % CALM_STEPS == 0:
+            doubled = 2 * self.scheduler.token_budget
+            self.scheduler.token_budget = min(doubled, self._plan.max_num_batched_tokens)
+
+    # ---- numbers ----
+
+    def load(self) -> EngineLoad:
+        """How busy the engine is now, and what it has done since it started."""
+        scheduler, committer = self.scheduler, self._committer
+        running = sum(s.max_total_tokens - s.num_computed_tokens for s in scheduler.running)
+        return EngineLoad(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_tokens_outstanding=scheduler.waiting.num_tokens + running,
+            kv_usage=self.block_pool.usage,
+            num_steps=self._num_steps,
+            num_preemptions=scheduler.num_preemptions,
+            prompt_tokens=committer.prompt_tokens,
+            generation_tokens=committer.generation_tokens,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            num_finished=dict(committer.num_finished),
+        )

@@ -1,0 +1,209 @@
+"""Decides what the next step computes.
+
+One token budget a step, spent on running sequences first, on those that decode before those still in
+their prompt, then on waiting ones in order. A prompt that exceeds what is left of the budget goes on in
+the next step. A running sequence that finds no block takes those of the last in order, which starts over
+later (preemption by recompute); what it had computed is often still in the prefix cache.
+
+The cost of a step does not depend on how many wait.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+from typing import NamedTuple
+
+from trivet.engine.block_pool import BlockPool
+from trivet.engine.prefix_key import extend_block_keys
+from trivet.engine.sequence import Sequence, SequenceState
+from trivet.engine.waiting_queue import WaitingQueue
+
+SPARE_SHARE = 0.01  # of the blocks, left free at an admission, so that it is not preempted at once
+
+
+class Scheduled(NamedTuple):
+    """A sequence's part of a step."""
+
+    sequence: Sequence
+    slot: int
+    start: int  # position of its first token in this step
+    num_tokens: int
+    draws: bool  # the step draws its next token; false in the middle of a prompt
+
+
+class Scheduler:
+    """Owns the sequences that wait and those that run, and moves blocks and slots between them."""
+
+    def __init__(
+        self, pool: BlockPool, *, max_num_seqs: int, token_budget: int, enable_prefix_caching: bool
+    ) -> None:
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []  # by Sequence.order
+        self.token_budget = token_budget
+        self.num_preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self._pool = pool
+        self._caches = enable_prefix_caching
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._spare_blocks = max(1, int(SPARE_SHARE * pool.num_usable))
+        self._filling: set[bytes] = set()  # keys of the prompt blocks that this step is at
+        self._submitted_step = 0
+
+    def schedule(self) -> list[Scheduled]:
+        """The next step, decodes first, then by query length; empty if nothing can be computed.
+
+        The sequences count as computed up to there, with a pending token where they draw one.
+        """
+        self._filling.clear()
+        step: list[Scheduled] = []
+        budget = self._schedule_decodes(step, self.token_budget)
+        budget = self._schedule_prompts(step, budget)
+        self._admit(step, budget)
+        step.sort(key=attrgetter("num_tokens"))
+        return step
+
+    def _schedule_decodes(self, step: list[Scheduled], budget: int) -> int:
+        index = 0
+        while index < len(self.running) and budget > 0:
+            sequence = self.running[index]
+            index += 1
+            total = sequence.num_tokens
+            if total - sequence.num_computed_tokens != 1 or total >= sequence.max_total_tokens:
+                continue  # in its prompt, or its pending token is the last one
+            if self._make_room(sequence, total):
+                self._take(step, sequence, 1)
+                budget -= 1
+        return budget
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Preempt from the end of the order until there is a block; false if that reached `sequence`."""
+        while not self._pool.grow(sequence.slot, num_tokens):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _schedule_prompts(self, step: list[Scheduled], budget: int) -> int:
+        for sequence in self.running:
+            remaining = sequence.num_tokens - sequence.num_computed_tokens
+            if budget > 0 and remaining > 1:
+                self._take(step, sequence, min(budget, remaining))
+                budget -= step[-1].num_tokens
+        return budget
+
+    def _admit(self, step: list[Scheduled], budget: int) -> None:
+        while budget > 0 and self._free_slots and self._pool.num_free:
+            sequence = self.waiting.head()
+            if sequence is None or sequence.num_pending_tokens:  # preempted; its token is on the way
+                return
+            cached = self._find_cached(sequence)
+            spare = self._spare_blocks if self.running else 0
+            if cached is None or not self._pool.can_open(cached, sequence.num_tokens, spare):
+                return
+            self._start(sequence, cached)
+            remaining = sequence.num_tokens - sequence.num_computed_tokens
+            self._take(step, sequence, min(budget, remaining))
+            budget -= step[-1].num_tokens
+
+    def _find_cached(self, sequence: Sequence) -> list[int] | None:
+        """Cached blocks of its prefix, never its last token's; None if the next one comes with this step."""
+        if not self._caches:
+            return []
+        extend_block_keys(sequence, self._pool.block_size)
+        keys = sequence.block_keys[: (sequence.num_tokens - 1) // self._pool.block_size]
+        cached = self._pool.find(keys)
+        if len(cached) < len(keys) and keys[len(cached)] in self._filling:
+            return None
+        return cached
+
+    def _start(self, sequence: Sequence, cached: list[int]) -> None:
+        self.waiting.remove(sequence)
+        sequence.slot = self._free_slots.pop()
+        self._pool.open(sequence.slot, cached, sequence.num_tokens)
+        sequence.num_computed_tokens = len(cached) * self._pool.block_size
+        sequence.num_published_blocks = len(cached)
+        sequence.state = SequenceState.RUNNING
+        insort(self.running, sequence, key=attrgetter("order"))
+        if self._caches and sequence.first_scheduled_s is None:  # a preempted one finds its own blocks
+            sequence.num_cached_tokens = sequence.num_computed_tokens
+            self.prefix_queries += sequence.num_prompt_tokens
+            self.prefix_hits += sequence.num_cached_tokens
+
+    def _take(self, step: list[Scheduled], sequence: Sequence, num_tokens: int) -> None:
+        start = sequence.num_computed_tokens
+        stop = start + num_tokens
+        draws = stop == sequence.num_tokens
+        step.append(Scheduled(sequence, sequence.slot, start, num_tokens, draws))
+        sequence.num_computed_tokens = stop
+        sequence.num_pending_tokens += draws
+        if self._caches and num_tokens > 1:
+            block_size = self._pool.block_size
+            self._filling.update(sequence.block_keys[start // block_size : -(-stop // block_size)])
+
+    # ---- after submission ----
+
+    def submitted(self, step: list[Scheduled], number: int) -> None:
+        """The step is queued on the runner: what it fills can be hit from the next step on."""
+        self._submitted_step = number
+        for part in step:
+            self._publish(part.sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Publish the full blocks whose tokens are known and whose KV has been submitted."""
+        if not self._caches:
+            return
+        block_size = self._pool.block_size
+        known = min(sequence.num_computed_tokens, len(sequence.token_ids)) // block_size
+        first = sequence.num_published_blocks
+        if known > first:
+            extend_block_keys(sequence, block_size)
+            keys = sequence.block_keys[first:known]
+            self._pool.publish(sequence.slot, first, keys, self._submitted_step)
+            sequence.num_published_blocks = known
+
+    # ---- leaving ----
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue, at its old place; a pending token is kept."""
+        self._publish(sequence)
+        self._release(sequence)
+        self.waiting.push(sequence)
+        sequence.state = SequenceState.WAITING
+        self.num_preemptions += 1
+
+    def finish(self, sequence: Sequence, *, is_suspect: bool = False) -> None:
+        """The sequence's end, whatever the reason: blocks and slot are free at once.
+
+        Args:
+            is_suspect: its KV may be wrong, so the prefix cache forgets it.
+        """
+        if sequence.state is SequenceState.WAITING:
+            self.waiting.remove(sequence)
+        elif sequence.state is SequenceState.RUNNING:
+            if is_suspect:
+                self._pool.withdraw(sequence.slot)
+            else:
+                self._publish(sequence)
+            self._release(sequence)
+        sequence.state = SequenceState.FINISHED
+
+    def take_back(self, step: list[Scheduled]) -> None:
+        """The step never happened: its sequences wait again, without what it promised."""
+        self._pool.withdraw_unconfirmed()
+        for part in step:
+            sequence = part.sequence
+            sequence.num_pending_tokens = 0
+            if sequence.state is SequenceState.RUNNING:
+                self._release(sequence)
+                self.waiting.push(sequence)
+                sequence.state = SequenceState.WAITING
+
+    def _release(self, sequence: Sequence) -> None:
+        self._pool.close(sequence.slot)
+        self._free_slots.append(sequence.slot)
+        self.running.remove(sequence)
+        sequence.num_computed_tokens = 0
+        sequence.num_published_blocks = 0

@@ -1,0 +1,102 @@
+"""One prompt on its way to a completion: its tokens, its place and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as TokenIds
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from trivet.sampling_params import SamplingParams
+
+
+class SequenceState(StrEnum):
+    """WAITING ⇄ RUNNING (admission, preemption); FINISHED is final."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class TextStep(Protocol):
+    """What some tokens added to a completion's text."""
+
+    @property
+    def text(self) -> str:
+        """Text that is final: no part of it can still become a stop string."""
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+
+
+class TextStream(Protocol):
+    """Turns the tokens of one completion into text as they come (`trivet.text.text_stream`)."""
+
+    def push(self, ids: TokenIds[int], /) -> TextStep:
+        """Take the next tokens."""
+
+    def finish(self) -> str:
+        """The text that was held back. Not called after a stop string."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The engine's view of a request.
+
+    The caller fills the first six; all others belong to the engine. With steps in flight the counts run
+    ahead of the tokens: `num_computed_tokens` counts what has been submitted, and a token that has been
+    drawn on the device but not yet collected is pending.
+    """
+
+    request_id: str
+    prompt_token_ids: TokenIds[int]
+    params: SamplingParams
+    _: KW_ONLY
+    priority: int = 0  # lower runs first
+    cache_salt: str = ""  # sequences of different salts never share KV blocks
+    text: TextStream | None = None  # None: token ids only
+
+    state: SequenceState = field(init=False, default=SequenceState.WAITING)
+    token_ids: list[int] = field(init=False)  # prompt and known output
+    arrival: int = field(init=False, default=0)  # counts up: first come, first served
+    seed: int = field(init=False, default=0)  # 0 <= seed < 2**64
+    stop_ids: frozenset[int] = field(init=False, default=frozenset())  # end tokens that end this one
+    max_total_tokens: int = field(init=False, default=0)  # prompt and output; ends there with "length"
+    slot: int = field(init=False, default=0)  # meaningful while RUNNING
+    num_computed_tokens: int = field(init=False, default=0)  # whose KV has been submitted
+    num_pending_tokens: int = field(init=False, default=0)  # drawn by a step that is in flight
+    num_cached_tokens: int = field(init=False, default=0)  # of the prompt, found in the prefix cache
+    block_keys: list[bytes] = field(init=False, default_factory=list)  # of the full blocks, in order
+    num_published_blocks: int = field(init=False, default=0)  # leading blocks that the prefix cache knows
+
+    # Monotonic seconds; None until it happens.
+    arrival_s: float = field(init=False, default=0.0)
+    first_scheduled_s: float | None = field(init=False, default=None)
+    first_token_s: float | None = field(init=False, default=None)
+    finished_s: float | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[len(self.prompt_token_ids) :]
+
+    @property
+    def num_tokens(self) -> int:
+        """Known and pending."""
+        return len(self.token_ids) + self.num_pending_tokens
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Who comes first: the most urgent, then the oldest."""
+        return self.priority, self.arrival
