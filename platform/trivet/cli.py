@@ -35,7 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; usage errors and --help end by SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # a broken pipe must show here, not when the interpreter ends
     except ConfigError as error:
         return _fail(error, EXIT_USAGE)
     except TrivetError as error:
@@ -87,7 +90,6 @@ def _run(arguments: list[str]) -> int:
         return EXIT_USAGE
     given = build_parser(commands).parse_args(arguments)
     code: int = given.run_command(given)
-    sys.stdout.flush()  # a broken pipe must show here, not when the interpreter ends
     return code
 
 

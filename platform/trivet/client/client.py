@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from trivet.client.connection import Connection
+from trivet.client.connection import Connection, host_of
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import ROOT, Deployments, Instances, Listing, Models
 from trivet.client.results import Device, Event, Plan, Status
@@ -33,7 +33,7 @@ class Client:
     ) -> None:
         settings = load_settings()
         url = base_url or local_url(settings)
-        if api_key is None and urlsplit(url).hostname in LOOPBACK:
+        if host_of(url) in LOOPBACK and api_key is None:
             api_key = _token_of_home(settings)
         self._connection = Connection(url, api_key, timeout_s, max_connections)
         self.chat = Chat(self._connection)

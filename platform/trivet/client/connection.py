@@ -10,10 +10,21 @@ import httpx2
 import msgspec
 
 from trivet.client.failures import ErrorBody, failure, failure_of
-from trivet.errors import RequestError, TrivetError, Unavailable
+from trivet.errors import ConfigError, TrivetError, Unavailable
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
+
+
+def host_of(base_url: str) -> str:
+    """The host that a server's URL names. Raises: ConfigError where it is none."""
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise ConfigError(f"{base_url!r} is not a URL ({error}); give http://HOST:PORT") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"{base_url!r} is not the URL of a server; give http://HOST:PORT")
+    return url.host
 
 
 class Connection:
@@ -25,15 +36,12 @@ class Connection:
         limits = httpx2.Limits(
             max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=5.0
         )
-        try:
-            self._http = httpx2.Client(
-                base_url=self.base_url,
-                headers=headers,
-                timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-                limits=limits,
-            )
-        except httpx2.InvalidURL as error:
-            raise RequestError(f"{base_url!r} is not a URL: {error}; give http://HOST:PORT") from error
+        self._http = httpx2.Client(
+            base_url=self.base_url,
+            headers=headers,
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            limits=limits,
+        )
 
     def request(
         self,

@@ -119,6 +119,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     max_model_len: int | None = None
+    ready: bool = True
 
 
 # ---- management ----------------------------------------------------------------------------------

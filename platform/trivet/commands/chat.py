@@ -62,7 +62,11 @@ def _run(given: argparse.Namespace) -> int:
 
 def only_model(client: Client) -> str:
     """Raises: Unavailable where nothing is served, ModelNotFound where a choice is needed."""
-    served = [model.id for model in client.models.served()]
+    known = client.models.served()
+    served = [model.id for model in known if model.ready]
+    if not served and known:
+        names = ", ".join(model.id for model in known)
+        raise Unavailable(f"nothing is ready yet ({names}); `trivet ps` shows how far it is")
     if not served:
         raise Unavailable("no model is served; launch one with `trivet launch MODEL`")
     if len(served) > 1:

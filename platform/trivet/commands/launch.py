@@ -16,6 +16,7 @@ from trivet.commands.connecting import (
     parse_pairs,
 )
 from trivet.commands.output import add_json_option, note, print_json
+from trivet.errors import Conflict, TrivetError
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
@@ -70,47 +71,59 @@ def _scale(given: argparse.Namespace) -> int:
 
 
 def _finish(client: Client, deployment: Deployment, given: argparse.Namespace) -> int:
-    code = 0
+    name = deployment.name
+    failed = None
     if not given.no_wait:
+        display = Display(name)
         try:
-            deployment, failed = wait_until_ready(client, deployment.name, Display(deployment.name).show)
+            deployment, failed = wait_until_ready(client, name, display.show)
         except KeyboardInterrupt:
-            note(
-                f"{deployment.name} goes on starting; `trivet ps` shows it, "
-                f"`trivet stop {deployment.name}` ends it"
-            )
+            display.close()
+            note(f"{name} goes on starting; `trivet ps` shows it, `trivet stop {name}` ends it")
             raise
-        if failed is not None:
-            explain_failure(client, failed)
-            code = 1
+        display.close()
+    if failed is not None:
+        explain_failure(client, failed)
     if given.json:
         print_json(deployment)
-    elif code == 0:
-        state = "is starting" if given.no_wait else f"is ready at {client.base_url}/v1"
-        print(f"{deployment.name} {state}")
-    return code
+    elif failed is None:
+        print(f"{name} {_outcome(client, deployment, given.no_wait)}")
+    return 0 if failed is None else 1
+
+
+def _outcome(client: Client, deployment: Deployment, has_not_waited: bool) -> str:
+    if deployment.replicas == 0:
+        return "has no instances now"
+    return "is starting" if has_not_waited else f"is ready at {client.base_url}/v1"
 
 
 def wait_until_ready(
-    client: Client, name: str, show: Callable[[Deployment], None], sleep: Callable[[float], None] = time.sleep
+    client: Client, name: str, show: Callable[[Deployment], None]
 ) -> tuple[Deployment, Instance | None]:
     """Follow a deployment until all its replicas are ready, or one has failed (it is the second value).
 
     There is no deadline here: every state but the final ones has its own, kept by the supervisor.
 
-    Raises: NotFound if it is stopped by someone else meanwhile.
+    Raises: Conflict, NotFound if someone else stops it meanwhile.
     """
     while True:
         deployment = client.deployments.get(name)
         show(deployment)
-        failed = [i for i in deployment.instances if i.state in FAILED_STATES]
+        if deployment.desired != "running":
+            raise Conflict(f"{name} was stopped while it was waited for; see `trivet events {name}`")
+        live = [instance for instance in deployment.instances if instance.state != "stopped"]
+        failed = [instance for instance in live if _has_failed(instance)]
         if failed:
             return deployment, failed[-1]
-        ready = [i for i in deployment.instances if i.state == "ready"]
-        others = len(deployment.instances) - len(ready)
-        if len(ready) == deployment.replicas and (others == 0 or deployment.replicas > 0):
+        if len(live) == deployment.replicas and all(instance.state == "ready" for instance in live):
             return deployment, None
-        sleep(POLL_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _has_failed(instance: Instance) -> bool:
+    """One attempt has failed, even if the supervisor is about to try again."""
+    waits_for_retry = instance.state == "pending" and instance.attempt > 0
+    return instance.state in FAILED_STATES or waits_for_retry
 
 
 def explain_failure(client: Client, instance: Instance) -> None:
@@ -119,7 +132,10 @@ def explain_failure(client: Client, instance: Instance) -> None:
         f"instance {instance.id} of {instance.deployment} {instance.state}: "
         f"{instance.reason or 'no reason given'}"
     )
-    lines = "".join(client.logs(instance.id, tail=NUM_LOG_LINES)).splitlines()
+    try:
+        lines = "".join(client.logs(instance.id, tail=NUM_LOG_LINES)).splitlines()
+    except TrivetError:  # it failed before it had a log; the reason above is what counts
+        lines = []
     if lines:
         note("last lines of its log:")
         for line in lines[-NUM_LOG_LINES:]:
@@ -133,18 +149,25 @@ class Display:
     def __init__(self, name: str) -> None:
         self._name = name
         self._last = ""
+        self._is_line_open = False
 
     def show(self, deployment: Deployment) -> None:
-        states = ", ".join(_state(instance) for instance in deployment.instances) or "pending"
+        live = [instance for instance in deployment.instances if instance.state != "stopped"]
+        states = ", ".join(_state(instance) for instance in live) or "pending"
         if states == self._last:
             return
         line = f"{self._name}: {states}"
         if sys.stderr.isatty():
-            ending = "\n" if all(i.state == "ready" for i in deployment.instances) else ""
-            print(f"\r\x1b[K{line}", end=ending, file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._is_line_open = True
         elif _words(states) != _words(self._last):  # not a line for each percent
             note(line)
         self._last = states
+
+    def close(self) -> None:
+        """What is printed next begins on a line of its own."""
+        if self._is_line_open:
+            print(file=sys.stderr)
 
 
 def _state(instance: Instance) -> str:

@@ -1,0 +1,97 @@
+"""`trivet launch` and `scale`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trivet.commands.launch.POLL_INTERVAL_S", 0.01)
+
+
+def test_launch_waits_until_ready_and_shows_the_way_there(site, trivet) -> None:
+    done = trivet("launch", "smollm2", "--name", "chat", "--backend", "cpu", "--set", "max_model_len=2048")
+    assert done.code == 0
+    assert done.out == f"chat is ready at {site.url}/v1\n"
+    way = ["chat: starting", "chat: loading 50%", "chat: warming", "chat: ready"]
+    assert done.err.splitlines() == way  # the answer to the launch itself was "pending"
+    assert site.requests[0][2] == {
+        "model": "smollm2",
+        "name": "chat",
+        "backend": "cpu",
+        "replicas": 1,
+        "settings": {"max_model_len": "2048"},
+    }
+
+
+def test_launch_of_a_path_sends_it_in_full(site, trivet, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trivet("launch", "./model.gguf", "--no-wait").out == "smollm2 is starting\n"
+    assert site.requests[0][2]["model"] == str(tmp_path / "model.gguf")
+
+
+def test_a_failed_launch_gives_reason_and_log_and_exits_1(site, trivet) -> None:
+    site.boot = ["starting", "loading", "failed"]
+    done = trivet("launch", "smollm2")
+    assert done.code == 1
+    assert done.out == ""
+    assert "failed: DoesNotFit: weights 9.0 GiB, free 1.0 GiB" in done.err
+    assert "  out of memory\n" in done.err
+
+
+def test_an_instance_that_waits_for_its_next_attempt_has_failed(site, trivet) -> None:
+    site.boot = ["pending", "starting", "loading", "pending"]
+    assert trivet("launch", "smollm2").code == 1
+
+
+def test_a_launch_that_someone_stops_is_told_so(site, trivet) -> None:
+    site.boot = ["loading"]
+    site.stop_after = 3
+    done = trivet("launch", "smollm2")
+    assert done.code == 1
+    assert "was stopped while it was waited for" in done.err
+
+
+def test_json_of_a_launch_is_the_deployment(site, trivet) -> None:
+    shown = json.loads(trivet("launch", "smollm2", "--replicas", "2", "--json").out)
+    assert [instance["state"] for instance in shown["instances"]] == ["ready", "ready"]
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent(site, trivet) -> None:
+    done = trivet("launch", "smollm2", "--set", "max_model_length=1")
+    assert done.code == 2
+    assert "did you mean 'max_model_len'?" in done.err
+    assert site.requests == []
+
+
+def test_a_setting_without_value_is_refused(site, trivet) -> None:
+    done = trivet("launch", "smollm2", "--set", "seed")
+    assert (done.code, site.requests) == (2, [])
+    assert "KEY=VALUE" in done.err
+
+
+def test_a_name_that_runs_already_is_one_sentence_on_stderr(site, trivet) -> None:
+    trivet("launch", "smollm2", "--no-wait")
+    done = trivet("launch", "smollm2")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "trivet: deployment 'smollm2' runs already\n"
+
+
+def test_scale_waits_for_the_new_number(site, trivet) -> None:
+    trivet("launch", "smollm2")
+    assert trivet("scale", "smollm2", "3").out == f"smollm2 is ready at {site.url}/v1\n"
+    assert len(site.deployments["smollm2"]["instances"]) == 3
+    assert trivet("scale", "smollm2", "0").out == "smollm2 has no instances now\n"
+
+
+def test_a_failure_without_a_log_still_gives_its_reason(site, trivet) -> None:
+    site.boot = ["failed"]
+    site.log = None
+    done = trivet("launch", "smollm2")
+    assert done.code == 1
+    assert "DoesNotFit" in done.err
+    assert "last lines" not in done.err

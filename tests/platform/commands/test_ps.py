@@ -1,0 +1,103 @@
+"""`trivet ps`, `logs`, `events` and `models`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def launched(site, trivet):
+    site.boot = ["ready"]
+    trivet("launch", "smollm2", "--no-wait")
+    return site
+
+
+def test_ps_lists_instances_with_their_state(launched, trivet) -> None:
+    done = trivet("ps")
+    header, row = done.out.splitlines()
+    assert header.split()[:4] == ["NAME", "MODEL", "INSTANCE", "STATE"]
+    assert row.split()[:8] == ["smollm2", "smollm2:1", "smollm2-0", "ready", "cpu", "host", "4711", "1"]
+    assert done.err == ""
+
+
+def test_ps_says_since_when_the_supervisor_is_gone(launched, trivet) -> None:
+    launched.supervisor_up = False
+    done = trivet("ps")
+    assert "ready" in done.out
+    assert "as of 20:00:00 UTC" in done.err
+
+
+def test_ps_hides_what_is_stopped_unless_asked(launched, trivet) -> None:
+    trivet("stop", "smollm2")
+    assert len(trivet("ps").out.splitlines()) == 1
+    assert "stopped" in trivet("ps", "--all").out
+
+
+def test_ps_shows_a_deployment_that_has_no_instance_yet(launched, trivet) -> None:
+    launched.deployments["smollm2"]["instances"] = []
+    assert trivet("ps").out.splitlines()[1].split()[:5] == ["smollm2", "smollm2:1", "-", "pending", "auto"]
+
+
+def test_ps_json_is_the_deployments(launched, trivet) -> None:
+    (deployment,) = json.loads(trivet("ps", "--json").out)
+    assert deployment["instances"][0]["load"]["num_running"] == 1
+
+
+def test_ps_without_the_token_says_what_is_needed(launched, trivet, tmp_path) -> None:
+    (tmp_path / "home/run/token").unlink()
+    done = trivet("ps")
+    assert (done.code, done.err) == (1, "trivet: this needs the site's token\n")
+
+
+def test_api_key_file_is_read(launched, trivet, tmp_path) -> None:
+    key = tmp_path / "key"
+    key.write_text("other\n")
+    assert trivet("ps", "--api-key-file", str(key)).code == 1
+    assert launched.authorization[-1] == "Bearer other"
+    missing = trivet("ps", "--api-key-file", str(tmp_path / "nope"))
+    assert missing.code == 2
+    assert "No such file" in missing.err
+
+
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-0"])
+def test_logs_of_a_deployment_or_an_instance(launched, trivet, name) -> None:
+    assert trivet("logs", name, "--tail", "5", "--attempt", "2").out == launched.log
+    assert launched.requests[-1][1] == "/platform/v1/logs/smollm2-0?attempt=2&tail=5&follow=0"
+
+
+def test_logs_follow_asks_for_the_rest(launched, trivet) -> None:
+    assert trivet("logs", "smollm2", "-f").out == launched.log
+    assert launched.requests[-1][1].endswith("follow=1")
+
+
+def test_logs_of_an_unknown_name_lists_what_there_is(launched, trivet) -> None:
+    done = trivet("logs", "nope")
+    assert done.code == 1
+    assert "deployments: smollm2" in done.err
+
+
+def test_events_are_listed(launched, trivet) -> None:
+    assert "starting -> loading  weights" in trivet("events", "smollm2").out
+    (event,) = json.loads(trivet("events", "--json").out)
+    assert (event["from"], event["to"]) == ("starting", "loading")
+
+
+def test_models_are_added_listed_shown_and_removed(site, trivet, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    added = trivet("models", "add", "folder", "--name", "m")
+    assert added.out == "registered version 1: LlamaForCausalLM, 94.0 MiB\n"
+    assert site.models["m"]["versions"][0]["path"] == str(tmp_path / "folder")
+    assert trivet("models", "list").out.splitlines()[1].split()[:4] == ["m", "1", "LlamaForCausalLM", "q4_1"]
+    assert "context_length  8192" in trivet("models", "show", "m").out
+    assert json.loads(trivet("models", "show", "m", "--json").out)["versions"][0]["format"] == "gguf"
+    assert trivet("models", "remove", "m").code == 0
+    assert site.models == {}
+
+
+def test_a_model_that_is_deployed_is_not_removed(site, trivet) -> None:
+    trivet("models", "add", "/m", "--name", "m")
+    trivet("launch", "m", "--no-wait")
+    done = trivet("models", "remove", "m")
+    assert (done.code, done.err) == (1, "trivet: m is deployed; stop it first\n")

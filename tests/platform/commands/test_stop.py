@@ -1,0 +1,52 @@
+"""`trivet stop` and `drain`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trivet.commands.launch.POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("trivet.commands.stop.POLL_INTERVAL_S", 0.01)
+
+
+def _drain_timeouts(site) -> list[str]:
+    return [path.partition("?")[2] for method, path, _ in site.requests if method == "DELETE"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "query"),
+    [
+        (["stop", "smollm2"], ""),
+        (["stop", "smollm2", "--now"], "drain_timeout_s=0.0"),
+        (["stop", "smollm2", "--timeout", "2.5"], "drain_timeout_s=2.5"),
+        (["drain", "smollm2"], "drain_timeout_s=600.0"),
+    ],
+)
+def test_it_returns_when_the_last_instance_has_stopped(site, trivet, arguments, query) -> None:
+    trivet("launch", "smollm2")
+    done = trivet(*arguments)
+    assert (done.code, done.out) == (0, "smollm2 is stopped\n")
+    assert "1 requests to finish" in done.err  # seen while it drained
+    assert site.deployments["smollm2"]["instances"][0]["states"] == ["stopped"]
+    assert _drain_timeouts(site) == [query]
+
+
+def test_no_wait_returns_at_once(site, trivet) -> None:
+    trivet("launch", "smollm2")
+    assert trivet("stop", "smollm2", "--no-wait").out == "smollm2 is stopping\n"
+
+
+def test_what_does_not_end_is_an_error_that_names_what_is_left(site, trivet, monkeypatch) -> None:
+    monkeypatch.setattr("trivet.commands.stop.KILL_MARGIN_S", 0.0)
+    site.stop_states = ["draining"]
+    trivet("launch", "smollm2")
+    done = trivet("stop", "smollm2", "--timeout", "0.1")
+    assert done.code == 1
+    assert "smollm2-0 draining" in done.err
+
+
+def test_an_unknown_name_is_refused(site, trivet) -> None:
+    done = trivet("stop", "nope")
+    assert (done.code, done.err) == (1, "trivet: deployment 'nope' does not exist\n")
