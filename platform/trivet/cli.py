@@ -96,7 +96,7 @@ def _run(arguments: list[str]) -> int:
 def _all_commands() -> tuple[list[Command], PluginError | None]:
     """A plugin that cannot be loaded must not take `trivet doctor` and `trivet logs` with it."""
     try:
-        return core_commands() + load_plugins().commands, None
+        return core_commands() + load_plugins(check_backends=False).commands, None
     except PluginError as error:
         return core_commands(), error
 

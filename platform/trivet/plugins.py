@@ -70,7 +70,8 @@ class HookSpecs(Protocol):
 class PluginHost:
     """The registered plugins of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, check_backends: bool = True) -> None:
+        self._checks_backends = check_backends
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self._backend_names: set[str] = set()
@@ -128,7 +129,7 @@ class PluginHost:
 
     def _check_backend(self, plugin: object, name: str) -> None:
         hook = getattr(plugin, "trivet_backend", None)
-        if hook is None:
+        if hook is None or not self._checks_backends:
             return
         where = f"plugin {name!r}, hook trivet_backend ({_place(hook)})"
         try:
@@ -150,8 +151,14 @@ def _place(function: Callable[..., object]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def load_plugins() -> PluginHost:
-    """The host with every installed plugin. Raises: PluginError."""
-    host = PluginHost()
+def load_plugins(*, check_backends: bool = True) -> PluginHost:
+    """The host with every installed plugin.
+
+    `check_backends` False is for the command line, which must start at once: a backend then is made, and
+    what it needs imported (NumPy: 0.1 s), when it is first asked for.
+
+    Raises: PluginError.
+    """
+    host = PluginHost(check_backends=check_backends)
     host.load_entry_points()
     return host

@@ -68,7 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom trivet import cli\n"
         "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'transformers', 'httpx2', 'sqlalchemy', 'flask', 'zmq', 'tokenizers'}\n"
+        "heavy = {'torch', 'transformers', 'httpx2', 'numpy', 'sqlalchemy', 'flask', 'zmq', 'tokenizers'}\n"
         "heavy &= set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
@@ -161,7 +161,7 @@ def test_two_commands_of_one_name_are_refused(offer, capsys) -> None:
 
 
 def test_a_broken_plugin_leaves_the_core_commands(monkeypatch, capsys) -> None:
-    def load():
+    def load(**options):
         raise PluginError("plugin 'x' cannot be imported")
 
     monkeypatch.setattr(cli, "load_plugins", load)

@@ -146,6 +146,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     path: str
+    name: str = ""
     format: str = ""
     quantization: str | None = None
     architecture: str | None = None
@@ -207,6 +208,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     arch: str = ""
     total_bytes: int = 0
     free_bytes: int = 0
+    reserved_bytes: int = 0  # by the plans of live instances
+    dtypes: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    as_of: datetime | None = None
     unusable_because: str | None = None
 
 
@@ -217,7 +222,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     deployment: str
     state: str
     model: str = ""
-    backend: str = ""
+    backend: str | None = None  # None until it is placed
     device_uids: tuple[str, ...] = ()
     reason: str | None = None
     pid: int | None = None
