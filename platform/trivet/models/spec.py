@@ -127,6 +127,8 @@ class ModelSpec:
     residual_scale: float = 1.0
     logits_scale: float = 1.0
     logits_soft_cap: float | None = None
+    # Sizes only: the mathematics is in transformers' own class (`transformers_fallback.py`).
+    shapes_only: bool = False
 
     def layer(self, index: int) -> Layer:
         return self.kinds[self.layers[index]]

@@ -1,0 +1,157 @@
+"""What this process may use of the host: CPUs, instruction sets, memory.
+
+The machine's figures are not the process's: a container is held by cgroups (version 1 or 2) and by its CPU
+affinity, and more threads than that thrash. Everything is read from files below `root`, so that a test
+can hand in another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Instruction sets that decide which arithmetic is fast, by their names in /proc/cpuinfo.
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16")
+UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine as one process sees it."""
+
+    root: Path = Path("/")
+
+    # ---- CPUs ----
+
+    def cpu_name(self) -> str:
+        return self._cpuinfo().get("model name") or platform.processor() or "CPU"
+
+    def arch(self) -> str:
+        """The machine and its fast instruction sets: "x86-64 avx2 avx512_vnni avx512_bf16"."""
+        info = self._cpuinfo()
+        present = set((info.get("flags") or info.get("Features") or "").split())
+        machine = platform.machine().replace("_", "-")
+        return " ".join([machine, *(flag for flag in FLAGS if flag in present)])
+
+    def num_cpus(self, affinity: frozenset[int]) -> int:
+        """CPUs to compute with: real cores in `affinity`, no more than the cgroup's quota.
+
+        Two threads of one core share its vector units: matrix products gain nothing from the second.
+        """
+        cores = len({self._core_of(cpu) for cpu in affinity})
+        quota = self._cpu_quota()
+        return max(1, cores if quota is None else min(cores, int(quota)))
+
+    def _core_of(self, cpu: int) -> tuple[str, str]:
+        topology = self.root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        core, package = _read(topology / "core_id"), _read(topology / "physical_package_id")
+        return (core, package) if core and package else (f"cpu{cpu}", "")
+
+    def _cpu_quota(self) -> float | None:
+        """CPUs that the tightest enclosing cgroup allows; None without a limit."""
+        limits = []
+        for group in self._cgroups("cpu"):
+            quota, _, period = (_read(group / "cpu.max") or "max").partition(" ")
+            if quota == "max":  # version 1, or no limit
+                quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+            if _is_number(quota) and _is_number(period) and int(period) > 0:
+                limits.append(int(quota) / int(period))
+        return min(limits, default=None)
+
+    def _cpuinfo(self) -> dict[str, str]:
+        """The first processor's fields."""
+        fields: dict[str, str] = {}
+        for line in _read(self.root / "proc/cpuinfo").splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+        return fields
+
+    # ---- memory ----
+
+    def total_bytes(self) -> int:
+        """Of the machine, or less where a cgroup says so."""
+        limits = [limit for group in self._cgroups("memory") if (limit := _memory_limit(group)) is not None]
+        return min([self._meminfo("MemTotal"), *limits])
+
+    def free_bytes(self) -> int:
+        """What can be allocated now: MemAvailable, and what is left in every enclosing cgroup."""
+        room = [self._meminfo("MemAvailable")]
+        for group in self._cgroups("memory"):
+            limit = _memory_limit(group)
+            if limit is not None:
+                room.append(max(0, limit - _memory_in_use(group)))
+        return min(room)
+
+    def _meminfo(self, key: str) -> int:
+        for line in _read(self.root / "proc/meminfo").splitlines():
+            name, _, value = line.partition(":")
+            if name == key:
+                return int(value.split()[0]) * 1024
+        return 0
+
+    # ---- cgroups ----
+
+    def _cgroups(self, controller: str) -> Iterator[Path]:
+        """This process's cgroup of a controller and all that enclose it, innermost first."""
+        for line in _read(self.root / "proc/self/cgroup").splitlines():
+            number, _, rest = line.partition(":")
+            names, _, path = rest.partition(":")
+            if number != "0" and controller not in names.split(","):
+                continue
+            for mount in self._mounts(controller if number != "0" else None):
+                # In a container the path may be the host's and the mount its own cgroup: what of the
+                # path does not exist below the mount is skipped, the mount itself always counts.
+                parts = [part for part in path.split("/") if part and part != ".."]
+                for depth in range(len(parts), -1, -1):
+                    group = mount.joinpath(*parts[:depth])
+                    if group.is_dir():
+                        yield group
+
+    def _mounts(self, controller: str | None) -> Iterator[Path]:
+        """Where a version 1 controller, or version 2 (None), is mounted."""
+        for line in _read(self.root / "proc/self/mountinfo").splitlines():
+            mount, _, source = line.partition(" - ")
+            kind, _, options = source.partition(" ")
+            wanted = kind == "cgroup2" if controller is None else kind == "cgroup"
+            if wanted and (controller is None or controller in options.split(" ")[-1].split(",")):
+                yield self.root / mount.split(" ")[4].lstrip("/")
+
+
+def usable_cpus() -> frozenset[int]:
+    """The CPUs this process may run on."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def _memory_limit(group: Path) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        value = _read(group / name)
+        if _is_number(value) and int(value) < UNLIMITED:
+            return int(value)
+    return None
+
+
+def _memory_in_use(group: Path) -> int:
+    """Without the file pages that the kernel would drop first."""
+    used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
+    if not _is_number(used):
+        return 0
+    for line in _read(group / "memory.stat").splitlines():
+        key, _, value = line.partition(" ")
+        if key in ("inactive_file", "total_inactive_file") and _is_number(value):
+            return max(0, int(used) - int(value))
+    return int(used)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdigit()
+
+
+def _read(path: Path) -> str:
+    """The file's text; empty where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

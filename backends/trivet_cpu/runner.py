@@ -1,0 +1,288 @@
+"""The torch runner of the CPU: reference in float32, and what runs where there is no compiler.
+
+It computes in the calling thread: `forward` and `sample` have done their work when they return, so one step
+is in flight. torch and NumPy release the GIL inside their kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trivet.contract import (
+    ON_DEVICE,
+    Batch,
+    Feature,
+    MemoryPart,
+    MemoryPlan,
+    Sampling,
+    StepOutput,
+)
+from trivet.engine.sampler import sample_pieces
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
+from trivet.models.decoder import Decoder
+from trivet.models.spec import ModelSpec
+from trivet.models.torch_attention import PagedKV, PagedStep
+from trivet.models.torch_ops import DTYPES
+from trivet.weights.index import WeightIndex
+from trivet.weights.reader import TensorReader
+from trivet_cpu import memory_plan
+from trivet_cpu.host import Host
+from trivet_cpu.memory_plan import Shape
+from trivet_cpu.packed_ops import CpuOps
+
+if TYPE_CHECKING:
+    from trivet.contract import Int32
+
+
+class Model(Protocol):
+    """What a step runs: our decoder, or transformers' own class."""
+
+    def forward(self, token_ids: Tensor, positions: Tensor, step: PagedStep) -> Tensor:
+        """[T], [T] -> hidden states after the final norm [T, hidden_size]."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, hidden_size] -> [R, vocab_size]."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step between `forward` and `collect`."""
+
+    batch: Batch
+    started_s: float
+    hidden: Tensor | None = None  # [R, hidden_size] of the logits rows
+    output: StepOutput | None = None
+    failure: OutOfMemory | None = None
+    sampled_s: float = 0.0
+
+
+class CpuTorchRunner:
+    """One model on the CPU. See `contract.Runner`."""
+
+    features: frozenset[Feature] = frozenset()
+    max_in_flight = 1
+
+    def __init__(self, spec: ModelSpec, plan: MemoryPlan, shape: Shape, num_threads: int, host: Host) -> None:
+        self._spec, self._plan, self._shape, self._host = spec, plan, shape, host
+        torch.set_num_threads(num_threads)
+        self._ops = CpuOps(shape.dtype, plan.max_model_len)
+        self._model: Model | None = None
+        self._kv: PagedKV | None = None
+        self._newest = np.zeros(shape.max_num_seqs, np.int32)  # of each slot
+        self._step: _Step | None = None
+
+    # ---- start -----------------------------------------------------------------------------------
+
+    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
+        """As the contract: every tensor is dequantised, cast and packed; one at a time is held in float32."""
+        with TensorReader(weights) as reader, torch.inference_mode():
+            decoder = Decoder(self._spec, self._ops)
+            decoder.load(_Source(reader, on_progress))
+        self._model = decoder
+
+    def allocate_kv(self) -> None:
+        """As the contract."""
+        needed = memory_plan.workspace_bytes(self._spec, self._shape) + sum(
+            part.size_bytes for part in self._plan.parts if part.name == "kv"
+        )
+        free = self._host.free_bytes()
+        if needed > free:
+            raise _kv_does_not_fit(needed, free)
+        try:
+            self._kv = PagedKV(
+                self._spec,
+                self._plan.num_blocks[0],
+                self._plan.kv.block_size,
+                DTYPES[self._shape.kv_dtype],
+                self._shape.workspace_blocks,
+            )
+        except (MemoryError, RuntimeError) as error:
+            raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
+        self._ops.kv = self._kv
+
+    def warm_up(self) -> None:
+        """One chunk and one decode into scratch: oneDNN makes its code, torch its thread pool."""
+        for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
+            self._run(_scratch_batch(length))
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def host_buffer(self, num_int32: int) -> Int32:
+        """As the contract; the device is the host."""
+        return np.empty(num_int32, np.int32)
+
+    def forward(self, batch: Batch) -> None:
+        """As the contract; computes at once."""
+        self._step = _Step(batch, time.perf_counter())
+        try:
+            self._copy_blocks(batch)
+            self._step.hidden = self._run(batch)
+        except (MemoryError, RuntimeError) as error:
+            self._step.failure = _as_out_of_memory(error)
+
+    def sample(self, step: int, sampling: Sampling) -> None:
+        """As the contract; computes at once."""
+        current = self._current(step)
+        if current.failure is not None:
+            return
+        batch = current.batch
+        num_seqs = len(batch.slots)
+        try:
+            output = sample_pieces(self._logits(current), sampling, batch.row_seqs, num_seqs, step)
+        except (MemoryError, RuntimeError) as error:
+            current.failure = _as_out_of_memory(error)
+            return
+        self._keep_newest(batch, sampling, output)
+        current.output = replace(output, device_time_s=time.perf_counter() - current.started_s)
+
+    def collect(self, step: int) -> StepOutput:
+        """As the contract."""
+        current = self._current(step)
+        self._step = None
+        if current.failure is not None:
+            raise current.failure
+        if current.output is None:
+            raise BackendError(f"collect({step}) was called before sample({step})")
+        return current.output
+
+    def _current(self, step: int) -> _Step:
+        if self._step is None or self._step.batch.step != step:
+            raise BackendError(f"step {step} is not in flight; forward has to come first")
+        return self._step
+
+    def _run(self, batch: Batch) -> Tensor:
+        """Hidden states [R, hidden_size] of the batch's logits rows."""
+        assert self._model is not None, "load comes before forward"
+        assert self._kv is not None, "allocate_kv comes before forward"
+        view = PagedStep(batch, self._kv.block_size, self._kv.workspace_blocks)
+        token_ids = torch.from_numpy(self._resolved_tokens(batch))
+        positions = torch.from_numpy(batch.positions.astype(np.int64))
+        with torch.inference_mode():
+            hidden = self._model.forward(token_ids, positions, view)
+            return hidden[torch.from_numpy(batch.logits_rows.astype(np.int64))]
+
+    def _resolved_tokens(self, batch: Batch) -> NDArray[np.int64]:
+        """Token ids with ON_DEVICE replaced by the newest token of the slot."""
+        unseen = batch.token_ids == ON_DEVICE
+        slots = np.repeat(batch.slots, np.diff(batch.query_start_loc))
+        return np.where(unseen, self._newest[slots], batch.token_ids).astype(np.int64)
+
+    def _logits(self, current: _Step) -> Iterator[NDArray[np.float32]]:
+        """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
+        assert self._model is not None
+        assert current.hidden is not None
+        rows = memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
+        for first in range(0, len(current.hidden), rows):
+            with torch.inference_mode():
+                logits = self._model.logits(current.hidden[first : first + rows])
+                logits = logits[:, : self._spec.num_tokens].float()
+            yield logits.numpy()
+
+    def _keep_newest(self, batch: Batch, sampling: Sampling, output: StepOutput) -> None:
+        """The last token that counts becomes the newest of its slot."""
+        drawing = np.flatnonzero(sampling.draws)
+        seqs, firsts = np.unique(batch.row_seqs[drawing], return_index=True)
+        lasts = drawing[firsts + output.num_tokens[seqs] - 1]
+        self._newest[batch.slots[seqs]] = output.token_ids[lasts]
+
+    def _copy_blocks(self, batch: Batch) -> None:
+        assert self._kv is not None, "allocate_kv comes before forward"
+        for copy in batch.copies:
+            if copy.from_host or copy.to_host:
+                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
+            self._kv.copy_blocks(copy.pairs)
+
+    # ---- the rest --------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """What has been allocated, and what a step takes at most besides."""
+        workspace = self._kv.workspace_bytes if self._kv else 0
+        return (
+            MemoryPart("weights", self._ops.size_bytes),
+            MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
+            MemoryPart("activations", workspace + memory_plan.temporary_bytes(self._spec, self._shape)),
+            MemoryPart("logits", memory_plan.logits_bytes(self._spec, self._shape)),
+        )
+
+    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+
+    def unload_adapter(self, slot: int) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+
+    def close(self) -> None:
+        """As the contract."""
+        self._model = self._kv = self._ops.kv = self._step = None
+        self._ops = CpuOps(self._shape.dtype, self._plan.max_model_len)
+        _return_free_memory()
+
+
+class _Source:
+    """`decoder.TensorSource` over mapped files, counting bytes."""
+
+    def __init__(self, reader: TensorReader, on_progress: Callable[[int, int], None]) -> None:
+        self._reader, self._on_progress = reader, on_progress
+        self._done = 0
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._reader.index
+
+    def tensor(self, name: str) -> Tensor:
+        values = self._reader.float32(name)
+        self._done += self._reader.index[name].size_bytes
+        self._on_progress(self._done, self._reader.index.size_bytes)
+        # Mapped float32 tensors are read-only; `TorchOps.pack` copies, so nobody writes to them.
+        return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _return_free_memory() -> None:
+    """Let the C library give what was freed back to the kernel.
+
+    glibc keeps up to 32 MB pieces for reuse: 250 MB stayed after closing a 135M model.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+    if trim is not None:
+        trim(0)
+
+
+def _scratch_batch(length: int) -> Batch:
+    """One sequence whose every block is scratch, block 0."""
+    one = np.ones(1, np.int32)
+    return Batch(
+        step=0,
+        slots=one * 0,
+        query_start_loc=np.array([0, length], np.int32),
+        seq_lens=one * length,
+        block_tables=(np.zeros((1, length), np.int32),),
+        token_ids=np.zeros(length, np.int32),
+        positions=np.arange(length, dtype=np.int32),
+        logits_rows=one * (length - 1),
+        row_seqs=one * 0,
+    )
+
+
+def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
+    return DoesNotFit(
+        f"the KV cache takes {needed / (1 << 30):.2f} GiB and {free / (1 << 30):.2f} GiB is free now; "
+        "lower max_model_len or memory_fraction, or end what else runs on this host"
+    )
+
+
+def _as_out_of_memory(error: MemoryError | RuntimeError) -> OutOfMemory:
+    """Raises: the error itself, where it is about something else."""
+    if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+        raise error
+    return OutOfMemory(
+        f"the step ran out of host memory ({error}); lower max_num_batched_tokens or max_num_seqs"
+    )

@@ -1,0 +1,137 @@
+"""The operations of `ops.py` in plain torch: fallback and reference of every backend.
+
+Arithmetic is in the tensors' dtype, as in transformers; norms, soft caps and anything else that sums
+squares or exponentials is in float32. Attention lives in `torch_attention.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
+from torch import Tensor
+
+from trivet.models.rope import inverse_frequencies
+from trivet.models.spec import Attention, MoE, Norm, Rope
+from trivet.models.torch_attention import PagedKV, PagedStep, paged_attention
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainWeight:
+    """A weight as torch stores it, [out, in], or a vector, with its bias."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+class TorchOps:
+    """`ops.Ops` over torch tensors of one dtype on one device.
+
+    `kv` is set once the cache has been allocated; weights are packed before that.
+    """
+
+    def __init__(self, dtype: str, max_model_len: int) -> None:
+        self.dtype = DTYPES[dtype]
+        self.kv: PagedKV | None = None
+        self._max_model_len = max_model_len
+        self._frequencies: dict[Rope, tuple[Tensor, float]] = {}
+        self._rotation: tuple[Rope, Tensor, Tensor, Tensor] | None = None
+
+    def pack(self, name: str, parts: Sequence[Tensor], shard: str, bias: Tensor | None = None) -> Any:
+        """As `ops.Ops.pack`. Vectors (norm weights) stay float32: they are small and added to 1."""
+        joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+        if joined.dim() == 1:
+            return PlainWeight(joined.float().clone(), None if bias is None else bias.float().clone())
+        # `copy`: the source may be mapped from a file that is closed once all weights are loaded.
+        weight = joined.to(self.dtype, copy=True)
+        return PlainWeight(weight, None if bias is None else bias.to(self.dtype, copy=True))
+
+    def embed(self, token_ids: Tensor, w: Any) -> Tensor:
+        """As `ops.Ops.embed`."""
+        return F.embedding(token_ids, w.weight)
+
+    def linear(self, x: Tensor, w: Any, adapters: Tensor | None = None) -> Tensor:
+        """As `ops.Ops.linear`."""
+        return F.linear(x, w.weight, w.bias)
+
+    def norm(self, x: Tensor, w: Any, spec: Norm, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `ops.Ops.norm`. RMS: Zhang and Sennrich 2019; layer: Ba et al. 2016."""
+        if residual is not None:
+            x = x + residual
+        weight = w.weight + 1.0 if spec.add_one else w.weight
+        values, size = x.float(), (x.shape[-1],)
+        if spec.kind == "layer":
+            return F.layer_norm(values, size, weight, w.bias, spec.eps).to(x.dtype), x
+        normed = F.rms_norm(values, size, weight, spec.eps)
+        if w.bias is not None:
+            normed = normed + w.bias
+        return normed.to(x.dtype), x
+
+    def rope(self, q: Tensor, k: Tensor, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
+        """As `ops.Ops.rope`."""
+        cos, sin = self._cos_sin(positions, spec)
+        return rotate(q, cos, sin, spec), rotate(k, cos, sin, spec)
+
+    def _cos_sin(self, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
+        """[T, 1, dim] each, laid out for `rotate`; kept for the other layers of the step."""
+        if self._rotation is not None and self._rotation[0] is spec and self._rotation[1] is positions:
+            return self._rotation[2], self._rotation[3]
+        if spec not in self._frequencies:
+            frequencies, factor = inverse_frequencies(spec, self._max_model_len)
+            self._frequencies[spec] = (torch.from_numpy(frequencies).to(positions.device), factor)
+        inverse, factor = self._frequencies[spec]
+        # float32 angles: bf16 has 8 bits, too few for the position of a long context.
+        angles = positions.to(torch.float32)[:, None] * inverse
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        if spec.interleaved:
+            cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+        else:
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        cos, sin = cos[:, None].to(self.dtype), sin[:, None].to(self.dtype)
+        self._rotation = (spec, positions, cos, sin)
+        return cos, sin
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int, spec: Attention, step: Any) -> Tensor:
+        """As `ops.Ops.attention`; `step` is a `PagedStep`."""
+        assert self.kv is not None  # the runner allocates it before the first step
+        assert isinstance(step, PagedStep)
+        return paged_attention(q, k, v, self.kv, layer, spec, step)
+
+    def activation(self, gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
+        """As `ops.Ops.activation`."""
+        if kind == "silu":
+            active = F.silu(gate)
+        elif kind == "relu":
+            active = F.relu(gate)
+        else:
+            active = F.gelu(gate, approximate=_GELU[kind])
+        return active if up is None else active * up
+
+    def moe(self, x: Tensor, router: Any, experts: Any, spec: MoE) -> Tensor:
+        """Never reached: `decoder.check_dense` refuses such models before they are loaded."""
+        raise AssertionError(f"mixture of {spec.num_experts} experts reached a dense runner")
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, spec: Rope) -> Tensor:
+    """Rotate the first `spec.dim` values of each head of x [T, heads, head_dim] (Su et al. 2021, eq. 34).
+
+    cos and sin are [T, 1, dim]; sin carries the sign of the partner's share.
+    """
+    turned = x if spec.dim == x.shape[-1] else x[..., : spec.dim]
+    if spec.interleaved:
+        pairs = turned.reshape(*turned.shape[:-1], -1, 2)
+        partner = pairs.flip(-1).flatten(-2)
+    else:
+        partner = torch.roll(turned, spec.dim // 2, -1)
+    turned = torch.addcmul(turned * cos, partner, sin)
+    return turned if turned.shape[-1] == x.shape[-1] else torch.cat((turned, x[..., spec.dim :]), -1)
