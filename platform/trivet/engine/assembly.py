@@ -1,0 +1,183 @@
+"""Puts an engine together: model files, backend, memory plan, runner, core, tokenizer.
+
+The engine process and the offline `LLM` share it. Nothing here imports torch; `create_runner` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trivet.config import EngineSettings
+from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfig
+from trivet.engine.core import CoreConfig, EngineCore
+from trivet.errors import DoesNotFit, Unsupported
+from trivet.models.model_files import ModelFiles
+from trivet.plugins import PluginHost
+from trivet.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from trivet.models.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+PROBE_TIMEOUT_S = 10.0
+AUTO_ORDER = ("cuda", "ascend", "cpu")  # the fastest kind that can run the model; never "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a model runs and with what memory."""
+
+    backend: Backend
+    devices: tuple[DeviceInfo, ...]
+    config: RunnerConfig
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded model, ready to take sequences."""
+
+    files: ModelFiles
+    placement: Placement
+    runner: Runner
+    core: EngineCore
+    tokenizer: Tokenizer
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+def runner_config(settings: EngineSettings) -> RunnerConfig:
+    """The runner's part of a deployment's settings. Raises: Unsupported."""
+    if settings.swap_space:
+        logger.warning("swap_space=%s has no effect: preemption recomputes instead", settings.swap_space)
+    if settings.quantization not in (None, "auto", "gguf"):
+        raise Unsupported(
+            f"quantization {settings.quantization!r} is not supported; weights run as the files store them: "
+            "leave it unset"
+        )
+    options = {} if settings.num_threads is None else {"num_threads": str(settings.num_threads)}
+    return RunnerConfig(
+        dtype=_short_dtype(settings.dtype),
+        kv_dtype=_short_dtype(settings.kv_cache_dtype),
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        memory_fraction=settings.gpu_memory_utilization,
+        num_blocks=settings.num_gpu_blocks_override,
+        block_size=settings.block_size,
+        tensor_parallel=settings.tensor_parallel_size,
+        options=options,
+    )
+
+
+def _short_dtype(name: str) -> str:
+    """Spellings of vLLM and torch in the contract's."""
+    return {
+        "bfloat16": "bf16",
+        "float16": "f16",
+        "half": "f16",
+        "fp16": "f16",
+        "float32": "f32",
+        "float": "f32",
+        "fp32": "f32",
+    }.get(name, name)
+
+
+def place(
+    host: PluginHost,
+    files: ModelFiles,
+    settings: EngineSettings,
+    backend: str = "auto",
+    device_uids: Sequence[str] = (),
+) -> Placement:
+    """Choose a backend and devices by what can run the model, and plan its memory.
+
+    Raises: Unsupported, DoesNotFit with every candidate's own reason.
+    """
+    names = [name for name in AUTO_ORDER if name in host.backends] if backend == "auto" else [backend]
+    config = runner_config(settings)
+    refusals: list[Unsupported | DoesNotFit] = []
+    for name in names:
+        candidate = host.backend(name)
+        try:
+            return _place_on(candidate, files, config, device_uids)
+        except (Unsupported, DoesNotFit) as error:
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    reasons = "; ".join(f"{name}: {error}" for name, error in zip(names, refusals, strict=True))
+    raise Unsupported(f"no backend can run {files.name} here: {reasons}")
+
+
+def _place_on(
+    backend: Backend, files: ModelFiles, config: RunnerConfig, device_uids: Sequence[str]
+) -> Placement:
+    devices = _devices(backend, device_uids, config.tensor_parallel)
+    spec = planned_spec(files)
+    for device in devices:
+        backend.check(spec, files.weights, config, device)
+    plan = backend.plan(spec, files.weights, config, devices)
+    return Placement(backend, devices, config, plan)
+
+
+def planned_spec(files: ModelFiles) -> ModelSpec:
+    """The model's spec. Raises: Unsupported where only transformers' own code could run it."""
+    if files.spec is None:
+        raise Unsupported(f"{files.name}: architecture {files.architecture} has no spec")
+    return files.spec
+
+
+def _devices(backend: Backend, uids: Sequence[str], count: int) -> tuple[DeviceInfo, ...]:
+    found = backend.probe(PROBE_TIMEOUT_S)
+    if uids:
+        by_uid = {device.uid: device for device in found} | {str(d.index): d for d in reversed(found)}
+        unknown = [uid for uid in uids if uid not in by_uid]
+        if unknown:
+            have = ", ".join(device.uid for device in found) or "none"
+            raise Unsupported(f"{backend.name} has no device {unknown[0]!r}; it has: {have}")
+        found = [by_uid[uid] for uid in uids]
+    usable = [device for device in found if device.unusable_because is None]
+    if not usable:
+        reasons = "; ".join(f"{d.uid}: {d.unusable_because}" for d in found)
+        raise Unsupported(f"backend {backend.name} has no usable device here ({reasons or 'none found'})")
+    return tuple(usable if uids else usable[:count])
+
+
+def assemble(
+    files: ModelFiles,
+    placement: Placement,
+    settings: EngineSettings,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_warming: Callable[[], None] = lambda: None,
+) -> Engine:
+    """Load the model and warm it up. Raises: ModelFilesError, BackendError; nothing stays allocated then."""
+    tokenizer = load_tokenizer(files.path)
+    spec = planned_spec(files)
+    runner = placement.backend.create_runner(spec, placement.config, placement.plan, placement.devices)
+    try:
+        runner.load(files.weights, on_progress)
+        runner.allocate_kv()
+        on_warming()
+        runner.warm_up()
+    except BaseException:
+        runner.close()
+        raise
+    core = EngineCore(
+        runner,
+        placement.plan,
+        CoreConfig(
+            eos_token_ids=files.eos_token_ids,
+            vocab_size=spec.vocab_size,
+            num_tokens=spec.num_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_waiting=settings.max_num_waiting,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            seed=settings.seed,
+        ),
+    )
+    return Engine(files, placement, runner, core, tokenizer)

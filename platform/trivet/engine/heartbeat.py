@@ -1,0 +1,129 @@
+"""The engine's second thread: it beats the heart and takes control messages, also while a model loads.
+
+It shares nothing with the loop thread but a small state under a lock, so a step that takes long, or a
+load that holds the loop, never makes the engine look dead or deaf.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from trivet.config import engine_address
+from trivet.messages import (
+    BEAT_INTERVAL_S,
+    Beat,
+    ControlRequest,
+    EngineLoad,
+    LaunchOrder,
+    Phase,
+    Stop,
+    Watch,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Heart(threading.Thread):
+    """Publishes `Beat`s and hands `Drain` and `Stop` to `on_control` (called on this thread)."""
+
+    def __init__(self, order: LaunchOrder, on_control: Callable[[ControlRequest], None]) -> None:
+        super().__init__(name="heart", daemon=True)
+        self._order = order
+        self._on_control = on_control
+        self._lock = threading.Lock()
+        self._beat = Beat(order.instance_id, order.lease, os.getpid(), 0, Phase.STARTING)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._ending = False
+        self._decoder = msgspec.msgpack.Decoder(ControlRequest)
+        self._watched_s = time.monotonic()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._beats = context.socket(zmq.PUB)
+        self._control = context.socket(zmq.ROUTER)
+        self._beats.linger = 1000
+        self._control.linger = 0
+        self._beats.bind(engine_address(order.run_dir, order.instance_id, "beat"))
+        self._control.bind(engine_address(order.run_dir, order.instance_id, "ctl"))
+
+    # ---- called by the loop thread ----
+
+    def set_phase(self, phase: Phase, reason: str = "") -> None:
+        """Published at once."""
+        self._replace(phase=phase, reason=reason)
+        os.eventfd_write(self._wake, 1)
+
+    def set_progress(self, done: int, total: int) -> None:
+        self._replace(progress_done=done, progress_total=total)
+
+    def set_memory(self, parts: list[tuple[str, int]]) -> None:
+        self._replace(memory=parts)
+
+    def begin_step(self, timeout_s: float) -> None:
+        now = time.monotonic()
+        self._replace(step_started_s=now, step_deadline_s=now + timeout_s)
+
+    def end_step(self, load: EngineLoad) -> None:
+        self._replace(step_started_s=None, step_deadline_s=None, load=load)
+
+    def stop(self) -> None:
+        """The last beat has been sent when it returns."""
+        self._ending = True
+        os.eventfd_write(self._wake, 1)
+        self.join(timeout=5)
+
+    @property
+    def phase(self) -> Phase:
+        return self._beat.phase
+
+    # ---- the thread ----
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._control, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        while not self._ending:
+            self._send_beat()
+            events = dict(poller.poll(timeout=int(BEAT_INTERVAL_S * 1000)))
+            if self._wake in events:
+                os.eventfd_read(self._wake)
+            if self._control in events:
+                self._take_control_message()
+            self._end_if_orphaned()
+        self._send_beat()
+        self._beats.close()
+        self._control.close()
+
+    def _replace(self, **changes: object) -> None:
+        with self._lock:
+            self._beat = msgspec.structs.replace(self._beat, **changes)
+
+    def _send_beat(self) -> None:
+        self._replace(sequence=self._beat.sequence + 1)
+        self._beats.send(msgspec.msgpack.encode(self._beat))
+
+    def _take_control_message(self) -> None:
+        frames = self._control.recv_multipart()
+        try:
+            request = self._decoder.decode(frames[-1])
+        except msgspec.DecodeError as error:
+            logger.warning("control message refused: %s", error)
+            return
+        if request.lease != self._order.lease:
+            logger.warning("control message %s refused: wrong lease", type(request).__name__)
+            return
+        self._watched_s = time.monotonic()
+        if not isinstance(request, Watch):
+            self._on_control(request)
+
+    def _end_if_orphaned(self) -> None:
+        limit_s = self._order.orphan_timeout_s
+        if limit_s is not None and time.monotonic() - self._watched_s > limit_s:
+            logger.error("no supervisor for orphan_timeout_s=%s: the engine ends itself", limit_s)
+            self._watched_s = float("inf")
+            self._on_control(Stop(self._order.lease))

@@ -1,0 +1,157 @@
+"""The engine's data socket: requests in, one report per web worker and step out.
+
+A ROUTER in mandatory mode: a web worker that has gone, or that has let `MAX_UNREAD` reports pile up,
+shows as a failed send, and its sequences are aborted instead of generating for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import zmq
+
+from trivet.engine.commit import Update
+from trivet.errors import TrivetError
+from trivet.messages import (
+    EngineLoad,
+    EngineRequest,
+    Failure,
+    FinishReason,
+    Piece,
+    StepReport,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_UNREAD = 20_000  # reports; 3 minutes of a 10 ms step
+MAX_DRAINED = 64  # requests taken a turn, so that a flood cannot hold up the step
+
+
+class Mailbox:
+    """Knows which client waits for which sequence.
+
+    A client chooses its request ids; two clients may choose the same, so sequences are named by both.
+    """
+
+    def __init__(self, address: str, wake_fd: int) -> None:
+        self._wake_fd = wake_fd
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.router_mandatory = True
+        self._socket.sndhwm = MAX_UNREAD
+        self._socket.rcvhwm = 0
+        self._socket.linger = 1000
+        self._socket.bind(address)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(wake_fd, zmq.POLLIN)
+        self._open: dict[str, tuple[bytes, str]] = {}
+        self._decoder: msgspec.msgpack.Decoder[EngineRequest] = msgspec.msgpack.Decoder(EngineRequest)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def drain(self, wait_s: float | None) -> Iterator[tuple[bytes, EngineRequest]]:
+        """Requests that have come; waits for one, or for the wake-up, at most `wait_s` (None: for ever)."""
+        events = dict(self._poller.poll(None if wait_s is None else int(wait_s * 1000)))
+        if self._wake_fd in events:
+            os.eventfd_read(self._wake_fd)
+        for _ in range(MAX_DRAINED):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                yield frames[0], self._decoder.decode(frames[-1])
+            except msgspec.DecodeError as error:
+                logger.warning("client=%s sent what is no request: %s", frames[0].hex(), error)
+
+    # ---- who waits for what ----
+
+    def sequence_id(self, client: bytes, request_id: str) -> str:
+        return f"{client.hex()}/{request_id}"
+
+    def remember(self, client: bytes, request_id: str) -> None:
+        self._open[self.sequence_id(client, request_id)] = (client, request_id)
+
+    def forget(self, client: bytes, request_id: str) -> str | None:
+        """The sequence that the client waited for, if any."""
+        sequence_id = self.sequence_id(client, request_id)
+        return sequence_id if self._open.pop(sequence_id, None) else None
+
+    def forget_client(self, client: bytes) -> list[str]:
+        """The sequences that the client waited for."""
+        mine = [sequence_id for sequence_id, (owner, _) in self._open.items() if owner == client]
+        for sequence_id in mine:
+            del self._open[sequence_id]
+        return mine
+
+    # ---- out ----
+
+    def send(self, updates: Iterable[Update], load: EngineLoad) -> list[bytes]:
+        """One report per client. Returns the clients that cannot be reached."""
+        by_client: dict[bytes, list[Piece]] = defaultdict(list)
+        for update in updates:
+            owner = self._open.get(update.sequence.request_id)
+            if owner is None:
+                continue
+            client, request_id = owner
+            by_client[client].append(_piece(request_id, update))
+            if update.finish_reason is not None:
+                del self._open[update.sequence.request_id]
+        return [
+            client for client, pieces in by_client.items() if not self._post(client, StepReport(pieces, load))
+        ]
+
+    def refuse(self, client: bytes, request_id: str, error: TrivetError, load: EngineLoad) -> None:
+        """Answer a request that was never admitted."""
+        self._post(client, StepReport([_failed(request_id, error)], load))
+
+    def fail_all(self, error: TrivetError, load: EngineLoad) -> None:
+        """End every open request with the error."""
+        by_client: dict[bytes, list[Piece]] = defaultdict(list)
+        for client, request_id in self._open.values():
+            by_client[client].append(_failed(request_id, error))
+        self._open.clear()
+        for client, pieces in by_client.items():
+            self._post(client, StepReport(pieces, load))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _post(self, client: bytes, report: StepReport) -> bool:
+        try:
+            self._socket.send_multipart([client, self._encoder.encode(report)], zmq.NOBLOCK)
+        except (zmq.Again, zmq.ZMQError) as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            return False
+        return True
+
+
+def _failed(request_id: str, error: TrivetError) -> Piece:
+    return Piece(
+        request_id,
+        "",
+        [],
+        FinishReason.ERROR,
+        failure=Failure(error.message, error.code, error.status),
+    )
+
+
+def _piece(request_id: str, update: Update) -> Piece:
+    sequence = update.sequence
+    return Piece(
+        request_id,
+        update.text,
+        update.token_ids,
+        update.finish_reason,
+        update.stop_reason,
+        prompt_tokens=len(sequence.prompt_token_ids),
+        cached_tokens=sequence.num_cached_tokens,
+        completion_tokens=len(sequence.output_token_ids),
+        logprobs=update.logprobs,
+        failure=update.failure,
+    )

@@ -1,0 +1,251 @@
+"""Body of an engine process: `python -m trivet.engine.process ORDER_FILE`.
+
+One thread takes messages, schedules, submits, commits and sends; the heart beats beside it. Exit codes
+tell the supervisor what happened: 0 stopped as told, 3 cannot start (starting again gives the same),
+4 crashed, 5 device lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from trivet.config import engine_address, parse_engine_settings
+from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.heartbeat import Heart
+from trivet.engine.mailbox import Mailbox
+from trivet.engine.sequence import Sequence
+from trivet.errors import DeviceLost, EngineLost, TrivetError, Unavailable
+from trivet.messages import (
+    BEAT_INTERVAL_S,
+    Abort,
+    ControlRequest,
+    Drain,
+    LaunchOrder,
+    Phase,
+    Stop,
+    Submit,
+)
+from trivet.models.model_files import open_model
+from trivet.plugins import load_plugins
+from trivet.sampling_params import SamplingParams
+from trivet.text.text_stream import TextStream
+
+logger = logging.getLogger(__name__)
+
+EXIT_STOPPED = 0
+EXIT_CANNOT_START = 3
+EXIT_CRASHED = 4
+EXIT_DEVICE_LOST = 5
+STEP_TIMEOUT_S = 60.0  # a step announces this deadline; silence before it ends nothing
+SWITCH_INTERVAL_S = 0.0005  # beside a busy thread a 3 ms native call otherwise returns after 8 ms
+
+
+class EngineProcess:
+    """One instance: loads, proves itself with a token, serves until it is told to stop."""
+
+    def __init__(self, order: LaunchOrder) -> None:
+        self._order = order
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._control: deque[ControlRequest] = deque()
+        self._heart = Heart(order, self._on_control)
+        self._drain_deadline_s: float | None = None
+        self._stopping = False
+
+    def run(self) -> int:
+        """Returns the exit code; says the reason of a failure in a last beat."""
+        self._heart.start()
+        engine: Engine | None = None
+        try:
+            engine = self._start()
+            self._serve(engine)
+            return EXIT_STOPPED
+        except DeviceLost as error:
+            return self._fail(EXIT_DEVICE_LOST, error)
+        except TrivetError as error:
+            return self._fail(EXIT_CANNOT_START if engine is None else EXIT_CRASHED, error)
+        except Exception as error:  # the engine loop's border: the process ends and says why
+            logger.exception("instance=%s crashed", self._order.instance_id)
+            return self._fail(EXIT_CRASHED, error)
+        finally:
+            if engine is not None:
+                engine.close()
+            self._heart.stop()
+
+    # ---- start ----
+
+    def _start(self) -> Engine:
+        self._heart.set_phase(Phase.LOADING)
+        settings = parse_engine_settings(self._order.settings)
+        host = load_plugins()
+        files = open_model(self._order.model_path, host)
+        placement = place(host, files, settings, self._order.backend, self._order.device_uids)
+        engine = assemble(
+            files,
+            placement,
+            settings,
+            on_progress=self._heart.set_progress,
+            on_warming=lambda: self._heart.set_phase(Phase.WARMING),
+        )
+        self._generate_first_token(engine)
+        self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
+        return engine
+
+    def _generate_first_token(self, engine: Engine) -> None:
+        """READY means that this loop has produced a token. Raises: Unavailable."""
+        prompt = engine.tokenizer.encode("Hello", add_special_tokens=True) or [0]
+        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+        engine.core.add(Sequence("first-token", prompt, params))
+        produced: list[int] = []
+        while engine.core.has_work:
+            self._heart.begin_step(STEP_TIMEOUT_S)
+            for update in engine.core.step():
+                if update.failure is not None:
+                    raise Unavailable(f"the first token failed: {update.failure.message}")
+                produced.extend(update.token_ids)
+            self._heart.end_step(engine.core.load())
+        if not produced:
+            raise Unavailable("the engine's loop ended without a first token")
+        logger.info("instance=%s first_token=%s", self._order.instance_id, produced[0])
+
+    # ---- serve ----
+
+    def _serve(self, engine: Engine) -> None:
+        address = engine_address(self._order.run_dir, self._order.instance_id, "sock")
+        mailbox = Mailbox(address, self._wake)
+        try:
+            self._heart.set_phase(Phase.READY)
+            while not self._is_done(engine):
+                is_idle = not engine.core.has_work
+                for client, request in mailbox.drain(self._idle_wait_s() if is_idle else 0.0):
+                    self._handle(engine, mailbox, client, request)
+                self._take_control()
+                if engine.core.has_work and not self._stopping:
+                    self._step(engine, mailbox)
+            self._heart.set_phase(Phase.STOPPING)
+            reason = "was stopped" if self._stopping else "reached its drain deadline"
+            mailbox.fail_all(EngineLost(f"instance {self._order.instance_id} {reason}"), engine.core.load())
+        except BaseException as error:
+            reason = f"instance {self._order.instance_id} ended: {error}"
+            mailbox.fail_all(EngineLost(reason), engine.core.load())
+            raise
+        finally:
+            mailbox.close()
+
+    def _step(self, engine: Engine, mailbox: Mailbox) -> None:
+        self._heart.begin_step(STEP_TIMEOUT_S)
+        updates = engine.core.step()
+        load = engine.core.load()
+        self._heart.end_step(load)
+        for client in mailbox.send(updates, load):
+            self._drop_client(engine, mailbox, client)
+
+    def _handle(self, engine: Engine, mailbox: Mailbox, client: bytes, request: Submit | Abort) -> None:
+        if isinstance(request, Abort):
+            sequence_id = mailbox.forget(client, request.request_id)
+            if sequence_id is not None:
+                engine.core.abort(sequence_id)
+            return
+        try:
+            self._admit(engine, mailbox, client, request)
+        except TrivetError as error:
+            mailbox.refuse(client, request.request_id, error, engine.core.load())
+
+    def _admit(self, engine: Engine, mailbox: Mailbox, client: bytes, request: Submit) -> None:
+        if self._heart.phase is not Phase.READY:
+            raise Unavailable(f"instance {self._order.instance_id} is {self._heart.phase}")
+        request.params.check()
+        sequence = Sequence(
+            mailbox.sequence_id(client, request.request_id),
+            request.prompt_token_ids,
+            request.params,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            text=TextStream(engine.tokenizer, request.prompt_token_ids, request.params),
+        )
+        engine.core.add(sequence)
+        mailbox.remember(client, request.request_id)
+
+    def _drop_client(self, engine: Engine, mailbox: Mailbox, client: bytes) -> None:
+        """A web worker that has gone, or takes nothing any more: its sequences end."""
+        dropped = mailbox.forget_client(client)
+        for sequence_id in dropped:
+            engine.core.abort(sequence_id)
+        logger.warning("client=%s is gone: num_aborted=%d", client.hex(), len(dropped))
+
+    # ---- control ----
+
+    def _on_control(self, request: ControlRequest) -> None:
+        """On the heart's thread. While a model loads there is nothing to lose: end at once."""
+        if self._heart.phase in (Phase.STARTING, Phase.LOADING, Phase.WARMING):
+            logger.info("stopped while %s", self._heart.phase)
+            os._exit(EXIT_STOPPED)
+        self._control.append(request)
+        os.eventfd_write(self._wake, 1)
+
+    def _take_control(self) -> None:
+        while self._control:
+            request = self._control.popleft()
+            logger.info("instance=%s control=%s", self._order.instance_id, type(request).__name__)
+            if isinstance(request, Stop):
+                self._stopping = True
+            elif isinstance(request, Drain):
+                self._drain_deadline_s = time.monotonic() + request.timeout_s
+                self._heart.set_phase(Phase.DRAINING)
+
+    def _idle_wait_s(self) -> float | None:
+        return None if self._drain_deadline_s is None else 0.0
+
+    def _is_done(self, engine: Engine) -> bool:
+        if self._stopping:
+            return True
+        if self._drain_deadline_s is None:
+            return False
+        return not engine.core.has_work or time.monotonic() > self._drain_deadline_s
+
+    def request_stop(self) -> None:
+        """For the signal handler."""
+        self._on_control(Stop(self._order.lease))
+
+    def _fail(self, code: int, error: Exception) -> int:
+        reason = str(error) or type(error).__name__
+        if not isinstance(error, TrivetError):
+            reason = f"{type(error).__name__}: {reason}"
+        logger.error("instance=%s exit_code=%d reason=%s", self._order.instance_id, code, reason)
+        self._heart.set_phase(Phase.FAILED, reason)
+        time.sleep(2 * BEAT_INTERVAL_S)  # the beat that carries the reason must reach its subscribers
+        return code
+
+
+def read_order(file: Path) -> LaunchOrder:
+    """Raises: msgspec.DecodeError, OSError."""
+    return msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry of the process."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m trivet.engine.process ORDER_FILE", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    process = EngineProcess(read_order(Path(arguments[0])))
+    signal.signal(signal.SIGTERM, lambda signum, frame: process.request_stop())
+    code = process.run()
+    zmq.Context.instance().term()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""Offline inference in one process: `LLM(model).generate(prompts, SamplingParams(...))`.
+
+The same core, scheduler and runner as in an engine process, driven by the caller's thread. Names and
+result objects follow vLLM's offline API, so that scripts written for it run with the import changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import msgspec
+from tqdm import tqdm
+
+from trivet.config import parse_engine_settings
+from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.commit import Update
+from trivet.engine.sequence import Sequence as EngineSequence
+from trivet.errors import Overloaded, RequestError
+from trivet.messages import TokenLogprob
+from trivet.models.model_files import open_model
+from trivet.plugins import load_plugins
+from trivet.sampling_params import SamplingParams
+from trivet.text.chat_template import ChatTemplate
+from trivet.text.text_stream import TextStream
+from trivet.text.tokenizer import Tokenizer
+
+Prompt = (
+    str | Sequence[int] | Mapping[str, Any]
+)  # text, token ids, {"prompt": ...}, {"prompt_token_ids": ...}
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One completion of a prompt."""
+
+    index: int = 0
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A prompt and what came of it; grows in place while it is generated."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool = False
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+class LLM:
+    """One loaded model.
+
+    Args:
+        model: a folder in Hugging Face layout or a GGUF file.
+        backend: "auto", or the name of an installed backend.
+        device: uid or index of a device; None lets the backend choose.
+        settings: engine settings by vLLM's names (`config.EngineSettings`), such as `dtype`,
+            `max_model_len`, `max_num_seqs`, `gpu_memory_utilization`, `enable_prefix_caching`.
+
+    Raises: ConfigError, ModelFilesError, BackendError.
+    """
+
+    def __init__(
+        self, model: str | Path, *, backend: str = "auto", device: str | None = None, **settings: object
+    ) -> None:
+        parsed = parse_engine_settings({key: str(value) for key, value in settings.items()})
+        host = load_plugins()
+        files = open_model(model, host)
+        placement = place(host, files, parsed, backend, (device,) if device else ())
+        with _LoadingBar(files.name) as bar:
+            self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update)
+        self._num_requests = 0
+
+    # ---- use ----
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete the prompts, batched continuously; the results stand in the prompts' order.
+
+        Raises: RequestError, ContextLengthExceeded: nothing has been generated then. A sequence that
+        fails in the engine has `error` set and finish_reason "error".
+        """
+        many = _as_prompts(prompts)
+        outputs, sequences = self._prepare(many, _params_per_prompt(sampling_params, len(many)))
+        with tqdm(total=len(many), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
+            for output in self._run(outputs, sequences):
+                if output.finished:
+                    bar.update()
+        return outputs
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
+        """Complete one prompt, yielding text as it becomes final."""
+        params = sampling_params or self.get_default_sampling_params()
+        outputs, sequences = self._prepare([prompt], [params])
+        seen = 0
+        for output in self._run(outputs, sequences):
+            text = output.outputs[0].text
+            if len(text) > seen:
+                yield text[seen:]
+                seen = len(text)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete a conversation through the model's chat template."""
+        return self.generate(self.chat_prompt(messages), sampling_params, use_tqdm=use_tqdm)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The prompt of a conversation. Raises: RequestError in the template's own words."""
+        files, tokenizer = self._engine.files, self._engine.tokenizer
+        template = ChatTemplate(files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+        text = template.render(list(messages), add_generation_prompt=True)
+        return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The defaults that the model's own generation_config asks for."""
+        return msgspec.convert(self._engine.files.generation_defaults, SamplingParams, strict=False)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine beneath, for benchmarks and tests."""
+        return self._engine
+
+    def close(self) -> None:
+        """Give the device's memory back; idempotent."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- how ----
+
+    def _prepare(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+    ) -> tuple[list[RequestOutput], list[EngineSequence]]:
+        outputs, sequences = [], []
+        texts = self._encode(prompts)
+        for (text, token_ids), wish in zip(texts, params, strict=True):
+            wish.check()
+            request_id = str(self._num_requests)
+            self._num_requests += 1
+            stream = TextStream(self._engine.tokenizer, token_ids, wish)
+            outputs.append(RequestOutput(request_id, text, token_ids, [CompletionOutput()]))
+            sequences.append(EngineSequence(request_id, token_ids, wish, text=stream))
+        return outputs, sequences
+
+    def _encode(self, prompts: Sequence[Prompt]) -> list[tuple[str | None, list[int]]]:
+        """Text and token ids of each prompt; all texts in one call of the tokenizer."""
+        parts = [_parts(prompt) for prompt in prompts]
+        texts = [text for text, ids in parts if ids is None and text is not None]
+        encoded = iter(self._engine.tokenizer.encode_batch(texts, add_special_tokens=True))
+        return [(text, list(ids) if ids is not None else next(encoded)) for text, ids in parts]
+
+    def _run(
+        self, outputs: Sequence[RequestOutput], sequences: Sequence[EngineSequence]
+    ) -> Iterator[RequestOutput]:
+        """Yields an output each time it has grown. Whatever ends the iteration, nothing keeps running."""
+        core = self._engine.core
+        by_id = {output.request_id: output for output in outputs}
+        waiting = list(reversed(sequences))
+        try:
+            while waiting or core.has_work:
+                while waiting and self._add(waiting[-1]):
+                    waiting.pop()
+                for update in core.step():
+                    yield _grow(by_id[update.sequence.request_id], update)
+        finally:
+            for sequence in sequences:
+                core.abort(sequence.request_id)
+
+    def _add(self, sequence: EngineSequence) -> bool:
+        """False while the engine's queue is full: offline, the caller's list is the queue."""
+        try:
+            self._engine.core.add(sequence)
+        except Overloaded:
+            return False
+        return True
+
+
+class _LoadingBar:
+    """A progress bar in bytes, shown on a terminal only."""
+
+    def __init__(self, name: str) -> None:
+        self._bar = tqdm(desc=f"load {name}", unit="B", unit_scale=True, disable=None, leave=False)
+
+    def update(self, done: int, total: int) -> None:
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+
+def _as_prompts(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A list of prompts; a list of ints is the token ids of one."""
+    if isinstance(given, str | Mapping):
+        return [given]
+    many = list(given)
+    if many and isinstance(many[0], int):
+        return [cast("list[int]", many)]
+    return cast("list[Prompt]", many)
+
+
+def _params_per_prompt(
+    given: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if given is None:
+        return [SamplingParams()] * count
+    if isinstance(given, SamplingParams):
+        return [given] * count
+    if len(given) != count:
+        raise RequestError(
+            f"{len(given)} sampling_params for {count} prompts; give one for all, or one each",
+            param="sampling_params",
+        )
+    return list(given)
+
+
+def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None]:
+    if isinstance(prompt, str):
+        return prompt, None
+    if isinstance(prompt, Mapping):
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is None and ids is None:
+            raise RequestError(
+                f"a prompt of keys {sorted(prompt)} holds neither 'prompt' nor 'prompt_token_ids'",
+                param="prompts",
+            )
+        return text, ids
+    return None, prompt
+
+
+def _grow(output: RequestOutput, update: Update) -> RequestOutput:
+    completion = output.outputs[0]
+    completion.text += update.text
+    completion.token_ids.extend(update.token_ids)
+    if update.logprobs is not None:
+        completion.logprobs = [*(completion.logprobs or []), *update.logprobs]
+        completion.cumulative_logprob = sum(entry.logprob for entry in completion.logprobs)
+    if update.failure is not None:
+        output.error = update.failure.message
+    if update.finish_reason is not None:
+        completion.finish_reason = str(update.finish_reason)
+        completion.stop_reason = update.stop_reason
+        output.finished = True
+        output.num_cached_tokens = update.sequence.num_cached_tokens
+    return output

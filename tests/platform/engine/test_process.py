@@ -1,0 +1,244 @@
+"""A real engine process on the null backend: requests in, pieces out, and every way to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from trivet.config import engine_address
+from trivet.demo_model import find_demo_model
+from trivet.engine.process import EXIT_CANNOT_START, EXIT_STOPPED
+from trivet.messages import (
+    Abort,
+    Beat,
+    ControlRequest,
+    Drain,
+    EngineRequest,
+    FinishReason,
+    LaunchOrder,
+    Phase,
+    Piece,
+    StepReport,
+    Stop,
+    Submit,
+)
+from trivet.sampling_params import SamplingParams
+
+DEADLINE_S = 60.0
+LONG = SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True)
+
+
+class EngineUnderTest:
+    """The process, and a supervisor's view of it."""
+
+    def __init__(self, run_dir: Path, model: Path, settings: dict[str, str]) -> None:
+        self.run_dir = run_dir
+        order = LaunchOrder(
+            instance_id="t1",
+            lease="lease",
+            model_path=str(model),
+            served_model_name="tiny",
+            backend="null",
+            device_uids=[],
+            settings=settings,
+            run_dir=str(run_dir),
+        )
+        file = run_dir / "order.json"
+        file.write_bytes(msgspec.json.encode(order))
+        context = zmq.Context.instance()
+        self.beats = context.socket(zmq.SUB)
+        self.beats.subscribe(b"")
+        self.beats.connect(engine_address(run_dir, "t1", "beat"))
+        self.control = context.socket(zmq.DEALER)
+        self.control.linger = 0
+        self.control.connect(engine_address(run_dir, "t1", "ctl"))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trivet.engine.process", str(file)], start_new_session=True
+        )
+
+    def beat_where(self, is_wanted: Callable[[Beat], bool]) -> Beat:
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if self.beats.poll(100):
+                beat = msgspec.msgpack.decode(self.beats.recv(), type=Beat)
+                if is_wanted(beat):
+                    return beat
+        raise AssertionError("no such beat before the deadline")
+
+    def tell(self, request: ControlRequest) -> None:
+        self.control.send(msgspec.msgpack.encode(request))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE_S)
+        self.beats.close()
+        self.control.close()
+
+
+class Worker:
+    """A web worker's end of the data socket."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(engine_address(run_dir, "t1", "sock"))
+
+    def ask(self, request: EngineRequest) -> None:
+        self.socket.send(msgspec.msgpack.encode(request))
+
+    def pieces(self, request_id: str, is_last: Callable[[Piece], bool] | None = None) -> list[Piece]:
+        """The request's pieces up to the one that ends it (or is wanted)."""
+        is_last = is_last or (lambda piece: piece.finish_reason is not None)
+        found: list[Piece] = []
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if self.socket.poll(100):
+                report = msgspec.msgpack.decode(self.socket.recv(), type=StepReport)
+                for piece in report.pieces:
+                    if piece.request_id == request_id:
+                        found.append(piece)
+                        if is_last(piece):
+                            return found
+        raise AssertionError(f"{request_id} did not end before the deadline; {len(found)} pieces")
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EngineUnderTest]]:
+    started: list[EngineUnderTest] = []
+
+    def starter(model: Path | None = None, **settings: str) -> EngineUnderTest:
+        run_dir = tmp_path_factory.mktemp("run")
+        started.append(EngineUnderTest(run_dir, model or find_demo_model(), settings))
+        return started[-1]
+
+    yield starter
+    for engine in started:
+        engine.close()
+
+
+@pytest.fixture
+def engine(start: Callable[..., EngineUnderTest]) -> EngineUnderTest:
+    engine = start()
+    engine.beat_where(lambda beat: beat.phase is Phase.READY)
+    return engine
+
+
+@pytest.fixture
+def worker(engine: EngineUnderTest) -> Iterator[Worker]:
+    worker = Worker(engine.run_dir)
+    yield worker
+    worker.socket.close()
+
+
+def test_ready_comes_after_a_token_and_states_the_memory(engine: EngineUnderTest) -> None:
+    beat = engine.beat_where(lambda beat: beat.phase is Phase.READY and bool(beat.memory))
+    assert beat.load.generation_tokens >= 1
+    assert beat.pid == engine.process.pid
+    assert dict(beat.memory)
+
+
+def test_pieces_tell_text_tokens_and_usage(worker: Worker) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    worker.ask(Submit("a", [1, 2, 3], params))
+    worker.ask(Submit("b", [1, 2, 3], params))
+    first = worker.pieces("a")
+    assert sum(len(piece.token_ids) for piece in first) == 20
+    assert first[-1].finish_reason is FinishReason.LENGTH
+    assert (first[-1].prompt_tokens, first[-1].completion_tokens) == (3, 20)
+    assert "".join(piece.text for piece in first)
+
+
+def test_two_workers_may_use_the_same_request_id(engine: EngineUnderTest, worker: Worker) -> None:
+    other = Worker(engine.run_dir)
+    params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+    worker.ask(Submit("same", [5], params))
+    other.ask(Submit("same", [6, 7], params))
+    mine, theirs = worker.pieces("same"), other.pieces("same")
+    other.socket.close()
+    assert (mine[-1].prompt_tokens, theirs[-1].prompt_tokens) == (1, 2)
+
+
+def test_a_request_that_cannot_run_is_answered_with_its_error(worker: Worker) -> None:
+    worker.ask(Submit("long", [1] * 9000, SamplingParams()))
+    failure = worker.pieces("long")[-1].failure
+    assert failure is not None
+    assert (failure.code, failure.status) == ("context_length_exceeded", 400)
+    worker.ask(Submit("bad", [1], SamplingParams(temperature=-1.0)))
+    failure = worker.pieces("bad")[-1].failure
+    assert failure is not None
+    assert "temperature" in failure.message
+
+
+def test_an_abort_frees_the_sequence(engine: EngineUnderTest, worker: Worker) -> None:
+    worker.ask(Submit("gone", [1], LONG))
+    worker.pieces("gone", is_last=lambda piece: bool(piece.token_ids))
+    worker.ask(Abort("gone"))
+    engine.beat_where(lambda beat: beat.load.num_running == 0 and beat.load.num_finished.get("abort") == 1)
+
+
+def test_the_sequences_of_a_worker_that_vanishes_are_aborted(engine: EngineUnderTest) -> None:
+    worker = Worker(engine.run_dir)
+    worker.ask(Submit("orphan", [1], LONG))
+    worker.pieces("orphan", is_last=lambda piece: bool(piece.token_ids))
+    worker.socket.close()
+    engine.beat_where(lambda beat: beat.load.num_running == 0 and beat.load.num_finished.get("abort") == 1)
+
+
+def test_garbage_on_the_data_socket_harms_nobody(worker: Worker) -> None:
+    for frame in (b"", b"\xc1", os.urandom(200), msgspec.msgpack.encode(["Submit", 1, 2])):
+        worker.socket.send(frame)
+    worker.socket.send_multipart([b"", b"x", b"y"])
+    worker.ask(Submit("fine", [1], SamplingParams(max_tokens=1)))
+    assert worker.pieces("fine")[-1].failure is None
+
+
+def test_a_drain_finishes_what_runs_and_refuses_what_comes(engine: EngineUnderTest, worker: Worker) -> None:
+    worker.ask(Submit("running", [1], SamplingParams(temperature=0.0, max_tokens=3000, ignore_eos=True)))
+    worker.pieces("running", is_last=lambda piece: bool(piece.token_ids))
+    engine.tell(Drain("lease", 60.0))
+    engine.beat_where(lambda beat: beat.phase is Phase.DRAINING)
+    worker.ask(Submit("late", [1], SamplingParams()))
+    refused = worker.pieces("late")[-1].failure
+    assert refused is not None
+    assert refused.status == 503
+    assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
+
+
+def test_a_stop_ends_running_sequences_with_an_error(engine: EngineUnderTest, worker: Worker) -> None:
+    worker.ask(Submit("cut", [1], LONG))
+    worker.pieces("cut", is_last=lambda piece: bool(piece.token_ids))
+    engine.tell(Stop("lease"))
+    last = worker.pieces("cut")[-1]
+    assert last.finish_reason is FinishReason.ERROR
+    assert last.failure is not None
+    assert last.failure.code == "engine_lost"
+    assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
+
+
+def test_sigterm_stops_an_idle_engine(engine: EngineUnderTest) -> None:
+    engine.process.send_signal(signal.SIGTERM)
+    assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
+
+
+def test_an_engine_that_cannot_start_says_why(start: Callable[..., EngineUnderTest], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    engine = start(tmp_path)
+    beat = engine.beat_where(lambda beat: beat.phase is Phase.FAILED)
+    assert "model.safetensors" in beat.reason
+    assert engine.process.wait(DEADLINE_S) == EXIT_CANNOT_START
+
+
+def test_an_unknown_setting_is_a_reason_not_a_traceback(start: Callable[..., EngineUnderTest]) -> None:
+    engine = start(max_modle_len="12")
+    assert "max_model_len" in engine.beat_where(lambda beat: beat.phase is Phase.FAILED).reason
