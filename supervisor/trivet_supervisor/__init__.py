@@ -1,1 +1,11 @@
-"""To come."""
+"""Makes what runs match what shall run: starts, watches, adopts and ends engine processes."""
+
+from trivet.plugins import Command, hookimpl
+
+
+@hookimpl
+def trivet_commands() -> list[Command]:
+    """`trivet serve`, `trivet demo`, and `trivet stop-all`, which works without a server."""
+    from trivet_supervisor.commands import commands
+
+    return commands()

@@ -1,0 +1,95 @@
+"""`python -m trivet_supervisor [--parent-fd N]`: the supervisor process, started by `trivet serve`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from contextlib import closing
+
+import zmq
+
+from trivet.config import inherited_environment, load_settings
+from trivet.errors import TrivetError
+from trivet.plugins import load_plugins
+from trivet_registry.database import open_database
+from trivet_registry.supervision import claim_supervision
+from trivet_supervisor.devices import DeviceTable
+from trivet_supervisor.engine_wire import ZmqWire
+from trivet_supervisor.launchers.local import LocalLauncher
+from trivet_supervisor.means import Means
+from trivet_supervisor.placement import Placer
+from trivet_supervisor.reconcile import Reconciler
+from trivet_supervisor.server import Server
+from trivet_supervisor.supervisor_process import (
+    SupervisorProcess,
+    leave_on_signals,
+    refresh_devices,
+    watch_pipe,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry of the process."""
+    parser = argparse.ArgumentParser(prog="python -m trivet_supervisor")
+    parser.add_argument("--parent-fd", type=int, help="pipe whose end means that the parent is gone")
+    given = parser.parse_args(argv)
+    settings = load_settings()
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        run(given.parent_fd)
+    except TrivetError as error:
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+def run(parent_fd: int | None) -> None:
+    """Raises: Conflict where another supervisor manages this registry; ConfigError; PluginError."""
+    settings = load_settings()
+    settings.paths.create()
+    host = load_plugins()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    is_ending = threading.Event()
+    with (
+        closing(open_database(settings.resolved_database_url)) as database,
+        claim_supervision(database, f"the supervisor with pid {os.getpid()}"),
+        closing(ZmqWire(context)) as wire,
+        closing(Server(context, settings.paths.supervisor_socket())) as server,
+    ):
+        means = Means(
+            database=database,
+            settings=settings,
+            launcher=LocalLauncher(),
+            wire=wire,
+            clock=time.monotonic,
+            inherited=inherited_environment(),
+        )
+        devices = DeviceTable(host.backends)
+        process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)
+        leave_on_signals(process)
+        if parent_fd is not None:
+            watch_pipe(parent_fd, process.leave)
+        refresher = threading.Thread(
+            target=refresh_devices, args=(means, devices, is_ending), name="devices", daemon=True
+        )
+        refresher.start()
+        logger.info("pid=%d home=%s", os.getpid(), settings.paths.home)
+        try:
+            process.run()
+        finally:
+            is_ending.set()
+    context.term()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

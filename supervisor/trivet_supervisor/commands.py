@@ -1,0 +1,96 @@
+"""Commands of this package: `serve`, `demo`, `stop-all`. Heavy imports happen when one runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from trivet.plugins import Command
+
+if TYPE_CHECKING:
+    from trivet.config import Settings
+
+KILL_MARGIN_S = 30.0
+
+
+def commands() -> list[Command]:
+    """For the hook `trivet_commands`."""
+    return [
+        Command("serve", "serve models: API, console and supervisor, until Ctrl-C", _add_serve, _serve),
+        Command("demo", "serve, launch the demo model and stream one answer", _add_demo, _demo),
+        Command("stop-all", "end every engine of this home, also without a server", _add_stop, _stop_all),
+    ]
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 8000; 0: any free one)")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        default=None,
+        help="allow an address that other hosts reach, without TLS",
+    )
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_address(parser)
+    parser.add_argument("--demo", action="store_true", help="launch the demo model as well")
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    _add_address(parser)
+    parser.add_argument("--once", action="store_true", help="stop everything after the answer")
+
+
+def _add_stop(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="seconds for running requests (default: drain_timeout_s)"
+    )
+    parser.add_argument("--now", action="store_true", help="end running requests with an error")
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    from trivet.config import load_settings
+
+    return load_settings({"host": given.host, "port": given.port, "insecure": given.insecure})
+
+
+def _serve(given: argparse.Namespace) -> int:
+    from trivet_supervisor.serve import serve
+
+    return serve(_settings(given), launches_demo=given.demo)
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from trivet_supervisor.serve import serve
+
+    return serve(_settings(given), launches_demo=True, chats=True, once=given.once)
+
+
+def _stop_all(given: argparse.Namespace) -> int:
+    from contextlib import closing
+
+    from trivet.config import load_settings
+    from trivet_registry.database import open_database
+    from trivet_supervisor.client import SupervisorClient
+    from trivet_supervisor.direct_stop import end_engines, wait_until_none, want_nothing
+
+    settings = load_settings()
+    settings.paths.create()
+    drain_s = 0.0 if given.now else given.timeout
+    limit_s = settings.drain_timeout_s if drain_s is None else drain_s
+    with closing(open_database(settings.resolved_database_url)) as database:
+        names = want_nothing(database, drain_s)
+        if SupervisorClient(settings.paths).wake() is None:
+            print(f"stopped {end_engines(settings, limit_s)} engines without a supervisor")
+            return 0
+        left = wait_until_none(database, limit_s + KILL_MARGIN_S)
+    if left:
+        print(
+            f"{left} engines are left after {limit_s + KILL_MARGIN_S:.0f} s; see trivet ps", file=sys.stderr
+        )
+        return 1
+    print(f"stopped: {', '.join(names) or 'nothing was running'}")
+    return 0

@@ -1,0 +1,34 @@
+"""The devices of this host, as the backends' probes see them; neither torch nor a vendor library loads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from trivet.contract import Backend, DeviceInfo
+
+PROBE_TIMEOUT_S = 10.0
+MAX_AGE_S = 2.0  # for a decision; free memory changes
+
+
+class DeviceTable:
+    """Latest probe of each backend. Thread-safe."""
+
+    def __init__(self, backends: Mapping[str, Backend], clock: Callable[[], float] = time.monotonic) -> None:
+        self._backends = backends
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._probed: dict[str, tuple[float, tuple[DeviceInfo, ...]]] = {}
+
+    def of(self, backend: Backend, max_age_s: float = MAX_AGE_S) -> Sequence[DeviceInfo]:
+        """All devices of a backend, probed anew where the last probe is older."""
+        with self._lock:
+            probed_s, devices = self._probed.get(backend.name, (None, ()))
+            if probed_s is None or self._clock() - probed_s > max_age_s:
+                devices = tuple(backend.probe(PROBE_TIMEOUT_S))
+                self._probed[backend.name] = self._clock(), devices
+            return devices
+
+    def all(self, max_age_s: float = MAX_AGE_S) -> list[DeviceInfo]:
+        return [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]

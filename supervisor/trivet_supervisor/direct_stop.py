@@ -1,0 +1,84 @@
+"""Ends engines where no supervisor lives: this process becomes one for as long as it takes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import zmq
+
+from trivet.config import Settings
+from trivet.engine.assembly import Placement
+from trivet.errors import Unavailable
+from trivet_registry.database import Database, open_database
+from trivet_registry.deployments_store import RUNNING, list_deployments, stop_deployment
+from trivet_registry.instance_state import PROCESS_STATES
+from trivet_registry.instances_store import list_instances
+from trivet_registry.supervision import claim_supervision
+from trivet_supervisor.engine_wire import ZmqWire
+from trivet_supervisor.launchers.local import LocalLauncher
+from trivet_supervisor.means import Means
+from trivet_supervisor.reconcile import Reconciler
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_MS = 50
+
+
+class NothingIsPlaced:
+    """A supervisor that only ends things starts none."""
+
+    def place(self, *_: object) -> Placement:
+        raise Unavailable("this site is being stopped")
+
+
+def end_engines(
+    settings: Settings, drain_timeout_s: float, is_hurried: Callable[[], bool] = lambda: False
+) -> int:
+    """Drain and stop every engine of the registry. Returns how many there were.
+
+    As soon as `is_hurried` answers yes, running requests are waited for no longer.
+
+    Raises: Conflict while a supervisor lives.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    with (
+        closing(open_database(settings.resolved_database_url)) as database,
+        claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}"),
+        closing(ZmqWire(context)) as wire,
+    ):
+        num_engines = _num_engines(database)
+        means = Means(database, settings, LocalLauncher(), wire, time.monotonic)
+        reconciler = Reconciler(means, NothingIsPlaced())
+        reconciler.shut_down(drain_timeout_s)
+        while reconciler.has_instances():
+            if is_hurried():
+                reconciler.shut_down(0.0)
+            if not reconciler.tick():
+                wire.socket.poll(LOOK_INTERVAL_MS)
+    return num_engines
+
+
+def want_nothing(database: Database, drain_timeout_s: float | None) -> list[str]:
+    """Mark every deployment as stopped. Returns the names that were wanted until now."""
+    with database.session() as session:
+        names = [deployment.name for deployment in list_deployments(session, desired=RUNNING)]
+        for name in names:
+            stop_deployment(session, name, drain_timeout_s)
+    return names
+
+
+def wait_until_none(database: Database, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Wait for a living supervisor to end its engines. Returns how many are left at the deadline."""
+    deadline_s = time.monotonic() + timeout_s
+    while (left := _num_engines(database)) and time.monotonic() < deadline_s:
+        sleep(LOOK_INTERVAL_MS / 1000)
+    return left
+
+
+def _num_engines(database: Database) -> int:
+    with database.reading() as session:
+        return len(list_instances(session, states=PROCESS_STATES))

@@ -1,0 +1,109 @@
+"""Writes down that an engine has ended, why, and whether it is started again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import get_instance, move_instance
+from trivet_registry.tables import Instance
+from trivet_supervisor import engine_logs
+from trivet_supervisor.exit_reason import CANNOT_START, UNSEEN, exit_reason
+from trivet_supervisor.instance_watch import Watched
+from trivet_supervisor.launch_order import remove_run_files
+from trivet_supervisor.means import Means
+
+logger = logging.getLogger(__name__)
+
+S = InstanceState
+
+
+class Endings:
+    """Counts failures in a row; a supervisor that comes anew counts anew, except failures to boot."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._failures: dict[str, int] = {}
+        self._retry_s: dict[str, float] = {}
+
+    def retry_in_s(self, instance_id: str) -> float:
+        """Seconds until its next attempt may begin; 0 or less: now."""
+        return self._retry_s.get(instance_id, 0.0) - self._means.clock()
+
+    def forget(self, instance_id: str) -> None:
+        self._failures.pop(instance_id, None)
+        self._retry_s.pop(instance_id, None)
+
+    def ended(self, instance_id: str, watched: Watched, code: int) -> None:
+        """A followed process is gone."""
+        was_boot = watched.ready_s is None
+        stable_s = self._means.backoff.stable_s
+        if watched.ready_s is not None and self._means.clock() - watched.ready_s > stable_s:
+            self._failures.pop(instance_id, None)
+        self._write(instance_id, exit_reason(code, watched.beat), code, was_boot)
+
+    def ended_unseen(self, instance_id: str) -> None:
+        """A process ended while no supervisor was there: nobody's failure."""
+        self._write(instance_id, UNSEEN, None, was_boot=False)
+
+    def not_started(self, instance: Instance, reason: str) -> None:
+        """No process exists. What cannot be placed at its first launch is told at once."""
+        self._write(instance.id, reason, None, was_boot=True, is_final=instance.ready_at is None)
+
+    def not_spawned(self, instance_id: str, reason: str) -> None:
+        """The launcher could not start the process."""
+        self._write(instance_id, reason, None, was_boot=True)
+
+    def _write(
+        self, instance_id: str, reason: str, code: int | None, was_boot: bool, is_final: bool = False
+    ) -> None:
+        remove_run_files(self._means.settings, instance_id)
+        with self._means.database.session() as session:
+            instance = get_instance(session, instance_id)
+            state = instance.instance_state
+            gone = {"pid": None, "process_start_time": None, "exit_code": code}
+            if state in (S.DRAINING, S.STOPPING):
+                move_instance(session, instance_id, S.STOPPED, f"stopped ({reason})", **gone)
+                self.forget(instance_id)
+            else:
+                if state is S.LOST:  # why it was given up says more than how it was killed
+                    reason = instance.reason
+                is_final = is_final or (code == CANNOT_START and instance.ready_at is None)
+                self._write_failure(session, instance, reason, was_boot, is_final, gone)
+        logger.warning("instance=%s state=%s ended reason=%s", instance_id, state, reason)
+
+    def _write_failure(
+        self,
+        session: Session,
+        instance: Instance,
+        reason: str,
+        was_boot: bool,
+        is_final: bool,
+        gone: dict[str, Any],
+    ) -> None:
+        backoff, old = self._means.backoff, instance.instance_state
+        boots = instance.boot_failures + was_boot
+        first = instance.first_failure or reason
+        values = {**gone, "boot_failures": boots, "first_failure": first}
+        if instance.log_file and old is not S.PLACING:
+            values["log_tail"] = engine_logs.tail(Path(instance.log_file))
+        is_final = is_final or (was_boot and backoff.gives_up(boots, instance.ready_at is not None))
+        if is_final:
+            if boots > 1:
+                reason = f"gave up after {boots} failures in a row; the first: {first}; the last: {reason}"
+            move_instance(session, instance.id, S.FAILED, reason, **values)
+            self.forget(instance.id)
+            return
+        # In one transaction: nobody sees a `failed` that is not final.
+        if old is not S.LOST:
+            move_instance(session, instance.id, S.FAILED, reason, **values)
+        failures = self._failures.get(instance.id, 0) + 1
+        delay_s = backoff.delay_s(failures)
+        self._failures[instance.id] = failures
+        self._retry_s[instance.id] = self._means.clock() + delay_s
+        again = f"attempt {instance.attempt + 1} in {delay_s:g} s, because: {reason}"
+        move_instance(session, instance.id, S.PENDING, again, **values)

@@ -1,0 +1,34 @@
+"""Why an engine process ended, in a sentence."""
+
+from __future__ import annotations
+
+import signal
+
+from trivet.messages import Beat, Phase
+from trivet_supervisor.launchers.local import UNSEEN_EXIT
+
+CANNOT_START = 3  # trivet.engine.process: starting again gives the same
+UNSEEN = "its process ended while no supervisor was there to see why"
+
+
+def exit_reason(code: int, beat: Beat | None) -> str:
+    """The engine's own words where its last beat had some, and how the process ended."""
+    said = beat.reason if beat is not None and beat.phase is Phase.FAILED else ""
+    if code < 0:
+        how = f"killed by {_signal_name(-code)}"
+        if -code == signal.SIGKILL:
+            how += " (the kernel does that too when memory runs out)"
+    elif code == UNSEEN_EXIT:
+        how = "its process ended; no exit code, because another supervisor had started it"
+    elif code == 0:
+        how = "ended by itself with exit code 0"
+    else:
+        how = f"exit code {code}"
+    return f"{how}: {said}" if said else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

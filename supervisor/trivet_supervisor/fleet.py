@@ -1,0 +1,249 @@
+"""The engine processes of a site: follows them, ends them, and writes down what is true of them.
+
+`check` is called with the registry's row of each instance whose process may exist. A move is written in
+the moment in which it is known; loads and progress once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import msgspec
+
+from trivet.engine.assembly import Placement
+from trivet.errors import Unavailable
+from trivet.launching import EngineHandle, ProcessIdentity
+from trivet.messages import Drain, Phase, Stop, Watch
+from trivet_registry.events_store import record_event
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import move_instance, update_instance
+from trivet_registry.tables import Instance
+from trivet_supervisor.endings import Endings
+from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judge
+from trivet_supervisor.means import Means
+from trivet_supervisor.starting import start_engine
+
+logger = logging.getLogger(__name__)
+
+SAVE_INTERVAL_S = 1.0
+REPEAT_DRAIN_S = 2.0
+REPEAT_KILL_S = 5.0
+OWN_GAP_S = 2.5  # this process itself was stopped or starved for so long: what it did not hear proves nothing
+
+S = InstanceState
+
+
+class Fleet:
+    """All engines that this supervisor follows."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self.endings = Endings(means)
+        self._watched: dict[str, Watched] = {}
+        self._losses_s: deque[float] = deque()
+        self._heard_s = means.clock()
+        self._saved_s = means.clock()
+
+    @property
+    def num_followed(self) -> int:
+        return len(self._watched)
+
+    # ---- processes ----
+
+    def start(self, instance: Instance, placement: Placement) -> None:
+        """Spawn the next attempt of a placed instance."""
+        try:
+            handle, lease = start_engine(self._means, instance, placement)
+        except Unavailable as error:
+            self.endings.not_spawned(instance.id, str(error))
+            return
+        self._follow(instance.id, handle, lease, S.STARTING)
+
+    def adopt(self, instance: Instance) -> None:
+        """Take over an engine that outlived its supervisor, or write down that it did not."""
+        handle = self._find(instance)
+        if handle is None or instance.lease is None:
+            self.endings.ended_unseen(instance.id)
+            return
+        self._follow(instance.id, handle, instance.lease, instance.instance_state)
+        with self._means.database.session() as session:
+            record_event(
+                session,
+                "supervisor",
+                f"adopted pid {handle.identity.pid}, which is {instance.state}",
+                deployment=instance.deployment.name,
+                instance=instance.id,
+            )
+
+    def _find(self, instance: Instance) -> EngineHandle | None:
+        launcher, lease = self._means.launcher, instance.lease
+        if lease is None:
+            return None
+        if instance.pid is not None and instance.process_start_time is not None:
+            handle = launcher.adopt(ProcessIdentity(instance.pid, instance.process_start_time), lease)
+            if handle is not None:
+                return handle
+        return launcher.find(lease)
+
+    def _follow(self, instance_id: str, handle: EngineHandle, lease: str, state: InstanceState) -> None:
+        now = self._means.clock()
+        watched = Watched(handle, lease, state, now, now, now)
+        watched.ready_s = now if state in (S.READY, S.DRAINING) else None
+        self._watched[instance_id] = watched
+        self._means.wire.follow(instance_id, str(self._means.settings.paths.run))
+        identity = handle.identity
+        with self._means.database.session() as session:
+            update_instance(session, instance_id, pid=identity.pid, process_start_time=identity.start_time)
+
+    # ---- signs of life ----
+
+    def hear(self) -> bool:
+        """Take the beats that have come. True if an engine is in another phase than before."""
+        now = self._means.clock()
+        if now - self._heard_s > OWN_GAP_S:
+            for watched in self._watched.values():
+                watched.heard_s, watched.asked_s = now, None
+        self._heard_s = now
+        is_news = False
+        for beat in self._means.wire.beats():
+            heard = self._watched.get(beat.instance_id)
+            if heard is not None and beat.lease == heard.lease:
+                is_news |= heard.beat is None or heard.beat.phase != beat.phase
+                heard.hear(beat, now)
+        return is_news
+
+    def has_ended(self) -> bool:
+        """Whether a process is gone that `check` has not seen go; cheap enough for every turn."""
+        return any(watched.handle.exit_code() is not None for watched in self._watched.values())
+
+    def save(self) -> None:
+        """Write loads, progress and `as_of`, and tell the engines that somebody watches; once a second."""
+        now = self._means.clock()
+        if not self._watched or now - self._saved_s < SAVE_INTERVAL_S:
+            return
+        self._saved_s = now
+        with self._means.database.session() as session:
+            for instance_id, watched in self._watched.items():
+                beat = watched.beat
+                if beat is None or watched.saved is beat:
+                    continue
+                watched.saved = beat
+                update_instance(
+                    session,
+                    instance_id,
+                    progress_done=beat.progress_done,
+                    progress_total=beat.progress_total,
+                    load=msgspec.structs.asdict(beat.load),
+                    memory=dict(beat.memory),
+                )
+        for instance_id, watched in self._watched.items():
+            self._means.wire.tell(instance_id, Watch(watched.lease))
+
+    # ---- states ----
+
+    def check(self, instance: Instance, drain_timeout_s: float) -> bool:
+        """Bring a row up to what is true of its process. True if it moved."""
+        watched = self._watched.get(instance.id)
+        if watched is None:
+            self.adopt(instance)
+            return True
+        code = watched.handle.exit_code()
+        if code is not None:
+            del self._watched[instance.id]
+            self._means.wire.forget(instance.id)
+            self.endings.ended(instance.id, watched, code)
+            return True
+        match instance.instance_state:
+            case S.DRAINING:
+                return self._go_on_draining(instance, watched, drain_timeout_s)
+            case S.STOPPING:
+                self._press(instance, watched)
+                return False
+            case S.LOST:
+                self._kill(instance, watched)
+                return False
+        return self._act_on_verdict(instance, watched)
+
+    def stop(self, instance: Instance, drain_timeout_s: float) -> None:
+        """End an engine: drained first where it serves."""
+        watched = self._watched.get(instance.id)
+        if watched is None:
+            self.adopt(instance)
+        elif instance.instance_state is S.READY and drain_timeout_s > 0:
+            self._move(instance, watched, S.DRAINING, f"drains for at most {drain_timeout_s:g} s")
+            self._tell_to_drain(instance, watched, drain_timeout_s)
+        else:
+            self._move(instance, watched, S.STOPPING, "was told to stop")
+            self._means.wire.tell(instance.id, Stop(watched.lease))
+
+    def _act_on_verdict(self, instance: Instance, watched: Watched) -> bool:
+        now = self._means.clock()
+        match judge(watched, now, self._means.limits):
+            case Advance(to=to, reason=reason):
+                self._move(instance, watched, to, reason)
+                return True
+            case Ask():
+                logger.warning("instance=%s silent_s=%.1f is asked", instance.id, now - watched.heard_s)
+                watched.asked_s = now
+                self._means.wire.tell(instance.id, Watch(watched.lease))
+            case GiveUp(reason=reason, for_silence=for_silence):
+                if for_silence and not self._may_lose(now):
+                    logger.error("instance=%s kept though silent: many are at once", instance.id)
+                    return False
+                self._move(instance, watched, S.LOST, reason)
+                self._kill(instance, watched)
+                return True
+            case None:
+                pass
+        return False
+
+    def _may_lose(self, now: float) -> bool:
+        while self._losses_s and now - self._losses_s[0] > 60.0:
+            self._losses_s.popleft()
+        if len(self._losses_s) >= self._means.limits.max_losses_per_minute:
+            return False
+        self._losses_s.append(now)
+        return True
+
+    def _go_on_draining(self, instance: Instance, watched: Watched, timeout_s: float) -> bool:
+        now = self._means.clock()
+        if now - watched.entered_s > timeout_s + self._means.limits.drain_grace_s:
+            self._move(instance, watched, S.STOPPING, f"requests were left after {timeout_s:g} s of draining")
+            self._means.wire.tell(instance.id, Stop(watched.lease))
+            return True
+        was_missed = watched.beat is not None and watched.beat.phase is Phase.READY
+        if timeout_s != watched.drain_timeout_s or (was_missed and now - watched.told_s > REPEAT_DRAIN_S):
+            self._tell_to_drain(instance, watched, timeout_s)
+        return False
+
+    def _tell_to_drain(self, instance: Instance, watched: Watched, timeout_s: float) -> None:
+        now = self._means.clock()
+        watched.drain_timeout_s, watched.told_s = timeout_s, now
+        left_s = max(0.0, watched.entered_s + timeout_s - now)
+        self._means.wire.tell(instance.id, Drain(watched.lease, left_s))
+
+    def _press(self, instance: Instance, watched: Watched) -> None:
+        """A stop that is not obeyed becomes SIGTERM, then SIGKILL."""
+        now, limits = self._means.clock(), self._means.limits
+        if watched.terminated_s is None:
+            if now - watched.entered_s > limits.stop_s:
+                watched.terminated_s = now
+                watched.handle.terminate()
+        elif now - watched.terminated_s > limits.terminate_s:
+            self._kill(instance, watched)
+
+    def _kill(self, instance: Instance, watched: Watched) -> None:
+        now = self._means.clock()
+        if watched.killed_s is None or now - watched.killed_s > REPEAT_KILL_S:
+            if watched.killed_s is not None:
+                logger.error("instance=%s pid=%d survives SIGKILL", instance.id, watched.handle.identity.pid)
+            watched.killed_s = now
+            watched.handle.kill()
+
+    def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
+        values = {"boot_failures": 0, "first_failure": None} if to is S.READY else {}
+        with self._means.database.session() as session:
+            move_instance(session, instance.id, to, reason, **values)
+        watched.enter(to, self._means.clock())
+        logger.info("instance=%s state=%s reason=%s", instance.id, to, reason)

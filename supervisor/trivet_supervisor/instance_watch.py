@@ -1,0 +1,152 @@
+"""What the signs of life of one engine mean for the state of its instance: a pure function of them.
+
+Silence is judged late and carefully: past the limit and past any step deadline that the engine
+announced, the engine is asked first (any control message makes it beat at once); only if it does not
+answer is it given up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from trivet.launching import EngineHandle
+from trivet.messages import SILENCE_LIMIT_S, Beat, Phase
+from trivet_registry.instance_state import InstanceState
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds after which a state is given up."""
+
+    starting_s: float = 120.0  # from spawn to the first beat: imports on a cold disk
+    loading_stall_s: float = 300.0  # without one more byte loaded
+    warming_s: float = 900.0  # a first build of kernels
+    failing_s: float = 15.0  # between the beat that says FAILED and the exit
+    drain_grace_s: float = 5.0  # past the drain's own deadline
+    stop_s: float = 3.0  # from the Stop message to SIGTERM
+    terminate_s: float = 5.0  # from SIGTERM to SIGKILL
+    silence_s: float = SILENCE_LIMIT_S
+    answer_s: float = 3.0  # to the question that follows the silence
+    max_losses_per_minute: int = 3  # a busy host looks like many silent engines
+
+
+@dataclass(slots=True)
+class Watched:
+    """One engine process as this supervisor follows it. Times are CLOCK_MONOTONIC seconds."""
+
+    handle: EngineHandle
+    lease: str
+    state: InstanceState
+    entered_s: float  # the state, as far as this supervisor saw it
+    heard_s: float  # of the last beat
+    progressed_s: float  # of the last byte loaded
+    failing_s: float | None = None  # since the first beat that said FAILED
+    beat: Beat | None = None
+    asked_s: float | None = None  # since the question after a silence
+    ready_s: float | None = None  # since it was ready
+    drain_timeout_s: float | None = None  # as last told
+    told_s: float = 0.0  # of the last Drain
+    terminated_s: float | None = None  # since SIGTERM
+    killed_s: float | None = None  # since SIGKILL
+    saved: Beat | None = None  # the last beat whose content is in the registry
+
+    def hear(self, beat: Beat, now: float) -> None:
+        if self.beat is None or beat.progress_done != self.beat.progress_done:
+            self.progressed_s = now
+        if beat.phase is Phase.FAILED and self.failing_s is None:
+            self.failing_s = now
+        self.beat, self.heard_s, self.asked_s = beat, now, None
+
+    def enter(self, state: InstanceState, now: float) -> None:
+        self.state, self.entered_s, self.progressed_s = state, now, now
+        if state is InstanceState.READY:
+            self.ready_s = now
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The engine itself says that it is in another state."""
+
+    to: InstanceState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A deadline has passed; the process is to be killed."""
+
+    reason: str
+    for_silence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Silent for too long: ask the engine itself."""
+
+
+Verdict: TypeAlias = Advance | GiveUp | Ask | None
+
+_STATE_OF_PHASE = {
+    Phase.LOADING: InstanceState.LOADING,
+    Phase.WARMING: InstanceState.WARMING,
+    Phase.READY: InstanceState.READY,
+    Phase.STOPPING: InstanceState.STOPPING,
+}
+_BOOT = (InstanceState.STARTING, InstanceState.LOADING, InstanceState.WARMING, InstanceState.READY)
+
+
+def judge(watched: Watched, now: float, limits: Limits) -> Verdict:
+    """For an instance that shall live. Its exit code is looked at before."""
+    beat = watched.beat
+    if beat is not None:
+        to = _STATE_OF_PHASE.get(beat.phase)
+        if to is InstanceState.STOPPING and watched.state in _BOOT:
+            return Advance(to, "its engine was told to stop by someone else")
+        if to in _BOOT and watched.state in _BOOT and _BOOT.index(to) > _BOOT.index(watched.state):
+            return Advance(to, beat.reason)
+    return _judge_deadlines(watched, now, limits) or _judge_silence(watched, now, limits)
+
+
+def _judge_deadlines(watched: Watched, now: float, limits: Limits) -> GiveUp | None:
+    since_s = now - watched.entered_s
+    if watched.failing_s is not None and now - watched.failing_s > limits.failing_s:
+        return GiveUp(f"it failed and did not end within {limits.failing_s:.0f} s: {_reason(watched.beat)}")
+    if watched.state is InstanceState.STARTING and watched.beat is None and since_s > limits.starting_s:
+        return GiveUp(f"its process gave no sign of life within {limits.starting_s:.0f} s of its start")
+    if watched.state is InstanceState.LOADING and now - watched.progressed_s > limits.loading_stall_s:
+        beat = watched.beat
+        done = (
+            f"{beat.progress_done} of {beat.progress_total} bytes" if beat else "an unknown number of bytes"
+        )
+        return GiveUp(f"loading stood still for {limits.loading_stall_s:.0f} s at {done}")
+    if watched.state is InstanceState.WARMING and since_s > limits.warming_s:
+        return GiveUp(f"it was warming up for more than {limits.warming_s:.0f} s")
+    return None
+
+
+def _judge_silence(watched: Watched, now: float, limits: Limits) -> Verdict:
+    beat = watched.beat
+    if beat is None and watched.state is InstanceState.STARTING:
+        return None  # has a deadline of its own
+    step_deadline_s = (beat.step_deadline_s if beat else None) or 0.0
+    if (
+        now - watched.heard_s < limits.silence_s
+        and step_deadline_s
+        and now - step_deadline_s > limits.silence_s
+    ):
+        return GiveUp("a step has run past the deadline that the engine gave for it; the device may hang")
+    silent_s = now - max(watched.heard_s, step_deadline_s)
+    if silent_s <= limits.silence_s:
+        return None
+    if watched.asked_s is None:
+        return Ask()
+    if now - watched.asked_s > limits.answer_s:
+        return GiveUp(
+            f"it was silent for {now - watched.heard_s:.0f} s and did not answer when asked", for_silence=True
+        )
+    return None
+
+
+def _reason(beat: Beat | None) -> str:
+    return (beat.reason if beat else "") or "no reason given"

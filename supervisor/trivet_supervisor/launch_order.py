@@ -1,0 +1,70 @@
+"""What an engine process is given: its order file, its command and its whole environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from trivet.config import Settings
+from trivet.engine.assembly import Placement
+from trivet.errors import Unavailable
+from trivet.messages import LaunchOrder
+from trivet_supervisor.launchers.process_table import LEASE_VARIABLE
+
+
+def planned_settings(settings: Mapping[str, str], placement: Placement) -> dict[str, str]:
+    """Engine settings with the plan's decisions written in.
+
+    The engine plans again with the memory that is free when it gets there; with these it arrives at the
+    plan that the ledger has reserved, or refuses.
+    """
+    plan = placement.plan
+    decided = {
+        "max_model_len": str(plan.max_model_len),
+        "max_num_batched_tokens": str(plan.max_num_batched_tokens),
+    }
+    if len(plan.num_blocks) == 1:
+        decided["num_gpu_blocks_override"] = str(plan.num_blocks[0])
+    return {**settings, **decided}
+
+
+def write_order(settings: Settings, order: LaunchOrder) -> Path:
+    """A file of mode 0600 that is whole or absent. Raises: Unavailable where it cannot be written."""
+    file = settings.paths.order_file(order.instance_id)
+    scratch = file.with_suffix(".new")
+    try:
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(msgspec.json.encode(order))
+        scratch.rename(file)
+    except OSError as error:
+        raise Unavailable(f"launch order {file} cannot be written: {error.strerror}") from error
+    return file
+
+
+def remove_run_files(settings: Settings, instance_id: str) -> None:
+    """The order and the sockets of an engine that is gone."""
+    settings.paths.order_file(instance_id).unlink(missing_ok=True)
+    for kind in ("sock", "beat", "ctl"):
+        (settings.paths.run / f"engine-{instance_id}.{kind}").unlink(missing_ok=True)
+
+
+def engine_command(settings: Settings, backend: str, order_file: Path) -> list[str]:
+    """-P: a folder named like a package must not hide it because an engine was started beside it."""
+    return [settings.for_backend(backend).python, "-P", "-m", "trivet.engine.process", str(order_file)]
+
+
+def engine_environment(
+    settings: Settings, inherited: Mapping[str, str], placement: Placement, lease: str
+) -> dict[str, str]:
+    """In full; the site's variables for the backend beat the backend's own."""
+    return {
+        **inherited,
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # torch would import torch_npu in every engine
+        "PYTHONUNBUFFERED": "1",  # a crash loses no line of the log
+        **placement.backend.launch_env(placement.devices),
+        **settings.for_backend(placement.backend.name).env,
+        LEASE_VARIABLE: lease,
+    }

@@ -1,0 +1,1 @@
+"""Ways to start engine processes; others come as plugins (`trivet_launcher`)."""

@@ -1,0 +1,158 @@
+"""Starts engines on this host, in a session of their own, and signals nothing that lacks their lease."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+from trivet.errors import Unavailable
+from trivet.launching import ProcessIdentity, ProcessOrder
+from trivet_supervisor.launchers.process_table import has_lease, leased_pids, start_time
+
+logger = logging.getLogger(__name__)
+
+UNSEEN_EXIT = 255  # an adopted process is no child of ours: the kernel tells its exit code to its parent
+STRAGGLER_LIMIT_S = 10.0
+
+
+class LocalHandle:
+    """One engine on this host; `child` where this process started it."""
+
+    def __init__(
+        self,
+        identity: ProcessIdentity,
+        lease: str,
+        child: subprocess.Popen[bytes] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.identity = identity
+        self._lease = lease
+        self._child = child
+        self._clock = clock
+        # A pidfd names the process even after its pid is given to another (pidfd_open(2)).
+        self._pidfd = None if child else _open_pidfd(identity)
+        self._ended_s: float | None = None
+
+    def exit_code(self) -> int | None:
+        """None until the engine and everything that it started has ended.
+
+        What an engine leaves behind when it dies (ranks, compilers) is killed here, because it would
+        hold device memory that the next attempt needs.
+        """
+        code = self._own_exit_code()
+        if code is None:
+            return None
+        now = self._clock()
+        if self._ended_s is None:
+            self._ended_s = now
+        stragglers = list(leased_pids(self._lease))
+        for pid in stragglers:
+            _send(pid, signal.SIGKILL)
+        if stragglers and now - self._ended_s < STRAGGLER_LIMIT_S:
+            return None
+        if stragglers:
+            logger.error("pids=%s lease=%s survive SIGKILL; a device may hang", stragglers, self._lease[:8])
+        return code
+
+    def terminate(self) -> None:
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal_group(signal.SIGKILL)
+        for pid in leased_pids(self._lease):
+            _send(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give back the pidfd; the process goes on."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _own_exit_code(self) -> int | None:
+        if self._child is not None:
+            return self._child.poll()
+        if self._pidfd is None or select.select([self._pidfd], [], [], 0)[0]:
+            return UNSEEN_EXIT
+        return UNSEEN_EXIT if start_time(self.identity.pid) is None else None  # a zombie nobody reaps
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        # Our unreaped child keeps its pid; an adopted one is looked at again just before.
+        is_ours = self._own_exit_code() is None and has_lease(self.identity.pid, self._lease)
+        if is_ours:
+            try:
+                os.killpg(self.identity.pid, number)
+            except ProcessLookupError:
+                logger.debug("pid=%d ended before %s", self.identity.pid, number.name)
+
+
+class LocalLauncher:
+    """`launching.Launcher` for this host."""
+
+    name = "local"
+
+    def start(self, order: ProcessOrder) -> LocalHandle:
+        """Raises: Unavailable with the system's words, and how to repair it."""
+        try:
+            order.log_file.parent.mkdir(parents=True, exist_ok=True)
+            log = os.open(order.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise Unavailable(f"log file {order.log_file} cannot be opened: {error.strerror}") from error
+        try:
+            child = subprocess.Popen(
+                list(order.command),
+                env=dict(order.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=order.log_file.parent,
+                start_new_session=True,  # a terminal's Ctrl-C and hang-up do not reach it
+            )
+        except OSError as error:
+            raise Unavailable(
+                f"engine process cannot be started: {order.command[0]}: {error.strerror}; "
+                "check python in [backend.NAME] of trivet.toml"
+            ) from error
+        finally:
+            os.close(log)
+        # A child that has ended already is a zombie until we reap it; its start time no longer matters.
+        return LocalHandle(ProcessIdentity(child.pid, start_time(child.pid) or 0.0), order.lease, child)
+
+    def adopt(self, identity: ProcessIdentity, lease: str) -> LocalHandle | None:
+        """The living process with this identity and lease, or None."""
+        if start_time(identity.pid) != identity.start_time or not has_lease(identity.pid, lease):
+            return None
+        return LocalHandle(identity, lease)
+
+    def find(self, lease: str) -> LocalHandle | None:
+        """The engine with this lease: the leader of their session, or whatever it left behind."""
+        pids = sorted(leased_pids(lease), key=lambda pid: not _leads_session(pid))
+        for pid in pids:
+            if (started := start_time(pid)) is not None:
+                return LocalHandle(ProcessIdentity(pid, started), lease)
+        return None
+
+
+def _open_pidfd(identity: ProcessIdentity) -> int | None:
+    try:
+        return os.pidfd_open(identity.pid)
+    except OSError:
+        return None
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        logger.debug("pid=%d ended before %s", pid, number.name)

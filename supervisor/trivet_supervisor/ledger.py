@@ -1,0 +1,65 @@
+"""Which bytes of which device are spoken for: the plans of instances whose process may exist.
+
+Nothing is stored. The instances of the registry are the ledger, so it cannot disagree with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from trivet.contract import DeviceInfo, MemoryPlan
+from trivet_registry.instance_state import PROCESS_STATES, InstanceState
+from trivet_registry.tables import Instance
+
+Key = tuple[str, str]  # backend, uid
+
+# Their memory is taken, so it is missing from the free bytes of a probe; the others' is still to come.
+_ALLOCATED = frozenset({InstanceState.READY, InstanceState.DRAINING, InstanceState.STOPPING})
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Reserved bytes by device."""
+
+    reserved: Mapping[Key, int]
+    unspent: Mapping[Key, int]  # of those, not yet taken from the device
+
+    def is_used(self, device: DeviceInfo) -> bool:
+        return (device.kind, device.uid) in self.reserved
+
+    def left_on(self, device: DeviceInfo) -> DeviceInfo:
+        """The device with as many free bytes as no instance of ours has a claim to."""
+        key = device.kind, device.uid
+        free = min(
+            device.free_bytes - self.unspent.get(key, 0), device.total_bytes - self.reserved.get(key, 0)
+        )
+        return replace(device, free_bytes=max(0, free))
+
+
+def ledger_of(instances: Iterable[Instance]) -> Ledger:
+    """Each device of an instance carries the sum of its plan (a plan is of one rank)."""
+    reserved: Counter[Key] = Counter()
+    unspent: Counter[Key] = Counter()
+    for instance in instances:
+        if instance.instance_state not in PROCESS_STATES or not instance.plan or not instance.backend:
+            continue
+        for uid in instance.device_uids:
+            key = instance.backend, uid
+            reserved[key] += instance.plan["total_bytes"]
+            if instance.instance_state not in _ALLOCATED:
+                unspent[key] += instance.plan["total_bytes"]
+    return Ledger(reserved, unspent)
+
+
+def describe_plan(plan: MemoryPlan) -> dict[str, object]:
+    """A plan as the registry keeps it and the API shows it."""
+    return {
+        "parts": [{"name": part.name, "size_bytes": part.size_bytes} for part in plan.parts],
+        "total_bytes": plan.total_bytes,
+        "num_blocks": list(plan.num_blocks),
+        "block_size": plan.kv.block_size,
+        "max_model_len": plan.max_model_len,
+        "max_num_batched_tokens": plan.max_num_batched_tokens,
+    }

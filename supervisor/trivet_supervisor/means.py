@@ -1,0 +1,30 @@
+"""What the supervisor acts with. Tests pass another clock, launcher, wire and engine command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trivet.config import Settings
+from trivet.launching import Launcher
+from trivet_registry.database import Database
+from trivet_supervisor.backoff import Backoff
+from trivet_supervisor.engine_wire import EngineWire
+from trivet_supervisor.instance_watch import Limits
+from trivet_supervisor.launch_order import engine_command
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Shared by the parts of one supervisor."""
+
+    database: Database
+    settings: Settings
+    launcher: Launcher
+    wire: EngineWire
+    clock: Callable[[], float]  # CLOCK_MONOTONIC seconds: setting the wall clock changes nothing
+    limits: Limits = field(default_factory=Limits)
+    backoff: Backoff = field(default_factory=Backoff)
+    inherited: Mapping[str, str] = field(default_factory=dict)  # environment of every engine
+    command: Callable[[Settings, str, Path], list[str]] = engine_command

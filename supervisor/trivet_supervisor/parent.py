@@ -1,0 +1,188 @@
+"""`trivet serve`: starts supervisor and web, starts each again when it dies, ends everything when told to.
+
+It holds nothing but two children and a pipe: when it is killed, both see the pipe end and go, the engines
+go on serving what they have, and the next serve adopts them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from trivet.config import Settings, inherited_environment, settings_to_environment
+from trivet.errors import Conflict, TrivetError, Unavailable
+from trivet_supervisor.child import Child
+from trivet_supervisor.client import SupervisorClient
+from trivet_supervisor.direct_stop import end_engines
+from trivet_supervisor.engine_logs import tail
+from trivet_supervisor.serve_checks import is_loopback
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 0.25
+WEB_CANNOT_START = 2  # exit code of trivet_web: trying again would not help
+MAX_FIRST_FAILURES = 3  # of a child that has never been up
+UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
+WEB_END_TIMEOUT_S = 15.0
+KILL_MARGIN_S = 20.0  # past the drain: Stop, SIGTERM and SIGKILL of an engine take 10 s at most
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Parent:
+    """The process that an operator starts and stops."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._num_stop_requests = 0
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        alive, self._alive = os.pipe()  # only this process holds the second end: that is what children watch
+        self._alive_for_children = alive
+        env = {**inherited_environment(), **settings_to_environment(settings)}
+        logs, python = settings.paths.logs, sys.executable
+        self.supervisor = Child(
+            "supervisor",
+            [python, "-P", "-m", "trivet_supervisor", "--parent-fd", str(alive)],
+            env,
+            logs / "supervisor.log",
+            alive,
+            clock,
+        )
+        self.web = Child(
+            "web",
+            [python, "-P", "-m", "trivet_supervisor.attached", str(alive), "trivet_web"],
+            env,
+            logs / "web.log",
+            alive,
+            clock,
+        )
+        self._client = SupervisorClient(settings.paths)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._num_stop_requests > 0
+
+    def request_stop(self) -> None:
+        """From a signal handler or another thread. A second request does not wait for running requests."""
+        self._num_stop_requests += 1
+        os.write(self._waker, b"x")
+
+    def run(self, on_up: Callable[[], None]) -> None:
+        """Until told to stop; then drain and end everything. `on_up`: both children answer.
+
+        Raises: Unavailable where a child cannot be brought up, with the last lines of its log.
+        """
+        with self._signals():
+            try:
+                self.supervisor.start()
+                self.web.start()
+                self._wait_until_up()
+                if not self._num_stop_requests:
+                    on_up()
+                while not self._num_stop_requests:
+                    self._pause()
+                    self._keep_children()
+            finally:
+                self._end_everything()
+
+    # ---- up ----
+
+    def _wait_until_up(self) -> None:
+        deadline_s = self._clock() + UP_TIMEOUT_S
+        while not self._num_stop_requests:
+            self._pause(0.05)
+            for child in (self.supervisor, self.web):
+                code = child.keep()
+                if code == WEB_CANNOT_START or (
+                    code is not None and child.num_failures >= MAX_FIRST_FAILURES
+                ):
+                    raise _not_up(child, f"ended with exit code {code}")
+            if self._client.status() is not None and self._web_answers():
+                return
+            if self._clock() > deadline_s:
+                raise _not_up(self.web, f"does not answer after {UP_TIMEOUT_S:.0f} s")
+
+    def _web_answers(self) -> bool:
+        settings = self._settings
+        host = settings.host if is_loopback(settings.host) else {"::": "::1"}.get(settings.host, "127.0.0.1")
+        connection = http.client.HTTPConnection(host.strip("[]"), settings.port, timeout=2.0)
+        try:
+            connection.request("GET", "/health/live")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _keep_children(self) -> None:
+        for child in (self.supervisor, self.web):
+            code = child.keep()
+            if code is not None:
+                logger.warning(
+                    "%s ended with exit code %s; it is started again (%s)", child.name, code, child.log_file
+                )
+
+    # ---- down ----
+
+    def _end_everything(self) -> None:
+        drain_s = self._settings.drain_timeout_s if self._num_stop_requests == 1 else 0.0
+        try:
+            self._end_engines(drain_s)
+        finally:
+            self.web.terminate(WEB_END_TIMEOUT_S)
+            self.supervisor.terminate(WEB_END_TIMEOUT_S)
+            for fd in (self._alive, self._alive_for_children, self._wake, self._waker):
+                os.close(fd)
+
+    def _end_engines(self, drain_s: float) -> None:
+        """Web stays up meanwhile: the answers that are being drained pass through it."""
+        told = self._num_stop_requests
+        if self._client.shut_down(drain_s) is not None:
+            deadline_s = self._clock() + drain_s + KILL_MARGIN_S
+            drain_s = 0.0  # of what the supervisor should leave behind
+            while self.supervisor.is_alive() and self._clock() < deadline_s:
+                if self._num_stop_requests > told:  # Ctrl-C again
+                    told, deadline_s = self._num_stop_requests, self._clock() + KILL_MARGIN_S
+                    self._client.shut_down(0.0)
+                self._pause()
+        if self.supervisor.is_alive():
+            logger.error("the supervisor does not answer: it is replaced to end the engines")
+        self.supervisor.terminate(timeout_s=2.0)
+        try:
+            # Where the supervisor had died; otherwise nothing is left to do.
+            end_engines(self._settings, drain_s, lambda: self._num_stop_requests > told)
+        except Conflict as error:
+            logger.error("engines are left: %s", error)
+
+    # ---- signals ----
+
+    def _pause(self, timeout_s: float = LOOK_INTERVAL_S) -> None:
+        if select.select([self._wake], [], [], timeout_s)[0]:
+            os.read(self._wake, 4096)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Handlers only count; the loop acts."""
+
+        def count(number: int, frame: FrameType | None) -> None:
+            self.request_stop()
+
+        before = {number: signal.signal(number, count) for number in _STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _not_up(child: Child, what: str) -> TrivetError:
+    return Unavailable(f"{child.name} {what}; last lines of {child.log_file}:\n{tail(child.log_file)}")

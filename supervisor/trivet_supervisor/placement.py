@@ -1,0 +1,152 @@
+"""Where an instance runs: a backend and devices on which the plan of its model fits.
+
+"auto" takes the first backend of `AUTO_ORDER` with a usable device whose plan fits. What a plan may count
+on is what the ledger leaves: instances that are still loading have a claim to memory that is free yet.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from trivet.config import EngineSettings
+from trivet.contract import Backend, DeviceInfo, MemoryPlan
+from trivet.engine.assembly import AUTO_ORDER, Placement, planned_spec, runner_config
+from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
+from trivet.models.model_files import ModelFiles, open_model
+from trivet.plugins import PluginHost
+from trivet_registry.tables import Version
+from trivet_supervisor.devices import DeviceTable
+from trivet_supervisor.ledger import Ledger
+
+MAX_OPEN_MODELS = 8  # headers of the models that were placed last
+
+
+class NoRoom(DoesNotFit):
+    """It would fit if instances that run now were stopped: worth waiting for."""
+
+
+class Placer:
+    """Plans through the torch-free half of the backends."""
+
+    def __init__(self, host: PluginHost, devices: DeviceTable) -> None:
+        self._host = host
+        self._devices = devices
+        self._opened: OrderedDict[int, ModelFiles] = OrderedDict()
+
+    def place(
+        self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
+    ) -> Placement:
+        """Choose and plan. `device` names one device or several, by uid or index, with commas.
+
+        Raises: NoRoom; DoesNotFit; Unsupported; ModelFilesError. The reasons are the backends' own.
+        """
+        files = self._open(version)
+        names = [n for n in AUTO_ORDER if n in self._host.backends] if backend == "auto" else [backend]
+        refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
+        for name in names:
+            try:
+                return self._place_on(self._host.backend(name), files, settings, device, ledger)
+            except (Unsupported, DoesNotFit) as error:
+                refusals.append((name, error))
+        raise _summary(files.name, refusals)
+
+    def _place_on(
+        self,
+        backend: Backend,
+        files: ModelFiles,
+        settings: EngineSettings,
+        device: str | None,
+        ledger: Ledger,
+    ) -> Placement:
+        config = runner_config(settings)
+        spec = planned_spec(files)
+        candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel)
+        candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
+        refusals: list[DoesNotFit] = []
+        for group in candidates:
+            for chosen in group:
+                backend.check(spec, files.weights, config, chosen)
+            try:
+                plan = backend.plan(spec, files.weights, config, [ledger.left_on(d) for d in group])
+                _check_ledger(plan, group, ledger)
+                return Placement(backend, tuple(group), config, plan)
+            except DoesNotFit as error:
+                taken = any(ledger.is_used(d) for d in group)
+                refusals.append(NoRoom(f"{error} (other instances hold memory there)") if taken else error)
+        raise next((error for error in refusals if isinstance(error, NoRoom)), refusals[0])
+
+    def _open(self, version: Version) -> ModelFiles:
+        """Raises: ModelFilesError, also where a file has changed since it was registered."""
+        for file in version.files:
+            _check_unchanged(file["name"], file["size_bytes"], file["mtime_ns"])
+        if version.id not in self._opened:
+            self._opened[version.id] = open_model(version.path, self._host)
+            if len(self._opened) > MAX_OPEN_MODELS:
+                self._opened.popitem(last=False)
+        return self._opened[version.id]
+
+
+def _choose(
+    backend: Backend, found: Sequence[DeviceInfo], wanted: str | None, num_ranks: int
+) -> list[list[DeviceInfo]]:
+    """Groups of devices to try, each with one device a rank. Raises: Unsupported."""
+    if wanted:
+        return [[_named(backend, found, name.strip()) for name in wanted.split(",")]]
+    usable = [device for device in found if device.unusable_because is None]
+    if len(usable) < num_ranks or not usable:
+        reasons = "; ".join(f"{d.uid}: {d.unusable_because}" for d in found if d.unusable_because)
+        raise Unsupported(
+            f"backend {backend.name} has {len(usable)} usable devices here and {num_ranks} are needed"
+            f" ({reasons or 'it found none'})"
+        )
+    if num_ranks == 1:
+        return [[device] for device in usable]
+    return [sorted(usable, key=lambda d: -d.free_bytes)[:num_ranks]]
+
+
+def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceInfo:
+    for device in found:
+        if name in (device.uid, str(device.index)):
+            if device.unusable_because is not None:
+                raise Unsupported(f"device {name} of {backend.name} is unusable: {device.unusable_because}")
+            return device
+    have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
+    raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
+
+
+def _check_ledger(plan: MemoryPlan, group: Sequence[DeviceInfo], ledger: Ledger) -> None:
+    """A plan for a share of the whole device must not take what is promised to others."""
+    for device in group:
+        left = ledger.left_on(device).free_bytes
+        if ledger.is_used(device) and plan.total_bytes > left:
+            raise DoesNotFit(
+                f"it needs {plan.total_bytes / 2**30:.2f} GiB; {device.uid} has {left / 2**30:.2f} GiB left"
+            )
+
+
+def _check_unchanged(name: str, size_bytes: int, mtime_ns: int) -> None:
+    try:
+        status = Path(name).stat()
+    except OSError as error:
+        raise ModelFilesError(
+            f"model file {name} cannot be read: {error.strerror}; put it back, or register the model again"
+        ) from error
+    if (status.st_size, status.st_mtime_ns) != (size_bytes, mtime_ns):
+        raise ModelFilesError(
+            f"model file {name} has changed since it was registered ({size_bytes} bytes then, "
+            f"{status.st_size} now); register it again: trivet models add"
+        )
+
+
+def _summary(
+    model: str, refusals: Sequence[tuple[str, Unsupported | DoesNotFit]]
+) -> Unsupported | DoesNotFit:
+    if len(refusals) == 1:
+        return refusals[0][1]
+    reasons = "; ".join(f"{name}: {error}" for name, error in refusals)
+    has_no_room = any(isinstance(error, NoRoom) for _, error in refusals)
+    return (NoRoom if has_no_room else Unsupported)(
+        f"no backend can run {model} here: {reasons or 'none exists'}"
+    )

@@ -1,0 +1,102 @@
+"""`trivet serve` and `trivet demo`: the parent, and what happens when it is up."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+from trivet.client import Client
+from trivet.client.client import local_url
+from trivet.config import Settings
+from trivet.errors import TrivetError
+from trivet_registry.database import open_database
+from trivet_registry.devices_store import list_devices
+from trivet_registry.tables import Device
+from trivet_supervisor.demo import chat_once, launch_demo
+from trivet_supervisor.parent import Parent
+from trivet_supervisor.serve_checks import (
+    check_address,
+    management_token,
+    serve_lock,
+    with_free_port,
+)
+from trivet_supervisor.startup_box import startup_box
+
+DEVICES_TIMEOUT_S = 2.0  # the supervisor probes as it starts
+
+
+def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = False, once: bool = False) -> int:
+    """Run until told to stop. Returns the exit code.
+
+    Raises: ConfigError for an address that is unsafe or taken; Conflict where this home is served already;
+    Unavailable where supervisor or web cannot be brought up.
+    """
+    started_s = time.monotonic()
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
+    check_address(settings)
+    settings.paths.create()
+    with serve_lock(settings.paths):
+        settings = with_free_port(settings)
+        token = management_token(settings.paths)
+        parent = Parent(settings)
+        show = _Show(settings, token, parent, once) if launches_demo else None
+
+        def on_up() -> None:
+            print(startup_box(settings, token, _devices(settings), time.monotonic() - started_s), flush=True)
+            if show is not None:
+                show.start(chats)
+
+        parent.run(on_up)
+        if show is not None:
+            show.join()
+    print("stopped")
+    return 0 if show is None else show.exit_code
+
+
+class _Show:
+    """The demo, on a thread: the main thread keeps the children."""
+
+    def __init__(self, settings: Settings, token: str, parent: Parent, once: bool) -> None:
+        self.exit_code = 0
+        self._client = Client(local_url(settings), token)
+        self._parent = parent
+        self._once = once
+        self._thread: threading.Thread | None = None
+
+    def start(self, chats: bool) -> None:
+        self._thread = threading.Thread(target=self._run, args=(chats,), name="demo", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+        self._client.close()
+
+    def _run(self, chats: bool) -> None:
+        try:
+            launch_demo(self._client, sys.stdout)
+            if chats:
+                chat_once(self._client, sys.stdout)
+                if not self._once:
+                    print("\nit goes on serving; ask more with: trivet chat", flush=True)
+        except TrivetError as error:
+            if not self._parent.is_stopping:
+                print(f"trivet demo: {error}", file=sys.stderr, flush=True)
+                self.exit_code = 1
+        if self._once:
+            self._parent.request_stop()
+
+
+def _devices(settings: Settings) -> Sequence[Device]:
+    deadline_s = time.monotonic() + DEVICES_TIMEOUT_S
+    with closing(open_database(settings.resolved_database_url)) as database:
+        while True:
+            with database.reading() as session:
+                found = list_devices(session)
+            if found or time.monotonic() > deadline_s:
+                return found
+            time.sleep(0.05)

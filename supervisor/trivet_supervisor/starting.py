@@ -1,0 +1,80 @@
+"""Starts one attempt of a placed instance."""
+
+from __future__ import annotations
+
+import secrets
+
+from trivet.engine.assembly import Placement
+from trivet.launching import EngineHandle, ProcessOrder
+from trivet.messages import LaunchOrder
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import move_instance
+from trivet_registry.tables import Instance
+from trivet_supervisor import engine_logs
+from trivet_supervisor.launch_order import (
+    engine_environment,
+    planned_settings,
+    remove_run_files,
+    write_order,
+)
+from trivet_supervisor.ledger import describe_plan
+from trivet_supervisor.means import Means
+
+
+def start_engine(means: Means, instance: Instance, placement: Placement) -> tuple[EngineHandle, str]:
+    """Spawn the engine; the instance is `starting` afterwards. Returns its handle and its lease.
+
+    Raises: Unavailable where no process could be started.
+    """
+    attempt, lease = instance.attempt + 1, secrets.token_hex(16)
+    paths, name = means.settings.paths, instance.deployment.name
+    log = engine_logs.log_file(paths, name, instance.id, attempt)
+    engine_logs.prune(paths, name, instance.id, attempt)
+    # The lease is written down before the process exists: a supervisor that dies in between leaves a
+    # row by which the next one finds the engine.
+    with means.database.session() as session:
+        move_instance(
+            session,
+            instance.id,
+            InstanceState.STARTING,
+            f"attempt {attempt}",
+            attempt=attempt,
+            lease=lease,
+            backend=placement.backend.name,
+            device_uids=[device.uid for device in placement.devices],
+            plan=describe_plan(placement.plan),
+            run_dir=str(paths.run),
+            log_file=str(log),
+            progress_done=0,
+            progress_total=0,
+            exit_code=None,
+            load=None,
+            memory=None,
+            ended_at=None,
+        )
+    remove_run_files(means.settings, instance.id)
+    file = write_order(means.settings, _order(means, instance, placement, lease))
+    handle = means.launcher.start(
+        ProcessOrder(
+            command=means.command(means.settings, placement.backend.name, file),
+            env=engine_environment(means.settings, means.inherited, placement, lease),
+            log_file=log,
+            lease=lease,
+        )
+    )
+    return handle, lease
+
+
+def _order(means: Means, instance: Instance, placement: Placement, lease: str) -> LaunchOrder:
+    deployment = instance.deployment
+    return LaunchOrder(
+        instance_id=instance.id,
+        lease=lease,
+        model_path=instance.version.path,
+        served_model_name=deployment.settings.get("served_model_name", deployment.name),
+        backend=placement.backend.name,
+        device_uids=[device.uid for device in placement.devices],
+        settings=planned_settings(deployment.settings, placement),
+        run_dir=str(means.settings.paths.run),
+        orphan_timeout_s=means.settings.orphan_timeout_s,
+    )

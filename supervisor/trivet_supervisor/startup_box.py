@@ -1,0 +1,36 @@
+"""What `trivet serve` says when it is up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trivet import __version__
+from trivet.client.client import local_url
+from trivet.config import Settings
+from trivet_registry.tables import Device
+
+GIB = 1 << 30
+
+
+def startup_box(settings: Settings, token: str, devices: Sequence[Device], took_s: float) -> str:
+    """A box for a terminal. The console link carries the token: who sees it may manage the site."""
+    url = local_url(settings)
+    usable = [d for d in devices if d.unusable_because is None and d.kind != "null"]
+    rows = [
+        ("API", f"{url}/v1"),
+        ("Console", f"{url}/#token={token}"),
+        ("Home", str(settings.paths.home)),
+        *(("Device", _device(device)) for device in usable),
+    ]
+    lines = [f"{name:<9}{value}" for name, value in rows]
+    lines.append(f"Up in {took_s:.1f} s. Ctrl-C finishes running requests, then stops everything.")
+    title = f" Trivet {__version__} "
+    width = max(len(line) for line in lines)
+    top = f"╭─{title}{'─' * (width - len(title) + 1)}╮"
+    body = [f"│ {line:<{width}} │" for line in lines]
+    return "\n".join([top, *body, f"╰{'─' * (width + 2)}╯"])
+
+
+def _device(device: Device) -> str:
+    free, total = device.free_bytes / GIB, device.total_bytes / GIB
+    return f"{device.kind} {device.device_index}: {device.name}, {free:.1f} of {total:.1f} GiB free"

@@ -1,0 +1,120 @@
+"""Body of the supervisor process: waits for beats, requests, ends of processes; then reconciles."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+from sqlalchemy.exc import SQLAlchemyError
+
+from trivet import __version__
+from trivet_registry.devices_store import save_devices
+from trivet_registry.instances_store import list_instances
+from trivet_supervisor.devices import DeviceTable
+from trivet_supervisor.engine_wire import ZmqWire
+from trivet_supervisor.ledger import ledger_of
+from trivet_supervisor.means import Means
+from trivet_supervisor.protocol import Request, ShutDown, SupervisorStatus, Wake
+from trivet_supervisor.reconcile import Reconciler
+from trivet_supervisor.server import Server
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 0.2  # an engine that ends is noticed so soon
+TICK_INTERVAL_S = 1.0  # a change of desired state without a wake-up
+RETRY_S = 5.0  # after a turn that failed: a full disk, a database that is away
+DEVICES_INTERVAL_S = 10.0
+MAX_TURNS_AT_ONCE = 100
+
+
+class SupervisorProcess:
+    """Holds no request and no state that the registry lacks: it may die at any time."""
+
+    def __init__(self, means: Means, reconciler: Reconciler, wire: ZmqWire, server: Server) -> None:
+        self._means = means
+        self._reconciler = reconciler
+        self._wire = wire
+        self._server = server
+        self._is_leaving = False
+        self._is_woken = True
+        self._next_tick_s = 0.0
+        self._poller = zmq.Poller()
+        self._poller.register(wire.socket, zmq.POLLIN)
+        self._poller.register(server.socket, zmq.POLLIN)
+
+    def leave(self) -> None:
+        """End this process and leave the engines to the next one. Called from a signal handler or thread."""
+        self._is_leaving = True
+
+    def run(self) -> None:
+        """Until told to leave, or until a shutdown is complete."""
+        while not self._is_leaving:
+            self._poller.poll(int(LOOK_INTERVAL_S * 1000))
+            self._server.serve(self._handle)
+            self._look()
+            if self._reconciler.is_shutting_down and not self._reconciler.has_instances():
+                logger.info("every engine has ended")
+                return
+
+    def _look(self) -> None:
+        fleet = self._reconciler.fleet
+        is_due = time.monotonic() >= self._next_tick_s
+        if not (fleet.hear() or self._is_woken or fleet.has_ended() or is_due):
+            return
+        self._is_woken = False
+        self._next_tick_s = time.monotonic() + TICK_INTERVAL_S
+        try:
+            for _ in range(MAX_TURNS_AT_ONCE):
+                if not self._reconciler.tick():
+                    break
+        except Exception:  # the supervisor loop's border: engines must not go unwatched
+            logger.exception("a turn failed; the next is in %s s", RETRY_S)
+            self._next_tick_s = time.monotonic() + RETRY_S
+
+    def _handle(self, request: Request) -> SupervisorStatus:
+        if isinstance(request, ShutDown):
+            logger.info("shutting down, drain_timeout_s=%g", request.drain_timeout_s)
+            self._reconciler.shut_down(request.drain_timeout_s)
+        self._is_woken |= isinstance(request, (ShutDown, Wake))
+        return SupervisorStatus(
+            pid=os.getpid(),
+            version=__version__,
+            as_of=time.time(),
+            num_followed=self._reconciler.fleet.num_followed,
+            is_shutting_down=self._reconciler.is_shutting_down,
+        )
+
+
+def leave_on_signals(process: SupervisorProcess) -> None:
+    """SIGTERM and SIGINT leave the engines alone: only a shutdown request ends them."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, frame: process.leave())
+
+
+def watch_pipe(fd: int, on_end: Callable[[], None]) -> None:
+    """Call `on_end` when the last writer of the pipe is gone: the parent died, by whatever signal."""
+
+    def wait() -> None:
+        while os.read(fd, 4096):
+            pass
+        on_end()
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Event) -> None:
+    """Body of a thread: a probe may take seconds, and the loop must not wait for it."""
+    while True:
+        found = devices.all(max_age_s=0)
+        try:
+            with means.database.session() as session:
+                save_devices(session, found, ledger_of(list_instances(session)).reserved)
+        except SQLAlchemyError:
+            logger.exception("devices cannot be saved")
+        if is_ending.wait(DEVICES_INTERVAL_S):
+            return
