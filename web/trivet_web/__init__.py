@@ -1,1 +1,1 @@
-"""To come."""
+"""HTTP: the OpenAI-compatible API, the management API, health, metrics and the console."""

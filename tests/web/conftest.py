@@ -1,0 +1,232 @@
+"""A site in a short folder, engines without models in it, the application and the real server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import zmq
+from flask.testing import FlaskClient
+
+from trivet.config import Settings, engine_address
+from trivet.demo_model import find_demo_model
+from trivet.models.model_files import open_model
+from trivet_registry.database import Database, open_database
+from trivet_registry.deployments_store import create_deployment, get_deployment
+from trivet_registry.instance_state import InstanceState as State
+from trivet_registry.instances_store import create_instance, move_instance
+from trivet_registry.models_store import register_model
+from trivet_web.app import create_app
+from trivet_web.served_models import ServedModel, load_served_model
+from trivet_web.web_process import WebProcess
+
+FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
+MODEL = "demo"
+MAX_MODEL_LEN = 512
+
+
+class Eventually(Protocol):
+    """Poll until the condition is true."""
+
+    def __call__(
+        self, condition: Callable[[], object], within_s: float = 20.0, what: str = "condition"
+    ) -> None: ...
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 20.0, what: str = "condition") -> None:
+    """Poll until it is true."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} not met within {within_s} s"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    return wait_until
+
+
+@dataclass
+class Engine:
+    """A fake engine process; `pid` for signals."""
+
+    instance: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+
+@dataclass
+class Site:
+    """A home with a registry in which the model `demo` is deployed."""
+
+    settings: Settings
+    database: Database
+    stack: ExitStack
+    engines: list[Engine] = field(default_factory=list)
+
+    @property
+    def run_dir(self) -> Path:
+        return self.settings.paths.run
+
+    @property
+    def token(self) -> str:
+        return self.settings.paths.token_file.read_text().strip()
+
+    def deploy(self, name: str = MODEL, replicas: int = 1) -> None:
+        path = str(find_demo_model())
+        with self.database.session() as session:
+            version = register_model(session, open_model(path), "smollm2")
+            create_deployment(session, name=name, version=version, backend="null", replicas=replicas)
+
+    def add_instance(self, *states: State, name: str = MODEL, reason: str = "") -> str:
+        """An instance moved through `states`."""
+        with self.database.session() as session:
+            instance = create_instance(session, get_deployment(session, name))
+            for state in states:
+                values = {"plan": {"max_model_len": MAX_MODEL_LEN}} if state is State.READY else {}
+                move_instance(session, instance.id, state, reason, **values)
+            return instance.id
+
+    def start_engine(self, *options: str, name: str = MODEL) -> Engine:
+        """A ready instance with its process, which beats already."""
+        instance = self.add_instance(State.PLACING, State.STARTING, State.READY, name=name)
+        command = [sys.executable, str(FAKE_ENGINE), str(self.run_dir), instance, *options]
+        process = subprocess.Popen(command)
+        engine = Engine(instance, process)
+        self.stack.callback(engine.kill)
+        self.engines.append(engine)
+        self._wait_for_beat(instance)
+        return engine
+
+    def _wait_for_beat(self, instance: str) -> None:
+        with zmq.Context() as context, context.socket(zmq.SUB) as beats:
+            beats.linger = 0
+            beats.reconnect_ivl = 10
+            beats.subscribe(b"")
+            beats.connect(engine_address(self.run_dir, instance, "beat"))
+            assert beats.poll(20_000), "the fake engine did not start"
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    home = tempfile.mkdtemp(prefix="tv")  # socket paths are limited to 107 bytes
+    settings = Settings(home=home, drain_timeout_s=3.0, web_threads=64)
+    settings.paths.create()
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        database = open_database(settings.resolved_database_url)
+        stack.callback(database.close)
+        site = Site(settings, database, stack)
+        site.deploy()
+        yield site
+
+
+@pytest.fixture(scope="session")
+def served_model() -> ServedModel:
+    return load_served_model(str(find_demo_model()))
+
+
+@pytest.fixture
+def client(site: Site, served_model: ServedModel) -> Iterator[FlaskClient]:
+    """Flask's test client of the application, with one ready engine."""
+    site.start_engine()
+    process = WebProcess(site.settings, load_model=lambda path: served_model)
+    site.stack.callback(process.close)
+    app = create_app(site.settings, process)
+    with app.test_client() as test_client:
+        yield test_client
+
+
+@dataclass
+class Server:
+    """The real server."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=20) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def metric(self, name: str) -> float:
+        """The sum of all series of one name."""
+        lines = self.get("/metrics")[1].decode().splitlines()
+        return sum(
+            float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name
+        )
+
+    def terminate(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+@pytest.fixture
+def start_server(site: Site) -> Callable[..., Server]:
+    """Start `python -m trivet_web` in the site and wait until it answers."""
+
+    def start(**environment: str) -> Server:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "trivet_web", "--home", site.settings.home, "--port", str(port)]
+        env = {
+            **os.environ,
+            "TRIVET_DRAIN_TIMEOUT_S": "3",
+            "TRIVET_WEB_THREADS": "64",
+            **environment,
+        }
+        process = subprocess.Popen(command, env=env)
+        server = Server(process, port)
+
+        def end() -> None:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=15)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+        site.stack.callback(end)
+        wait_until(lambda: _answers(port), what="the server answers")
+        return server
+
+    return start
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,165 @@
+"""An engine process without a model: speaks messages.py, makes the words "w0 w1 w2 ...".
+
+Token n of a sequence has the id 100 + n. A sequence ends by length, at `stop` strings that are one word,
+or when it is aborted. Options set the pace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+
+from trivet.config import engine_address
+from trivet.messages import (
+    Abort,
+    Beat,
+    EngineLoad,
+    EngineRequest,
+    Failure,
+    FinishReason,
+    Phase,
+    Piece,
+    StepReport,
+    Submit,
+    TokenLogprob,
+)
+
+DEFAULT_LENGTH = 64
+
+
+@dataclass
+class Running:
+    client: bytes
+    submit: Submit
+    starts_s: float
+    count: int = 0
+
+
+@dataclass
+class FakeEngine:
+    options: argparse.Namespace
+    running: list[Running] = field(default_factory=list)
+    finished: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    generated: int = 0
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(
+            num_running=len(self.running),
+            num_tokens_outstanding=sum((r.submit.params.max_tokens or 0) - r.count for r in self.running),
+            kv_usage=min(1.0, len(self.running) / 100),
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generated,
+            num_finished=dict(self.finished),
+        )
+
+    def beat_for_ever(self) -> None:
+        socket = zmq.Context.instance().socket(zmq.PUB)
+        socket.bind(engine_address(self.options.run_dir, self.options.instance, "beat"))
+        number = 0
+        while True:
+            number += 1
+            phase = Phase(self.options.phase)
+            beat = Beat(self.options.instance, "lease", os.getpid(), number, phase, load=self.load())
+            socket.send(msgspec.msgpack.encode(beat))
+            time.sleep(0.05)
+
+    def serve_for_ever(self) -> None:
+        socket = zmq.Context.instance().socket(zmq.ROUTER)
+        socket.sndhwm = 0
+        socket.bind(engine_address(self.options.run_dir, self.options.instance, "sock"))
+        decoder = msgspec.msgpack.Decoder(EngineRequest)
+        next_step_s = time.monotonic()
+        while True:
+            wait_s = max(0.0, next_step_s - time.monotonic()) if self.running else 1.0
+            if socket.poll(int(wait_s * 1000)):
+                client, data = socket.recv_multipart()
+                self.take(socket, client, decoder.decode(data))
+            if self.running and time.monotonic() >= next_step_s:
+                self.step(socket)
+                next_step_s = time.monotonic() + self.options.step_s
+
+    def take(self, socket: zmq.Socket[bytes], client: bytes, request: Submit | Abort) -> None:
+        if isinstance(request, Abort):
+            kept = [
+                r for r in self.running if (r.client, r.submit.request_id) != (client, request.request_id)
+            ]
+            if len(kept) < len(self.running):
+                self.count("abort")
+            self.running = kept
+        elif self.options.refuse:
+            status = int(self.options.refuse)
+            piece = Piece(
+                request.request_id,
+                "",
+                [],
+                FinishReason.ERROR,
+                failure=Failure("the queue holds 0 requests; retry later", "overloaded", status),
+            )
+            socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
+        else:
+            self.prompt_tokens += len(request.prompt_token_ids)
+            self.running.append(Running(client, request, time.monotonic() + self.options.first_s))
+
+    def step(self, socket: zmq.Socket[bytes]) -> None:
+        by_client: dict[bytes, list[Piece]] = {}
+        now = time.monotonic()
+        for one in [r for r in self.running if now >= r.starts_s]:
+            by_client.setdefault(one.client, []).append(self.piece(one))
+        for client, pieces in by_client.items():
+            socket.send_multipart([client, msgspec.msgpack.encode(StepReport(pieces, self.load()))])
+
+    def piece(self, one: Running) -> Piece:
+        params, token_id = one.submit.params, 100 + one.count
+        word = f"w{one.count} "
+        one.count += 1
+        self.generated += 1
+        length = DEFAULT_LENGTH if params.max_tokens is None else params.max_tokens
+        reason, stop_reason, text = None, None, word
+        if word.strip() in params.stop:
+            reason, stop_reason, text = FinishReason.STOP, word.strip(), ""
+        elif one.count >= length:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            self.running.remove(one)
+            self.count(str(reason))
+        logprobs = None
+        if params.logprobs is not None:
+            top = [(token_id + k, -0.5 - k) for k in range(params.logprobs)]
+            logprobs = [TokenLogprob(token_id, -0.5, 1, top)]
+        return Piece(
+            one.submit.request_id,
+            text,
+            [token_id],
+            reason,
+            stop_reason,
+            prompt_tokens=len(one.submit.prompt_token_ids),
+            completion_tokens=one.count,
+            logprobs=logprobs,
+        )
+
+    def count(self, reason: str) -> None:
+        self.finished[reason] = self.finished.get(reason, 0) + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir")
+    parser.add_argument("instance")
+    parser.add_argument("--step-s", type=float, default=0.001)
+    parser.add_argument("--first-s", type=float, default=0.0)
+    parser.add_argument("--phase", default="ready")
+    parser.add_argument("--refuse", default="")
+    engine = FakeEngine(parser.parse_args())
+    threading.Thread(target=engine.beat_for_ever, daemon=True).start()
+    engine.serve_for_ever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The sequences of one API request: sent to engines, read through one mailbox, retried once, aborted.
+
+A sequence that is lost before its first token is sent once more, to another replica. Later it cannot
+be: the client has part of the answer, and other random numbers would continue another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trivet.errors import GenerationError, TrivetError, Unavailable
+from trivet.messages import Failure, FinishReason, Piece, Submit
+from trivet_web.mailbox import Arrival, Loss, Mailbox
+from trivet_web.relay import Relay
+from trivet_web.routing import Claim, Router
+
+Observer = Callable[[list[Arrival], Callable[[int], str]], None]  # arrivals, and instance by choice
+_RETRIED_STATUSES = (429, 503)  # this replica is full, draining or gone; another may not be
+
+
+class EngineFailure(TrivetError):
+    """A `Failure` that an engine sent, with the code and status it gave."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.code, self.status = failure.code, failure.status
+
+
+@dataclass(slots=True)
+class _Sequence:
+    submit: Submit
+    tokens: int  # prompt and completion, at most
+    claim: Claim
+    attempts: int = 1
+    num_tokens: int = 0
+    has_ended: bool = False
+
+
+class Answer:
+    """One reader; `close` at the end, whatever happened."""
+
+    def __init__(self, relay: Relay, router: Router, deployment: str, observe: Observer) -> None:
+        self.mailbox = Mailbox()
+        self._relay = relay
+        self._router = router
+        self._deployment = deployment
+        self._observe = observe
+        self._sequences: list[_Sequence] = []
+
+    def start(self, submits: Sequence[Submit], max_model_len: int) -> None:
+        """Send them all; choice n is `submits[n]`. Raises: ModelNotFound, Unavailable."""
+        for submit in submits:
+            tokens = _num_tokens(submit, max_model_len)
+            claim = self._router.choose(self._deployment, tokens)
+            self._sequences.append(_Sequence(submit, tokens, claim))
+        for choice in range(len(submits)):
+            self._send(choice)
+
+    @property
+    def num_open(self) -> int:
+        """Sequences whose last piece has not been read."""
+        return sum(not sequence.has_ended for sequence in self._sequences)
+
+    def instance_of(self, choice: int) -> str:
+        """Where that sequence runs."""
+        return self._sequences[choice].claim.instance_id
+
+    def read(self, timeout_s: float) -> list[Arrival]:
+        """Pieces that have come, in order; empty after `timeout_s` without any.
+
+        Raises: EngineLost, ClientGone, or what an engine reported; then the answer is over.
+        """
+        arrivals = []
+        for item in self.mailbox.read(timeout_s):
+            if isinstance(item, Loss):
+                self._on_loss(item)
+            elif (error := _error_of(item.piece)) is not None:
+                self._on_loss(Loss(item.choice, error))
+            else:
+                self._count(item)
+                arrivals.append(item)
+        self._observe(arrivals, self.instance_of)
+        return arrivals
+
+    def close(self) -> None:
+        """Abort what still runs. Idempotent."""
+        for sequence in self._sequences:
+            if not sequence.has_ended:
+                sequence.has_ended = True
+                self._relay.abort(sequence.claim.instance_id, sequence.submit.request_id)
+            sequence.claim.release()
+
+    def _count(self, arrival: Arrival) -> None:
+        sequence, piece = self._sequences[arrival.choice], arrival.piece
+        if sequence.num_tokens == 0:
+            sequence.claim.use(len(sequence.submit.prompt_token_ids))
+        sequence.num_tokens += len(piece.token_ids)
+        sequence.claim.use(len(piece.token_ids))
+        if piece.finish_reason is not None:
+            sequence.has_ended = True
+            sequence.claim.release()
+
+    def _on_loss(self, loss: Loss) -> None:
+        """Retry on another replica, or raise the error."""
+        if loss.choice is None:
+            raise loss.error
+        sequence = self._sequences[loss.choice]
+        is_retried = (
+            loss.error.status in _RETRIED_STATUSES and sequence.attempts == 1 and sequence.num_tokens == 0
+        )
+        lost_instance = sequence.claim.instance_id
+        sequence.claim.release()
+        if not is_retried:
+            sequence.has_ended = True
+            raise loss.error
+        try:
+            self._router.table(fresh=True)
+            sequence.claim = self._router.choose(
+                self._deployment, sequence.tokens, frozenset({lost_instance})
+            )
+        except Unavailable:
+            sequence.has_ended = True
+            raise loss.error from None
+        sequence.attempts = 2
+        self._send(loss.choice)
+
+    def _send(self, choice: int) -> None:
+        sequence = self._sequences[choice]
+        self._relay.submit(sequence.claim.instance_id, sequence.submit, self.mailbox, choice)
+
+
+def _num_tokens(submit: Submit, max_model_len: int) -> int:
+    prompt = len(submit.prompt_token_ids)
+    completion = submit.params.max_tokens
+    return prompt + (max_model_len - prompt if completion is None else completion)
+
+
+def _error_of(piece: Piece) -> TrivetError | None:
+    if piece.failure is not None:
+        return EngineFailure(piece.failure)
+    if piece.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+        return GenerationError("the engine ended this sequence before it was complete; send it again")
+    return None

@@ -1,0 +1,1 @@
+"""The HTTP interfaces: OpenAI's under /v1, ours under /platform/v1, health and metrics."""

@@ -1,0 +1,141 @@
+"""What chat and completions have in common: from token ids to a running answer, and its whole text."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from flask import request
+
+from trivet.errors import Unavailable
+from trivet.messages import Submit, TokenLogprob
+from trivet.sampling_params import SamplingParams
+from trivet_web.answer import Answer
+from trivet_web.api.openai_objects import PromptTokensDetails, Usage
+from trivet_web.api.sampling_fields import SamplingFields
+from trivet_web.mailbox import Arrival, ClientGone
+from trivet_web.request_timer import RequestTimer
+from trivet_web.routing import Deployed
+from trivet_web.served_models import ServedModel
+from trivet_web.web_process import WebProcess, now_s, web_process
+
+READ_S = 60.0  # a whole answer has no pings: only a wake-up to look around
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The deployment that a request names, and its model's text side."""
+
+    deployed: Deployed
+    model: ServedModel
+
+    @property
+    def max_model_len(self) -> int:
+        return self.deployed.max_model_len or self.model.context_length
+
+
+def find_target(name: str) -> Target:
+    """Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError."""
+    process = web_process()
+    deployed = process.router.deployed(name)
+    if not process.router.can_serve(deployed):
+        why = process.router.why_not(deployed)
+        raise Unavailable(f"model {name!r} cannot serve now: {why}; try again later")
+    return Target(deployed, process.models.get(deployed.model_path))
+
+
+class Exchange:
+    """One API request on its way: its answer, its watched socket, its slot. `close` ends all of it."""
+
+    def __init__(self, target: Target, kind: str) -> None:
+        self.target = target
+        self.id = f"{kind}-{secrets.token_hex(12)}"
+        self.created = now_s()
+        self._process: WebProcess = web_process()
+        timer = RequestTimer(self._process.metrics, target.deployed.name, time.monotonic())
+        self._fd = client_fd()
+        self._give_slot_back = self._process.take_slot()
+        self.answer = Answer(self._process.relay, self._process.router, target.deployed.name, timer.observe)
+        self._is_open = True
+        if self._fd is not None:
+            self._process.hang_up.watch(self._fd, self._on_client_gone)
+
+    def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
+        """Raises: ModelNotFound, Unavailable."""
+        submits = [
+            Submit(f"{self.id}-{choice}", ids, params, fields.priority or 0, fields.cache_salt or "")
+            for choice, ids in enumerate(prompts)
+        ]
+        self.answer.start(submits, self.target.max_model_len)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._is_open:
+            self._is_open = False
+            if self._fd is not None:
+                self._process.hang_up.forget(self._fd)
+            self.answer.close()
+            self._give_slot_back()
+
+    def _on_client_gone(self) -> None:
+        self.answer.mailbox.fail(ClientGone("the client closed the connection"))
+
+
+@contextmanager
+def closing_on_error(exchange: Exchange) -> Iterator[Exchange]:
+    """Close it where the block raises; else the response does, when it has been sent."""
+    try:
+        yield exchange
+    except BaseException:
+        exchange.close()
+        raise
+
+
+def client_fd() -> int | None:
+    """The client's socket under gunicorn; None where there is none to watch."""
+    socket = request.environ.get("gunicorn.socket")
+    return None if socket is None else int(socket.fileno())
+
+
+@dataclass(slots=True)
+class Completed:
+    """A sequence's whole text, or as much as has come."""
+
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str = ""
+    stop_reason: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def add(self, arrival: Arrival) -> None:
+        piece = arrival.piece
+        self.text += piece.text
+        self.logprobs.extend(piece.logprobs or ())
+        self.completion_tokens = piece.completion_tokens
+        self.prompt_tokens = piece.prompt_tokens
+        self.cached_tokens = piece.cached_tokens
+        if piece.finish_reason is not None:
+            self.finish_reason = str(piece.finish_reason)
+            self.stop_reason = piece.stop_reason
+
+
+def read_whole(answer: Answer, count: int) -> list[Completed]:
+    """Wait for all of it. Raises: what ended it early."""
+    done = [Completed() for _ in range(count)]
+    while answer.num_open:
+        for arrival in answer.read(READ_S):
+            done[arrival.choice].add(arrival)
+    return done
+
+
+def usage_of(done: Sequence[Completed]) -> Usage:
+    """Sums over the sequences of a request."""
+    prompt = sum(one.prompt_tokens for one in done)
+    completion = sum(one.completion_tokens for one in done)
+    cached = sum(one.cached_tokens for one in done)
+    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))

@@ -1,0 +1,14 @@
+"""/platform/v1: what console, command line and client library use, and nothing else.
+
+The web server writes the desired state to the registry and wakes the supervisor, which makes it so.
+"""
+
+from trivet_web.api.management import deployments, logs, models, observations, plan
+
+BLUEPRINTS = (
+    models.blueprint,
+    deployments.blueprint,
+    observations.blueprint,
+    logs.blueprint,
+    plan.blueprint,
+)

@@ -1,0 +1,135 @@
+"""/platform/v1/deployments: the desired state."""
+
+from __future__ import annotations
+
+import msgspec
+from flask import Blueprint, Response, request
+from sqlalchemy.orm import Session
+
+from trivet.errors import RequestError
+from trivet_registry.deployments_store import (
+    create_deployment,
+    get_deployment,
+    list_deployments,
+    set_replicas,
+    stop_deployment,
+)
+from trivet_registry.instance_state import LIVE_STATES
+from trivet_registry.instances_store import list_instances
+from trivet_registry.tables import Deployment
+from trivet_web.api.management.models import resolve_version
+from trivet_web.api.management.objects import (
+    DeploymentObject,
+    Listing,
+    deployment_object,
+    instance_object,
+)
+from trivet_web.api.request_body import read_body
+from trivet_web.json_response import json_response
+from trivet_web.web_process import WebProcess, web_process
+
+blueprint = Blueprint("management_deployments", __name__, url_prefix="/platform/v1/deployments")
+
+
+class LaunchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to run; `settings` are engine settings by name, as text."""
+
+    model: str
+    name: str | None = None
+    backend: str = "auto"
+    device: str | None = None
+    replicas: int = 1
+    settings: dict[str, str] = {}
+
+
+class ScaleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to change."""
+
+    replicas: int | None = None
+
+
+@blueprint.get("")
+def list_all() -> Response:
+    """Running and stopped ones."""
+    process = web_process()
+    with process.database.reading() as session:
+        return json_response(Listing([_object(process, session, row) for row in list_deployments(session)]))
+
+
+@blueprint.post("")
+def launch() -> Response:
+    """Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError."""
+    body = read_body(LaunchRequest)
+    process = web_process()
+    _check_backend(process, body.backend)
+    with process.database.session() as session:
+        version = resolve_version(process, session, body.model)
+        row = create_deployment(
+            session,
+            name=body.name or version.name,
+            version=version,
+            backend=body.backend,
+            device=body.device,
+            replicas=body.replicas,
+            settings=body.settings,
+        )
+        made = _object(process, session, row)
+    process.supervisor.wake()
+    return json_response(made, 201)
+
+
+@blueprint.get("/<name>")
+def get(name: str) -> Response:
+    """Raises: NotFound listing what exists."""
+    process = web_process()
+    with process.database.reading() as session:
+        return json_response(_object(process, session, get_deployment(session, name)))
+
+
+@blueprint.patch("/<name>")
+def change(name: str) -> Response:
+    """Raises: NotFound, Conflict, RequestError."""
+    body = read_body(ScaleRequest)
+    process = web_process()
+    with process.database.session() as session:
+        row = get_deployment(session, name)
+        if body.replicas is not None:
+            row = set_replicas(session, name, body.replicas)
+        changed = _object(process, session, row)
+    process.supervisor.wake()
+    return json_response(changed)
+
+
+@blueprint.delete("/<name>")
+def stop(name: str) -> Response:
+    """Raises: NotFound, RequestError."""
+    process = web_process()
+    with process.database.session() as session:
+        row = stop_deployment(session, name, _drain_timeout_s())
+        stopped = _object(process, session, row)
+    process.supervisor.wake()
+    return json_response(stopped)
+
+
+def _object(process: WebProcess, session: Session, row: Deployment) -> DeploymentObject:
+    instances = list_instances(session, deployment=row.name, states=LIVE_STATES)
+    return deployment_object(row, [instance_object(i, process.relay.view(i.id)) for i in instances])
+
+
+def _check_backend(process: WebProcess, name: str) -> None:
+    """Raises: Unsupported naming the backends that exist."""
+    if name != "auto":
+        process.plugins.backend(name)
+
+
+def _drain_timeout_s() -> float | None:
+    """Raises: RequestError."""
+    text = request.args.get("drain_timeout_s")
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise RequestError(
+            f"drain_timeout_s is {text!r}; it is seconds, 0 or more", param="drain_timeout_s"
+        ) from None

@@ -1,0 +1,107 @@
+"""GET /platform/v1/logs/INSTANCE: an engine's log as text, its end or as it is written."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from flask import Blueprint, Response, request
+
+from trivet.errors import NotFound
+from trivet_registry.instances_store import get_instance
+from trivet_registry.tables import Instance
+from trivet_web.api.inference import client_fd
+from trivet_web.api.management.observations import whole_number
+from trivet_web.web_process import WebProcess, web_process
+
+blueprint = Blueprint("logs", __name__, url_prefix="/platform/v1")
+MAX_TAIL = 100_000
+TAIL_BLOCK = 64 << 10
+POLL_S = 0.3
+
+
+@blueprint.get("/logs/<instance_id>")
+def logs(instance_id: str) -> Response:
+    """Raises: NotFound for an instance, or an attempt of it, that left no log."""
+    process = web_process()
+    with process.database.reading() as session:
+        row = get_instance(session, instance_id)
+        attempt = whole_number("attempt", row.attempt, 0, 10**9)
+        file = _file(row, attempt)
+    tail = whole_number("tail", 200, 0, MAX_TAIL)
+    if request.args.get("follow") != "1":
+        text = b"".join(last_lines(file, tail)) if file.exists() else b""
+        return Response(text, mimetype="text/plain")
+    follower = Follower(process, file, tail, client_fd())
+    response = Response(follower, mimetype="text/plain")
+    response.headers["X-Accel-Buffering"] = "no"
+    return response
+
+
+def _file(row: Instance, attempt: int) -> Path:
+    if row.log_file is None:
+        raise NotFound(
+            f"instance {row.id} has no log: it is {row.state} and was never started", param="instance"
+        )
+    if attempt == row.attempt:
+        return Path(row.log_file)
+    file = Path(row.log_file).with_name(f"{row.id}-{attempt}.log")
+    if not file.exists():
+        raise NotFound(
+            f"instance {row.id} has no log of attempt {attempt}; it has started {row.attempt} times and "
+            "the first and the newest logs are kept",
+            param="attempt",
+        )
+    return file
+
+
+def last_lines(file: Path, count: int) -> list[bytes]:
+    """The last `count` lines, read backwards by blocks: logs may be large."""
+    if count == 0:
+        return []
+    with file.open("rb") as log:
+        end = log.seek(0, os.SEEK_END)
+        data = b""
+        while end > 0 and data.count(b"\n") <= count:
+            start = max(0, end - TAIL_BLOCK)
+            log.seek(start)
+            data = log.read(end - start) + data
+            end = start
+    return data.splitlines(keepends=True)[-count:]
+
+
+class Follower:
+    """Yields the end of the file, then what is appended, until the client goes or the server drains."""
+
+    def __init__(self, process: WebProcess, file: Path, tail: int, fd: int | None) -> None:
+        self._process = process
+        self._file = file
+        self._tail = tail
+        self._fd = fd
+        self._is_over = threading.Event()
+        self._give_slot_back = process.take_slot()
+        if fd is not None:
+            process.hang_up.watch(fd, self._is_over.set)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while not self._file.exists():
+            if self._has_ended():
+                return
+        lines = last_lines(self._file, self._tail)
+        with self._file.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            yield b"".join(lines)
+            while not self._has_ended():
+                if new := log.read(TAIL_BLOCK):
+                    yield new
+
+    def close(self) -> None:
+        if self._fd is not None:
+            self._process.hang_up.forget(self._fd)
+        self._give_slot_back()
+
+    def _has_ended(self) -> bool:
+        """After at most `POLL_S`."""
+        return self._is_over.wait(POLL_S) or self._process.is_draining

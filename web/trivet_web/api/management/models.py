@@ -1,0 +1,75 @@
+"""/platform/v1/models: register files, list, forget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from flask import Blueprint, Response
+from sqlalchemy.orm import Session
+
+from trivet.errors import ModelNotFound, RequestError
+from trivet.models.model_files import open_model
+from trivet_registry.models_store import find_version, list_models, register_model, remove_model
+from trivet_registry.tables import Version
+from trivet_web.api.management.objects import Listing, model_object, version_object
+from trivet_web.api.request_body import read_body
+from trivet_web.json_response import json_response
+from trivet_web.web_process import WebProcess, web_process
+
+blueprint = Blueprint("management_models", __name__, url_prefix="/platform/v1/models")
+
+
+class RegisterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A folder or GGUF file on the server's host."""
+
+    path: str
+    name: str | None = None
+
+
+@blueprint.get("")
+def list_all() -> Response:
+    """Registered models with their versions."""
+    with web_process().database.reading() as session:
+        return json_response(Listing([model_object(row) for row in list_models(session)]))
+
+
+@blueprint.post("")
+def register() -> Response:
+    """Raises: RequestError, ModelFilesError."""
+    body = read_body(RegisterRequest)
+    process = web_process()
+    files = open_model(absolute_path(body.path, "path"), process.plugins)
+    with process.database.session() as session:
+        return json_response(version_object(register_model(session, files, body.name)), 201)
+
+
+@blueprint.delete("/<name>")
+def remove(name: str) -> Response:
+    """Raises: ModelNotFound; Conflict while it is deployed."""
+    with web_process().database.session() as session:
+        remove_model(session, name)
+    return Response(status=204)
+
+
+def absolute_path(text: str, param: str) -> Path:
+    """Raises: RequestError: the server has another working directory than who asks."""
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        raise RequestError(f"{param} {text!r} is not absolute; give the whole path", param=param)
+    return path
+
+
+def resolve_version(process: WebProcess, session: Session, reference: str) -> Version:
+    """The version that MODEL (name, name:version, folder, GGUF path) means; a path is registered.
+
+    Raises: ModelNotFound listing what is registered; ModelFilesError; RequestError.
+    """
+    if "/" not in reference and not reference.startswith("~"):
+        try:
+            return find_version(session, reference)
+        except ModelNotFound as error:
+            hint = f"{error}; or give the whole path of a folder or GGUF file"
+            raise ModelNotFound(hint, param="model") from None
+    files = open_model(absolute_path(reference, "model"), process.plugins)
+    return register_model(session, files)

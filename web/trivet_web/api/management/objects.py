@@ -1,0 +1,236 @@
+"""What /platform/v1 answers with, as structs, and how they are read from the registry's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from trivet.messages import EngineLoad
+from trivet_registry import tables
+from trivet_web.engine_link import EngineView
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Every list."""
+
+    data: list[Any]
+
+
+class SupervisorObject(msgspec.Struct, frozen=True):
+    """`as_of` is when it was last heard."""
+
+    up: bool
+    pid: int | None
+    as_of: datetime | None
+
+
+class StatusObject(msgspec.Struct, frozen=True):
+    """The site."""
+
+    version: str
+    supervisor: SupervisorObject
+    auth: str
+
+
+class VersionObject(msgspec.Struct, frozen=True):
+    """One immutable set of model files."""
+
+    name: str
+    version: int
+    path: str
+    format: str
+    quantization: str | None
+    architecture: str
+    size_bytes: int
+    context_length: int
+    source: str
+    created_at: datetime
+
+
+class ModelObject(msgspec.Struct, frozen=True):
+    """A registered name."""
+
+    name: str
+    versions: list[VersionObject]
+
+
+class LoadObject(msgspec.Struct, frozen=True):
+    """How busy an instance is; token counts are totals since its process started."""
+
+    num_running: int
+    num_waiting: int
+    num_tokens_outstanding: int
+    kv_usage: float
+    prompt_tokens: int
+    generation_tokens: int
+
+
+class InstanceObject(msgspec.Struct, frozen=True):
+    """One engine process, as observed `as_of`."""
+
+    id: str
+    deployment: str
+    model: str
+    backend: str | None
+    device_uids: list[str]
+    state: str
+    reason: str
+    pid: int | None
+    attempt: int
+    progress: float | None  # share of the weights loaded
+    plan: dict[str, Any] | None
+    load: LoadObject | None
+    created_at: datetime
+    ready_at: datetime | None
+    as_of: datetime
+
+
+class DeploymentObject(msgspec.Struct, frozen=True):
+    """What shall run, and the instances that do."""
+
+    name: str
+    model: str
+    version: int
+    backend: str
+    device: str | None
+    replicas: int
+    settings: dict[str, str]
+    desired: str
+    created_at: datetime
+    instances: list[InstanceObject]
+
+
+class EventObject(msgspec.Struct, frozen=True, rename={"from_state": "from", "to_state": "to"}):
+    """Something that happened."""
+
+    id: int
+    at: datetime
+    kind: str
+    deployment: str | None
+    instance: str | None
+    from_state: str | None
+    to_state: str | None
+    reason: str
+
+
+class DeviceObject(msgspec.Struct, frozen=True):
+    """A device as the supervisor's probe last saw it."""
+
+    kind: str
+    uid: str
+    index: int
+    name: str
+    arch: str
+    total_bytes: int
+    free_bytes: int
+    reserved_bytes: int
+    dtypes: list[str]
+    versions: dict[str, str]
+    unusable_because: str | None
+    as_of: datetime
+
+
+def version_object(row: tables.Version) -> VersionObject:
+    """From its row."""
+    return VersionObject(
+        row.name,
+        row.version,
+        row.path,
+        row.format,
+        row.quantization,
+        row.architecture,
+        row.size_bytes,
+        row.context_length,
+        row.source,
+        row.created_at,
+    )
+
+
+def model_object(row: tables.Model) -> ModelObject:
+    """From its row."""
+    return ModelObject(row.name, [version_object(version) for version in row.versions])
+
+
+def deployment_object(row: tables.Deployment, instances: Iterable[InstanceObject]) -> DeploymentObject:
+    """From its row."""
+    return DeploymentObject(
+        row.name,
+        row.version.name,
+        row.version.version,
+        row.backend,
+        row.device,
+        row.replicas,
+        row.settings,
+        row.desired,
+        row.created_at,
+        list(instances),
+    )
+
+
+def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceObject:
+    """The registry's word; load from the engine's own last beat where there is one.
+
+    An engine that this process has just lost is `ready` in the registry for a moment: the reason says so.
+    """
+    lives = view is not None and view.beat is not None and view.lost_because is None
+    is_gone = view is not None and row.state == "ready" and view.lost_because is not None
+    return InstanceObject(
+        id=row.id,
+        deployment=row.deployment.name,
+        model=row.version.name,
+        backend=row.backend,
+        device_uids=row.device_uids,
+        state=row.state,
+        reason=view.why_not if view is not None and is_gone else row.reason,
+        pid=row.pid,
+        attempt=row.attempt,
+        progress=row.progress,
+        plan=row.plan,
+        load=_load(view.load) if view is not None and lives else _stored_load(row),
+        created_at=row.created_at,
+        ready_at=row.ready_at,
+        as_of=row.as_of,
+    )
+
+
+def event_object(row: tables.Event) -> EventObject:
+    """From its row."""
+    return EventObject(
+        row.id, row.at, row.kind, row.deployment, row.instance, row.from_state, row.to_state, row.reason
+    )
+
+
+def device_object(row: tables.Device) -> DeviceObject:
+    """From its row."""
+    return DeviceObject(
+        row.kind,
+        row.uid,
+        row.device_index,
+        row.name,
+        row.arch,
+        row.total_bytes,
+        row.free_bytes,
+        row.reserved_bytes,
+        row.dtypes,
+        row.versions,
+        row.unusable_because,
+        row.as_of,
+    )
+
+
+def _load(load: EngineLoad) -> LoadObject:
+    return LoadObject(
+        load.num_running,
+        load.num_waiting,
+        load.num_tokens_outstanding,
+        load.kv_usage,
+        load.prompt_tokens,
+        load.generation_tokens,
+    )
+
+
+def _stored_load(row: tables.Instance) -> LoadObject | None:
+    return _load(msgspec.convert(row.load, EngineLoad)) if row.load else None

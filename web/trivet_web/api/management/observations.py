@@ -1,0 +1,71 @@
+"""/platform/v1/{status,instances,events,devices}: what is, as the supervisor last saw it."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+import trivet
+from trivet.errors import RequestError
+from trivet_registry.devices_store import list_devices
+from trivet_registry.events_store import list_events
+from trivet_registry.instance_state import LIVE_STATES
+from trivet_registry.instances_store import list_instances
+from trivet_web.api.management.objects import (
+    Listing,
+    StatusObject,
+    SupervisorObject,
+    device_object,
+    event_object,
+    instance_object,
+)
+from trivet_web.json_response import json_response
+from trivet_web.web_process import web_process
+
+blueprint = Blueprint("observations", __name__, url_prefix="/platform/v1")
+MAX_EVENTS = 1000
+
+
+@blueprint.get("/status")
+def status() -> Response:
+    """Whether the supervisor lives, and who may do what."""
+    process = web_process()
+    up, pid, as_of = process.supervisor.state()
+    return json_response(
+        StatusObject(trivet.__version__, SupervisorObject(up, pid, as_of), process.settings.auth)
+    )
+
+
+@blueprint.get("/instances")
+def instances() -> Response:
+    """Those that live or failed; with all=1 those that ended, too."""
+    process = web_process()
+    states = None if request.args.get("all") == "1" else LIVE_STATES
+    with process.database.reading() as session:
+        rows = list_instances(session, request.args.get("deployment"), states)
+        return json_response(Listing([instance_object(row, process.relay.view(row.id)) for row in rows]))
+
+
+@blueprint.get("/events")
+def events() -> Response:
+    """The newest `limit`, oldest first."""
+    limit = whole_number("limit", 100, 1, MAX_EVENTS)
+    with web_process().database.reading() as session:
+        rows = list_events(session, deployment=request.args.get("deployment"), limit=limit)
+        return json_response(Listing([event_object(row) for row in rows]))
+
+
+@blueprint.get("/devices")
+def devices() -> Response:
+    """Usable or not, with the reason."""
+    with web_process().database.reading() as session:
+        return json_response(Listing([device_object(row) for row in list_devices(session)]))
+
+
+def whole_number(name: str, default: int, least: int, most: int) -> int:
+    """A number of the query. Raises: RequestError naming it and its range."""
+    text = request.args.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise RequestError(f"{name} is {text!r}; it must be a number from {least} to {most}", param=name)
+    return int(text)

@@ -1,0 +1,164 @@
+"""What OpenAI clients get back, as structs; field names are OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """How many tokens of the prompt were found in the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+# ---- chat ----------------------------------------------------------------------------------------
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A likely token at one place. `bytes` are exact where `token` holds U+FFFD for half a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """The drawn token and the likeliest ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """One entry for each token of the message."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """The model's turn."""
+
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One completion of the conversation."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str
+    stop_reason: str | int | None
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+    system_fingerprint: None = None
+
+
+class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """A chunk's part of one choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """One event of a streamed answer. `usage` is there if asked for: null, but in the last chunk."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    system_fingerprint: None = None
+
+
+# ---- completions ---------------------------------------------------------------------------------
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Parallel lists, one entry for each token; offsets are characters from the start of the text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One completion, whole or a chunk of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """A whole answer, or one event of a streamed one."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+    object: Literal["text_completion"] = "text_completion"
+    system_fingerprint: None = None
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+class ModelObject(msgspec.Struct, frozen=True):
+    """A deployment that clients may name as `model`."""
+
+    id: str
+    created: int
+    max_model_len: int | None
+    ready: bool
+    object: Literal["model"] = "model"
+    owned_by: str = "trivet"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """Of `GET /v1/models`."""
+
+    data: list[ModelObject]
+    object: Literal["list"] = "list"

@@ -1,0 +1,117 @@
+"""Reads a JSON body into a typed struct, and says which field is wrong in which way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from flask import request
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from trivet.errors import RequestError, RequestTooLarge, UnsupportedParameter
+
+T = TypeVar("T")
+MAX_BODY_BYTES = 8 << 20  # a million token ids in digits, and more text than any context holds
+
+_PLACE = re.compile(r"(?P<what>.*?) - at `\$\.?(?P<path>.*)`", re.DOTALL)
+
+
+def read_body(kind: type[T]) -> T:
+    """The request's body as `kind`; fields it does not have are ignored.
+
+    Raises: RequestError naming the field; RequestTooLarge; both with the value or limit.
+    """
+    data = _read()
+    try:
+        value = msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise _wrong_json(data, str(error)) from error
+    except RecursionError:
+        raise RequestError("the body is nested too deeply; give flat JSON") from None
+    if b"\\u0000" in data:
+        _refuse_unusable_text(msgspec.json.decode(data))
+    return value
+
+
+def refuse_unsupported(neutral: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse fields that peers carry out and we do not, unless they have a value that changes nothing.
+
+    Args:
+        neutral: field name → the values that are accepted; null always is.
+
+    Raises: UnsupportedParameter naming field and value.
+    """
+    given = msgspec.json.decode(_read(), type=dict[str, msgspec.Raw])
+    for name in given.keys() & neutral.keys():
+        value = msgspec.json.decode(given[name])
+        if value is not None and not any(_is_same(value, one) for one in neutral[name]):
+            text = bytes(given[name]).decode("utf-8", "replace")
+            shown = text if len(text) <= 80 else text[:77] + "..."
+            raise UnsupportedParameter(
+                f"{name} is {shown}; this version does not carry it out: leave it out", param=name
+            )
+
+
+def _is_same(value: object, neutral: object) -> bool:
+    """1 and 1.0 are the same, 1 and true are not."""
+    return value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
+
+
+def _read() -> bytes:
+    try:
+        return request.get_data(cache=True)
+    except RequestEntityTooLarge:
+        size = request.content_length
+        given = f"{size} bytes" if size is not None else "more"
+        raise RequestTooLarge(f"the body has {given}; at most {MAX_BODY_BYTES} bytes are read") from None
+
+
+def _wrong_field(text: str) -> RequestError:
+    """Msgspec says "Expected `int`, got `str` - at `$.max_tokens`", or the missing field's name."""
+    place = _PLACE.fullmatch(text)
+    what, path = (place["what"], place["path"]) if place else (text, "")
+    missing = re.fullmatch(r"Object missing required field `(.+)`", what)
+    if missing:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return RequestError(f"{path} is missing; it is required", param=path)
+    what = what.replace("`", "")
+    if not path:
+        return RequestError(f"the body is wrong: {what[0].lower()}{what[1:]}")
+    return RequestError(f"{path} is wrong: {what[0].lower()}{what[1:]}", param=path)
+
+
+def _wrong_json(data: bytes, text: str) -> RequestError:
+    """Name the field whose text is no Unicode; the strict decoder only says that there is one."""
+    with contextlib.suppress(ValueError, RecursionError):
+        _refuse_unusable_text(json.loads(data))
+    if not data.strip():
+        return RequestError("the body is empty; send a JSON object")
+    return RequestError(f"the body is no valid JSON: {text}")
+
+
+def _refuse_unusable_text(value: object) -> None:
+    """Raises: RequestError naming the field that holds a NUL or half a surrogate pair."""
+    for path, text in _texts(value, ""):
+        if "\0" in text:
+            raise RequestError(f"{path} contains a NUL character; remove it", param=path)
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise RequestError(f"{path} contains half a surrogate pair; send whole characters", param=path)
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            name = f"{path}.{key}" if path else key
+            yield name, key
+            yield from _texts(item, name)

@@ -1,0 +1,120 @@
+"""The fields that chat and completion requests share, and the `SamplingParams` they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from trivet.errors import ContextLengthExceeded, RequestError
+from trivet.sampling_params import SamplingParams
+
+# Bounded, so that no number of a request is too big for the wire.
+Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+# What peers carry out and we do not, with the values that change nothing.
+UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "bad_words": ([],),
+    "allowed_token_ids": ([],),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "prompt_logprobs": (),
+    "truncate_prompt_tokens": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+}
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a streamed request."""
+
+    include_usage: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """OpenAI's names, and vLLM's where OpenAI has none."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Integer | None = None
+    min_p: float | None = None
+    seed: int | None = None  # SamplingParams bounds it
+    max_tokens: Integer | None = None
+    min_tokens: Integer | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Integer] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+
+    def check(self) -> None:
+        """Raises: RequestError for a combination that no type forbids."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(
+                "stream_options is given without stream; set stream true", param="stream_options"
+            )
+        if isinstance(self.stop, list) and len(self.stop) > 64:
+            raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
+
+    @property
+    def wants_usage(self) -> bool:
+        """As a last chunk of its own."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def sampling_params(
+        self, defaults: Mapping[str, float], max_tokens: int | None, logprobs: int | None
+    ) -> SamplingParams:
+        """`defaults` are the model's own; what the request says goes first.
+
+        Raises: RequestError naming the field and the values that would do.
+        """
+        given: dict[str, Any] = {
+            name: value
+            for name in ("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos")
+            if (value := getattr(self, name)) is not None
+        }
+        for name in ("include_stop_str_in_output", "skip_special_tokens"):
+            if (value := getattr(self, name)) is not None:
+                given[name] = value
+        defaults = {k: int(v) if k == "top_k" else v for k, v in defaults.items()}
+        params = SamplingParams(
+            **{**defaults, **given},
+            max_tokens=max_tokens,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            logprobs=logprobs,
+        )
+        params.check()
+        return params
+
+
+def check_context(num_prompt_tokens: int, max_tokens: int | None, max_model_len: int, param: str) -> None:
+    """Raises: ContextLengthExceeded with the numbers."""
+    if num_prompt_tokens >= max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {num_prompt_tokens} tokens and the context holds {max_model_len}, "
+            "at least one of them for the completion; shorten the prompt",
+            param=param,
+        )
+    if max_tokens is not None and num_prompt_tokens + max_tokens > max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {num_prompt_tokens} tokens, max_tokens is {max_tokens} and the context holds "
+            f"{max_model_len}; lower max_tokens to {max_model_len - num_prompt_tokens} or shorten the prompt",
+            param="max_tokens",
+        )

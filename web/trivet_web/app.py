@@ -1,0 +1,58 @@
+"""The application factory."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from flask import Flask, Response, g, request
+
+from trivet import metrics
+from trivet.config import Settings
+from trivet_web import error_objects, guard
+from trivet_web.api import chat, completions, health, metrics_page, models
+from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
+from trivet_web.console import blueprint as console
+from trivet_web.web_process import EXTENSION, WebProcess, web_process
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
+    """The application of one web process; call it after the fork.
+
+    Raises: ConfigError where the registry cannot be opened.
+    """
+    app = Flask("trivet_web", static_folder=None)
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
+    process = process or WebProcess(settings)
+    app.extensions[EXTENSION] = process
+
+    app.before_request(_name_request)
+    app.after_request(_count_request)
+    guard.register(app, settings, lambda: process.token)
+    error_objects.register(app)
+    for blueprint in (
+        chat.blueprint,
+        completions.blueprint,
+        models.blueprint,
+        health.blueprint,
+        metrics_page.blueprint,
+        *MANAGEMENT,
+        console,
+    ):
+        app.register_blueprint(blueprint)
+    return app
+
+
+def _name_request() -> None:
+    """A client may name its request, so that its log and ours can be put side by side."""
+    given = request.headers.get("X-Request-ID", "")
+    g.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+
+
+def _count_request(response: Response) -> Response:
+    response.headers["X-Request-ID"] = error_objects.request_id()
+    route = request.url_rule.rule if request.url_rule else "unknown"
+    web_process().metrics.count(metrics.HTTP_REQUESTS, request.method, route, str(response.status_code))
+    return response

@@ -1,0 +1,91 @@
+"""OpenAI's error object, the only form in which a failure leaves this server.
+
+One of the three borders where every exception is caught: what Trivet raised on purpose carries its
+status and code (trivet/errors.py); anything else is a 500 that names the request id in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from flask import Flask, Response, g, request
+from werkzeug.exceptions import HTTPException
+
+from trivet.errors import Overloaded, TrivetError
+
+logger = logging.getLogger(__name__)
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class ErrorObject(msgspec.Struct, frozen=True):
+    """What clients find under `error`."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of an answer that failed, or an event in a stream that failed."""
+
+    error: ErrorObject
+
+
+def error_body(error: TrivetError) -> ErrorBody:
+    """The one place where an exception becomes an object on the wire."""
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return ErrorBody(ErrorObject(error.message, kind, getattr(error, "param", None), error.code))
+
+
+def register(app: Flask) -> None:
+    """Make every failure of `app` an error object."""
+    app.register_error_handler(TrivetError, _on_trivet_error)
+    app.register_error_handler(HTTPException, _on_http_exception)
+    app.register_error_handler(Exception, _on_exception)
+
+
+def _on_trivet_error(error: TrivetError) -> Response:
+    if error.status >= 500:
+        logger.warning("request_id=%s status=%d error=%s", request_id(), error.status, error)
+    response = _response(error_body(error), error.status)
+    if isinstance(error, Overloaded):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _on_http_exception(error: HTTPException) -> Response:
+    """Werkzeug's own: no such route, wrong method, body too large."""
+    status = error.code or 500
+    code = (error.name or "error").lower().replace(" ", "_")
+    message = error.description or error.name
+    if status == 404:
+        message = f"{request.method} {request.path} does not exist; see /v1/models and /platform/v1/status"
+    elif status == 405:
+        allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
+        message = f"{request.path} does not take {request.method}; it takes {allowed}"
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    response = _response(ErrorBody(ErrorObject(message, kind, None, code)), status)
+    for name, value in error.get_headers():
+        if name.lower() not in ("content-type", "content-length"):
+            response.headers[name] = value
+    return response
+
+
+def _on_exception(error: Exception) -> Response:
+    where = f"{request.method} {request.path}"
+    logger.error("request_id=%s status=500 %s", request_id(), where, exc_info=error)
+    message = f"internal error; the server's log has it under request {request_id()}"
+    return _response(ErrorBody(ErrorObject(message, "server_error", None, "server_error")), 500)
+
+
+def request_id() -> str:
+    """Of the request at hand."""
+    return str(g.get("request_id", "-"))
+
+
+def _response(body: ErrorBody, status: int) -> Response:
+    return Response(msgspec.json.encode(body), status, mimetype="application/json")

@@ -1,0 +1,143 @@
+"""Who may ask what, and what every answer carries: token, Host, Origin, size, security headers.
+
+Until users exist there is one secret: the token in the run directory, which whoever may read that
+directory may use. While bound to loopback, inference is open and management needs the token; on any
+other bind, everything but liveness and the console's files needs it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, request
+
+from trivet.config import Settings
+from trivet.errors import AuthenticationError, ConfigError, PermissionDenied, RequestError
+from trivet_web.api.request_body import MAX_BODY_BYTES
+
+MANAGEMENT = "/platform/"
+INFERENCE = "/v1/"
+_PROTECTED_BEYOND_LOOPBACK = (MANAGEMENT, INFERENCE, "/metrics")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_CSP = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "img-src 'self' data:; object-src 'none'"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address reaches this host only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(settings: Settings) -> None:
+    """Raises: ConfigError where the address would offer this server to others without protection."""
+    if settings.auth not in ("auto", "required", "off"):
+        raise ConfigError(f"auth is {settings.auth!r}; it must be auto, required or off")
+    if is_loopback(settings.host):
+        return
+    if settings.auth == "off":
+        raise ConfigError(f"host {settings.host} is not loopback and auth is off; set auth to auto")
+    if not settings.insecure:
+        raise ConfigError(
+            f"host {settings.host} is not loopback and there is no TLS: tokens would be readable on the "
+            "network; bind 127.0.0.1 behind a proxy with TLS, or set insecure (--insecure) to accept that"
+        )
+
+
+def read_or_make_token(file: Path) -> str:
+    """The management token; made with mode 0600 where there is none yet."""
+    try:
+        with open(file, "x", opener=_open_private) as new:
+            new.write(secrets.token_urlsafe(32) + "\n")
+    except FileExistsError:
+        pass
+    return file.read_text().strip()
+
+
+def register(app: Flask, settings: Settings, read_token: Callable[[], str]) -> None:
+    """Check every request before its view, and dress every answer."""
+    local = is_loopback(settings.host)
+
+    def check() -> None:
+        if local:
+            _check_host(request.host)
+        _check_origin()
+        if _needs_token(settings.auth, local, request.path):
+            _check_token(request.headers.get("Authorization", ""), read_token())
+
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.before_request(check)
+    app.after_request(_add_headers)
+
+
+def _needs_token(auth: str, local: bool, path: str) -> bool:
+    if auth == "off":
+        return False
+    if auth == "required" or not local:
+        return path.startswith(_PROTECTED_BEYOND_LOOPBACK)
+    return path.startswith(MANAGEMENT)
+
+
+def _check_token(header: str, token: str) -> None:
+    scheme, _, given = header.partition(" ")
+    if scheme.lower() != "bearer" or not given.strip():
+        raise AuthenticationError(
+            "this needs the site's token; send Authorization: Bearer with the content of run/token in the "
+            "server's home (trivet serve prints a link that carries it)"
+        )
+    if not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise AuthenticationError("the token is wrong; send the content of run/token in the server's home")
+
+
+def _check_host(host: str) -> None:
+    """On loopback another Host means that a stranger's page has pointed its own name here (rebinding)."""
+    name = urlsplit(f"//{host}").hostname or ""
+    if not is_loopback(name):
+        raise RequestError(
+            f"the Host header is {host!r} and this server is bound to loopback; ask for localhost",
+            param="Host",
+        )
+
+
+def _check_origin() -> None:
+    """Pages of other origins may neither read nor change anything; they may link to the console."""
+    origin = request.headers.get("Origin")
+    site = request.headers.get("Sec-Fetch-Site")
+    if origin is not None and origin != "null" and urlsplit(origin).netloc == request.host:
+        return
+    is_navigation = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method in _SAFE_METHODS
+    if origin is not None or (site in ("cross-site", "same-site") and not is_navigation):
+        raise PermissionDenied(
+            f"a page of {origin or 'another site'} may not use this server; open its own console at "
+            f"{request.host_url}",
+            param="Origin",
+        )
+
+
+def _add_headers(response: Response) -> Response:
+    headers = response.headers
+    headers["Content-Security-Policy"] = _CSP
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["X-Frame-Options"] = "DENY"
+    headers["Referrer-Policy"] = "no-referrer"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    if response.mimetype == "application/json":
+        headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,226 @@
+"""The one thread of a web process that owns every ZeroMQ socket.
+
+Request threads never touch a socket (they are not thread-safe): they append a command to a deque and
+write an eventfd, and read their own mailbox. A request ends within milliseconds of its engine's death,
+because the socket monitor reports the closed ipc connection; a frozen engine is found by its silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from trivet.config import engine_address
+from trivet.errors import EngineLost, TrivetError
+from trivet.messages import Beat, Submit
+from trivet_web.engine_link import MAX_MESSAGES, Connection, EngineLink, EngineView, Recipient
+from trivet_web.mailbox import Mailbox
+
+logger = logging.getLogger(__name__)
+TICK_S = 0.25  # how often silence and deadlines are looked at
+RECONNECT_MS = 200
+
+_beats = msgspec.msgpack.Decoder(Beat)
+
+
+class Relay:
+    """Create it after the fork; `close` ends the thread and every open request."""
+
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir = run_dir
+        self._clock = clock
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._links: dict[str, EngineLink] = {}
+        self._views: dict[str, EngineView] = {}
+        self._watched: set[str] = set()
+        self._closing = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._beats = self._context.socket(zmq.SUB)
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._thread.start()
+
+    # ---- called from any thread ------------------------------------------------------------------
+
+    def submit(self, instance_id: str, request: Submit, mailbox: Mailbox, choice: int) -> None:
+        """Start one sequence; its pieces, or its loss, arrive in `mailbox` under `choice`."""
+        self._do(partial(self._submit, instance_id, request, Recipient(mailbox, choice)))
+
+    def abort(self, instance_id: str, request_id: str) -> None:
+        """Nothing arrives for this request any more. Harmless when it has ended."""
+        self._do(partial(self._abort, instance_id, request_id))
+
+    def watch(self, instance_ids: Iterable[str]) -> None:
+        """Follow the beats of exactly these instances and stay connected to them."""
+        self._do(partial(self._watch, frozenset(instance_ids)))
+
+    def view(self, instance_id: str) -> EngineView | None:
+        return self._views.get(instance_id)
+
+    def views(self) -> list[EngineView]:
+        return list(self._views.values())
+
+    def end_all(self, error: TrivetError) -> None:
+        """Fail every open request, and tell the engines."""
+        self._do(partial(self._end_all, error))
+
+    def close(self) -> None:
+        self._do(self._stop)
+        self._thread.join()
+        os.close(self._wake)
+
+    def _do(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        os.eventfd_write(self._wake, 1)
+
+    # ---- the relay thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake, zmq.POLLIN)
+        self._beats.linger = 0
+        self._beats.subscribe(b"")
+        self._beats.reconnect_ivl = RECONNECT_MS
+        self._poller.register(self._beats, zmq.POLLIN)
+        self._ticked_s = self._clock()
+        while not self._closing:
+            timeout_s = max(0.0, self._ticked_s + TICK_S - self._clock())
+            ready = {entry for entry, _ in self._poller.poll(int(timeout_s * 1000))}
+            self._take_commands()
+            if self._beats in ready:
+                self._take_beats()
+            for link in list(self._links.values()):
+                self._serve(link, ready)
+            if self._clock() >= self._ticked_s + TICK_S:
+                self._tick()
+        for link in list(self._links.values()):
+            self._drop(link)
+        self._beats.close(0)
+        self._context.term()
+
+    def _take_commands(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        for _ in range(MAX_MESSAGES):
+            if not self._commands:
+                return
+            self._commands.popleft()()
+        os.eventfd_write(self._wake, 1)  # more next turn
+
+    def _take_beats(self) -> None:
+        for _ in range(MAX_MESSAGES):
+            try:
+                beat = _beats.decode(self._beats.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            view = self._views.get(beat.instance_id)
+            if view is None:
+                continue
+            view.on_beat(beat, self._clock())
+            if view.can_serve and view.beat is not None:
+                self._link(beat.instance_id)  # so that its end is noticed with no request open, too
+
+    def _serve(self, link: EngineLink, ready: set[object]) -> None:
+        now = self._clock()
+        # Reports first: what an engine sent before it died still counts.
+        if link.socket in ready and link.on_reports(now):
+            view = self._view(link.instance_id)
+            view.last_seen_s, view.load = now, link.load
+        if link.monitor in ready:
+            link.on_monitor()
+            if link.connection is Connection.LOST:
+                while link.on_reports(now):
+                    pass
+                self._lose(link, "ended")
+
+    def _tick(self) -> None:
+        now = self._clock()
+        was_held_up = now - self._ticked_s > 4 * TICK_S
+        self._ticked_s = now
+        if was_held_up:  # this process slept, not the engines: hear what they have sent meanwhile
+            return
+        for link in list(self._links.values()):
+            if link.has_timed_out(now):
+                self._lose(link, "did not answer")
+            elif link.num_open == 0 and link.instance_id not in self._watched:
+                self._drop(link)
+        for view in self._views.values():
+            if view.lost_because is None and view.is_silent(now):
+                self._lose_silent(view, now)
+
+    def _lose_silent(self, view: EngineView, now: float) -> None:
+        """The connection stays: an engine that only slept hears of the aborts and beats again."""
+        silence_s = now - view.last_seen_s
+        error = view.lose(f"has been silent for {silence_s:.0f} s", now)
+        logger.warning("instance=%s lost=silence silence_s=%.1f", view.instance_id, silence_s)
+        if link := self._links.get(view.instance_id):
+            link.fail_all(error)
+
+    def _lose(self, link: EngineLink, reason: str) -> None:
+        error = self._view(link.instance_id).lose(reason, self._clock())
+        logger.warning(
+            "instance=%s lost=%s open_requests=%d", link.instance_id, reason.replace(" ", "_"), link.num_open
+        )
+        link.fail_all(error)
+        self._drop(link)
+
+    def _submit(self, instance_id: str, request: Submit, recipient: Recipient) -> None:
+        try:
+            link = self._link(instance_id)
+        except TrivetError as error:
+            recipient.mailbox.fail(error, recipient.choice)
+            return
+        link.submit(request, recipient)
+
+    def _abort(self, instance_id: str, request_id: str) -> None:
+        if link := self._links.get(instance_id):
+            link.abort(request_id)
+
+    def _end_all(self, error: TrivetError) -> None:
+        for link in self._links.values():
+            link.fail_all(error)
+
+    def _watch(self, instance_ids: frozenset[str]) -> None:
+        for instance_id in instance_ids - self._watched:
+            self._view(instance_id)
+            self._beats.connect(engine_address(self._run_dir, instance_id, "beat"))
+        for instance_id in self._watched - instance_ids:
+            self._beats.disconnect(engine_address(self._run_dir, instance_id, "beat"))
+            self._views.pop(instance_id, None)
+        self._watched = set(instance_ids)
+
+    def _stop(self) -> None:
+        self._end_all(EngineLost("the web server is shutting down; send the request again"))
+        self._closing = True
+
+    def _view(self, instance_id: str) -> EngineView:
+        if instance_id not in self._views:
+            self._views[instance_id] = EngineView(instance_id, last_seen_s=self._clock())
+        return self._views[instance_id]
+
+    def _link(self, instance_id: str) -> EngineLink:
+        """Raises: ConfigError where the socket path is too long."""
+        link = self._links.get(instance_id)
+        if link is None:
+            address = engine_address(self._run_dir, instance_id, "sock")
+            link = EngineLink(self._context, instance_id, address, self._clock())
+            self._links[instance_id] = link
+            self._poller.register(link.socket, zmq.POLLIN)
+            self._poller.register(link.monitor, zmq.POLLIN)
+        return link
+
+    def _drop(self, link: EngineLink) -> None:
+        del self._links[link.instance_id]
+        self._poller.unregister(link.socket)
+        self._poller.unregister(link.monitor)
+        link.close()

@@ -1,0 +1,164 @@
+"""Which instance serves a request: the ready one with the fewest tokens outstanding.
+
+The table comes from the registry and is at most `MAX_AGE_S` old; the relay knows sooner when an engine
+has ended, and its word counts at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trivet.errors import ModelNotFound, Unavailable
+from trivet_web.engine_link import EngineView
+
+MAX_AGE_S = 0.5
+READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRow:
+    """An instance as the registry has it."""
+
+    id: str
+    state: str
+    reason: str = ""
+    max_model_len: int | None = None  # of its plan
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A deployment that shall run, under the name that clients give as `model`."""
+
+    name: str
+    model_path: str
+    created_s: int  # seconds since the epoch
+    instances: Sequence[InstanceRow] = ()
+
+    @property
+    def max_model_len(self) -> int | None:
+        """What every ready instance can hold; None while none says."""
+        lengths = [i.max_model_len for i in self.instances if i.max_model_len and i.state == READY]
+        return min(lengths) if lengths else None
+
+
+Table = Mapping[str, Deployed]  # by name
+
+
+class Claim:
+    """A request's share of an instance's outstanding tokens; it shrinks as tokens arrive."""
+
+    def __init__(self, router: Router, instance_id: str, tokens: int) -> None:
+        self.instance_id = instance_id
+        self._router = router
+        self._tokens = tokens
+
+    def use(self, tokens: int) -> None:
+        done = min(tokens, self._tokens)
+        self._tokens -= done
+        self._router.give_back(self.instance_id, done)
+
+    def release(self) -> None:
+        self.use(self._tokens)
+
+
+class Router:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        read_table: Callable[[], Table],
+        view: Callable[[str], EngineView | None],
+        follow: Callable[[Table], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read_table = read_table
+        self._view = view
+        self._follow = follow
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._table: Table = {}
+        self._read_s = -MAX_AGE_S
+        self._outstanding: dict[str, int] = {}  # by instance, of this process's requests
+        self._turn = 0
+
+    def table(self, *, fresh: bool = False) -> Table:
+        """The deployments that shall run. Raises: what reading the registry raises."""
+        with self._lock:
+            return self._refreshed(fresh)
+
+    def deployed(self, name: str) -> Deployed:
+        """Raises: ModelNotFound listing what exists."""
+        table = self.table()
+        if name not in table:  # it may have been launched within the last half second
+            table = self.table(fresh=True)
+        if name in table:
+            return table[name]
+        known = ", ".join(sorted(table)) or "none; launch one with `trivet launch MODEL`"
+        raise ModelNotFound(f"model {name!r} does not exist; deployed: {known}", param="model")
+
+    def choose(self, name: str, tokens: int, exclude: frozenset[str] = frozenset()) -> Claim:
+        """Claim `tokens` on the best instance of deployment `name`.
+
+        Raises: ModelNotFound; Unavailable with the state and reason of the nearest candidate.
+        """
+        deployed = self.deployed(name)
+        candidates = self._candidates(deployed, exclude)
+        if not candidates:
+            deployed = self.table(fresh=True).get(name, deployed)
+            candidates = self._candidates(deployed, exclude)
+        if not candidates:
+            raise Unavailable(f"model {name!r} cannot serve now: {self.why_not(deployed)}; try again later")
+        with self._lock:
+            self._turn += 1
+            turn = self._turn % len(candidates)
+            best = min(candidates[turn:] + candidates[:turn], key=self._tokens_of)
+            self._outstanding[best] = self._outstanding.get(best, 0) + tokens
+        return Claim(self, best, tokens)
+
+    def give_back(self, instance_id: str, tokens: int) -> None:
+        with self._lock:
+            left = self._outstanding.get(instance_id, 0) - tokens
+            if left > 0:
+                self._outstanding[instance_id] = left
+            else:
+                self._outstanding.pop(instance_id, None)
+
+    def can_serve(self, deployed: Deployed) -> bool:
+        return bool(self._candidates(deployed, frozenset()))
+
+    def why_not(self, deployed: Deployed) -> str:
+        """State and reason of the instance that is nearest to serving."""
+        if not deployed.instances:
+            return "it has no instance yet"
+        order = ("ready", "warming", "loading", "starting", "placing", "pending", "draining")
+        rank = {state: place for place, state in enumerate(order)}
+        nearest = min(deployed.instances, key=lambda i: rank.get(i.state, len(rank)))
+        if nearest.state == READY and (view := self._view(nearest.id)) and not view.can_serve:
+            return f"instance {nearest.id} {view.why_not}"
+        reason = f": {nearest.reason}" if nearest.reason else ""
+        return f"instance {nearest.id} is {nearest.state}{reason}"
+
+    def _candidates(self, deployed: Deployed, exclude: frozenset[str]) -> list[str]:
+        ready = [i.id for i in deployed.instances if i.state == READY and i.id not in exclude]
+        return [i for i in ready if (view := self._view(i)) is None or view.can_serve]
+
+    def _tokens_of(self, instance_id: str) -> int:
+        """The larger of what the engine reported and what this process has sent.
+
+        The report covers the other web processes and is up to a beat old; a burst from this process is
+        not in it yet.
+        """
+        view = self._view(instance_id)
+        reported = view.load.num_tokens_outstanding if view else 0
+        return max(reported, self._outstanding.get(instance_id, 0))
+
+    def _refreshed(self, fresh: bool) -> Table:
+        now = self._clock()
+        if fresh or now - self._read_s >= MAX_AGE_S:
+            self._table = self._read_table()
+            self._read_s = now
+            self._follow(self._table)
+        return self._table

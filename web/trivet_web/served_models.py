@@ -1,0 +1,92 @@
+"""What a web process needs of a model's files: tokenizer, chat template, defaults; loaded on first use."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from trivet.errors import RequestError, TrivetError
+from trivet.models.model_files import open_model
+from trivet.text.chat_template import ChatTemplate
+from trivet.text.tokenizer import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p")  # of generation_config that we carry out
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The text side of one set of model files."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    context_length: int
+    num_tokens: int  # ids from here on are refused in prompts
+    sampling_defaults: Mapping[str, float]
+
+    def require_template(self, name: str) -> ChatTemplate:
+        """Raises: RequestError where the files bring none."""
+        if self.template is None:
+            raise RequestError(
+                f"model {name!r} has no chat template; use /v1/completions with a plain prompt",
+                param="messages",
+            )
+        return self.template
+
+
+def load_served_model(path: str) -> ServedModel:
+    """Raises: ModelFilesError naming the file."""
+    files = open_model(path)
+    tokenizer = load_tokenizer(files.path)
+    template = None
+    if files.chat_template is not None:
+        template = ChatTemplate(files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+    return ServedModel(
+        tokenizer=tokenizer,
+        template=template,
+        context_length=files.context_length,
+        num_tokens=tokenizer.vocab_size,
+        sampling_defaults={
+            k: files.generation_defaults[k] for k in _DEFAULTS if k in files.generation_defaults
+        },
+    )
+
+
+class ServedModels:
+    """Cache by path. A tokenizer takes up to a second and 100 MB, so each is loaded once."""
+
+    def __init__(self, load: Callable[[str], ServedModel] = load_served_model) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._loading: dict[str, threading.Lock] = {}
+        self._models: dict[str, ServedModel] = {}
+
+    def get(self, path: str) -> ServedModel:
+        """Raises: ModelFilesError naming the file."""
+        if (model := self._models.get(path)) is not None:
+            return model
+        with self._lock:
+            loading = self._loading.setdefault(path, threading.Lock())
+        with loading:  # others wait for this one, and requests for other models do not
+            if path not in self._models:
+                self._models[path] = self._load(path)
+            return self._models[path]
+
+    def follow(self, paths: Collection[str]) -> None:
+        """Load what is deployed before the first request needs it; forget what no longer is."""
+        for path in set(self._models) - set(paths):
+            self._models.pop(path, None)
+        with self._lock:
+            new = set(paths) - set(self._loading)
+            self._loading.update({path: threading.Lock() for path in new})
+        for path in new:
+            threading.Thread(target=self._prepare, args=(path,), name="load-tokenizer", daemon=True).start()
+
+    def _prepare(self, path: str) -> None:
+        try:
+            self.get(path)
+        except TrivetError as error:  # the request that needs it will say so, too
+            logger.warning("model path=%s cannot be prepared: %s", path, error)

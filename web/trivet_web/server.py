@@ -1,0 +1,72 @@
+"""The web server's process: gunicorn with our settings, worker and application."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from flask import Flask
+from gunicorn.app.base import BaseApplication
+
+from trivet.config import Settings
+from trivet_web.app import create_app
+from trivet_web.web_metrics import prepare_folder
+from trivet_web.web_process import EXTENSION, METRICS_FOLDER
+from trivet_web.worker import PatientWorker
+
+HEARTBEAT_TIMEOUT_S = 60  # of a worker's main loop; requests may take as long as they like
+KEEPALIVE_S = 15
+MAX_CONNECTIONS = 4096  # a worker; most of them idle
+
+
+class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
+    """`run` returns when the server has been told to stop and has drained."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        super().__init__()
+
+    def load_config(self) -> None:
+        settings = self._settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        options: dict[str, Any] = {
+            "bind": f"{host}:{settings.port}",
+            "workers": settings.web_workers,
+            "worker_class": PatientWorker,
+            "threads": settings.web_threads,
+            "worker_connections": MAX_CONNECTIONS,
+            "timeout": HEARTBEAT_TIMEOUT_S,
+            "graceful_timeout": int(settings.drain_timeout_s),
+            "keepalive": KEEPALIVE_S,
+            "control_socket_disable": True,  # on by default, and one more door
+            "forwarded_allow_ips": "",  # nobody may speak for another address
+            "loglevel": settings.log_level.lower(),
+            "proc_name": "trivet-web",
+            "on_starting": _on_starting(settings),
+            "worker_exit": _on_worker_exit,
+        }
+        for name, value in options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        """Called in each worker, after the fork: threads and sockets belong to it."""
+        return create_app(self._settings)
+
+
+def configure_logging(level: str) -> None:
+    """Of the process; gunicorn has its own handlers and does not propagate."""
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def _on_starting(settings: Settings) -> Any:
+    def prepare(_arbiter: object) -> None:
+        if settings.web_workers > 1:
+            prepare_folder(settings.paths.run / METRICS_FOLDER)
+
+    return prepare
+
+
+def _on_worker_exit(_arbiter: object, worker: Any) -> None:
+    application = getattr(worker, "wsgi", None)  # None where it failed to load
+    if application is not None:
+        application.extensions[EXTENSION].close()

@@ -1,0 +1,109 @@
+"""What one web process holds, made after the fork and passed to the views through the application."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import cast
+
+from flask import current_app
+
+from trivet.config import Settings
+from trivet.errors import EngineLost, Overloaded
+from trivet.plugins import PluginHost, load_plugins
+from trivet_registry.database import Database, open_database
+from trivet_web.guard import read_or_make_token
+from trivet_web.hang_up import HangUpWatcher
+from trivet_web.registry_view import table_reader
+from trivet_web.relay import Relay
+from trivet_web.routing import Router, Table
+from trivet_web.served_models import ServedModel, ServedModels, load_served_model
+from trivet_web.supervisor_link import SupervisorLink
+from trivet_web.web_metrics import WebMetrics
+
+logger = logging.getLogger(__name__)
+EXTENSION = "trivet"
+METRICS_FOLDER = "web-metrics"  # in the run directory
+SHUTDOWN_NOTICE_S = 1.0  # before the drain deadline: time to write an error event and close properly
+
+
+class WebProcess:
+    """Threads and sockets of a web process; `close` ends them.
+
+    `read_table` and `load_model` are for tests that have no registry or model files.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        read_table: Callable[[], Table] | None = None,
+        load_model: Callable[[str], ServedModel] = load_served_model,
+    ) -> None:
+        self.settings = settings
+        settings.paths.create()
+        self.token = read_or_make_token(settings.paths.token_file)
+        self.database: Database = open_database(settings.resolved_database_url)
+        self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
+        self.relay = Relay(settings.paths.run)
+        self.models = ServedModels(load_model)
+        self.router = Router(read_table or table_reader(self.database), self.relay.view, self._follow)
+        self.supervisor = SupervisorLink(settings.paths)
+        self.hang_up = HangUpWatcher()
+        self._slots = threading.BoundedSemaphore(num_slots(settings.web_threads))
+        self._plugins: PluginHost | None = None
+        self._plugins_lock = threading.Lock()
+        self.is_draining = False
+
+    @property
+    def plugins(self) -> PluginHost:
+        """Loaded on first use: only plans need them. Raises: PluginError."""
+        with self._plugins_lock:
+            if self._plugins is None:
+                self._plugins = load_plugins()
+            return self._plugins
+
+    def take_slot(self) -> Callable[[], None]:
+        """A thread for one inference request; call the result to give it back. Raises: Overloaded."""
+        if not self._slots.acquire(blocking=False):
+            raise Overloaded(
+                f"this web process holds {num_slots(self.settings.web_threads)} requests already; "
+                "retry, or raise web_threads or web_workers"
+            )
+        return self._slots.release
+
+    def _follow(self, table: Table) -> None:
+        self.relay.watch([row.id for deployed in table.values() for row in deployed.instances])
+        self.models.follow([deployed.model_path for deployed in table.values()])
+
+    def begin_drain(self, timeout_s: float) -> None:
+        """Say not ready at once; end what is still open just before the deadline, with an error event."""
+        self.is_draining = True
+        timer = threading.Timer(max(0.0, timeout_s - SHUTDOWN_NOTICE_S), self._end_open_requests)
+        timer.daemon = True
+        timer.start()
+
+    def _end_open_requests(self) -> None:
+        self.relay.end_all(EngineLost("the web server is shutting down; send the request again"))
+
+    def close(self) -> None:
+        self.relay.close()
+        self.hang_up.close()
+        self.metrics.close()
+        self.database.close()
+
+
+def num_slots(threads: int) -> int:
+    """Threads that inference may take: some stay free, so that health and console always answer."""
+    return max(1, threads - max(4, threads // 8))
+
+
+def web_process() -> WebProcess:
+    """The one of this application."""
+    return cast("WebProcess", current_app.extensions[EXTENSION])
+
+
+def now_s() -> int:
+    """Seconds since the epoch, as OpenAI's `created`."""
+    return int(time.time())
