@@ -86,7 +86,7 @@ def _token_ids(values: Mapping[str, Any], source: Path) -> list[int]:
 
 
 def _generation_defaults(generation: Mapping[str, Any], source: Path) -> dict[str, float]:
-    defaults = {}
+    defaults: dict[str, float] = {}
     for name in SAMPLING:
         value = generation.get(name)
         if value is None:
@@ -95,7 +95,7 @@ def _generation_defaults(generation: Mapping[str, Any], source: Path) -> dict[st
             raise ModelFilesError(
                 f"{source}: {name} is {str(value)[:80]}; it must be a number: correct the file"
             )
-        defaults[name] = float(value)
+        defaults[name] = value  # top_k stays a whole number
     return defaults
 
 

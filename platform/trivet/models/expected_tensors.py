@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 Expected: TypeAlias = Iterator[tuple[str, tuple[int, ...]]]
 
+# Over the hidden size, by the order of a layer
+NORMS = {
+    "pre": ("attention_norm", "mlp_norm"),
+    "sandwich": ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm"),
+    "parallel": ("attention_norm",),
+}
+
 
 def expected_tensors(spec: ModelSpec) -> Expected:
     """Canonical name and shape of every tensor that the decoder reads.
 
-    Raises: UnsupportedArchitecture for parts whose canonical names are not fixed yet (experts, latents).
+    Raises: UnsupportedArchitecture for parts that have no canonical names (experts, latents).
     """
     yield "embed.weight", (spec.vocab_size, spec.hidden_size)
     for index in range(spec.num_layers):
@@ -57,12 +64,13 @@ def _check_format(tensor: TensorInfo) -> None:
 
 def _layer_tensors(layer: Layer, spec: ModelSpec) -> Expected:
     attention, mlp = layer.attention, layer.mlp
-    if not isinstance(mlp, MLP) or attention.latent is not None or layer.order == "sandwich":
+    if not isinstance(mlp, MLP) or attention.latent is not None:
         raise UnsupportedArchitecture(
-            f"{spec.architecture} has experts, latent attention or four norms a layer, whose weights are not "
-            "mapped yet: only transformers can run this model"
+            f"{spec.architecture} has experts or latent attention, whose weights are not mapped: "
+            "only transformers can run this model"
         )
-    yield from _norm("attention_norm", spec.hidden_size, spec.norm.bias)
+    for name in NORMS[layer.order]:
+        yield from _norm(name, spec.hidden_size, spec.norm.bias)
     rows_of = {
         "q": attention.num_heads * attention.head_dim,
         "k": attention.num_kv_heads * attention.head_dim,
@@ -74,8 +82,6 @@ def _layer_tensors(layer: Layer, spec: ModelSpec) -> Expected:
         yield from _norm("q_norm", attention.head_dim, attention.qk_norm.bias)
         yield from _norm("k_norm", attention.head_dim, attention.qk_norm.bias)
     yield from _linear("o", spec.hidden_size, rows_of["q"], attention.out_bias)
-    if layer.order != "parallel":
-        yield from _norm("mlp_norm", spec.hidden_size, spec.norm.bias)
     for name in ("gate", "up") if mlp.gated else ("up",):
         yield from _linear(name, mlp.intermediate_size, spec.hidden_size, mlp.bias)
     yield from _linear("down", spec.hidden_size, mlp.intermediate_size, mlp.bias)

@@ -131,7 +131,7 @@ def _text(value: Any) -> str | None:
 
 def _generation_defaults(metadata: Mapping[str, Any]) -> dict[str, float]:
     found = {name: metadata.get(key) for key, name in SAMPLING_KEYS.items()}
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 def _is_vocabulary(key: str, value: Any) -> bool:

@@ -9,7 +9,8 @@ It is enough for a backend's `check` and `plan`, which is why those need no torc
     layers.{i}.k.weight, .v.weight       [num_kv_heads * head_dim, hidden_size]
     layers.{i}.q_norm.weight, .k_norm    [head_dim]
     layers.{i}.o.weight                  [hidden_size, num_heads * head_dim]
-    layers.{i}.mlp_norm.weight           [hidden_size]
+    layers.{i}.mlp_norm.weight           [hidden_size]; absent in the order "parallel"
+    layers.{i}.attention_post_norm.weight, .mlp_post_norm    [hidden_size]; in the order "sandwich" only
     layers.{i}.gate.weight, .up.weight   [intermediate_size, hidden_size]
     layers.{i}.down.weight               [hidden_size, intermediate_size]
     norm.weight                          [hidden_size]

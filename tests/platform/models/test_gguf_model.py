@@ -1,0 +1,333 @@
+"""Models from GGUF, written by the package's writer as llama.cpp's converter does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import transformers
+
+from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
+from trivet.models.model_files import open_model
+from trivet.models.rope import inverse_frequencies
+from trivet.models.spec import ModelSpec, Rope
+from trivet.weights.reader import TensorReader
+
+SaveTiny = Callable[..., transformers.PreTrainedModel]
+WriteGGUF = Callable[..., Path]
+Add = Callable[[gguf.GGUFWriter], object]
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama tied": ("llama", {"tie_word_embeddings": True}),
+    "llama with biases": ("llama", {"attention_bias": True}),
+    "llama with wide heads": ("llama", {"head_dim": 32}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+}
+
+
+@pytest.fixture
+def llama(tmp_path: Path, save_tiny: SaveTiny) -> transformers.PreTrainedModel:
+    return save_tiny(tmp_path / "llama", "llama")
+
+
+def opened(path: Path) -> ModelSpec:
+    spec = open_model(path).spec
+    assert spec is not None
+    return spec
+
+
+def rope_of(spec: ModelSpec) -> Rope:
+    rope = spec.kinds[0].attention.rope
+    assert rope is not None
+    return rope
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_gguf_is_the_same_model_as_the_folder_it_was_made_from(
+    case: str, tmp_path: Path, save_tiny: SaveTiny, write_gguf: WriteGGUF
+) -> None:
+    family, config = FAMILIES[case]
+    model = save_tiny(tmp_path / "folder", family, **config)
+    folder, file = open_model(tmp_path / "folder"), open_model(write_gguf(tmp_path / "m.gguf", model))
+    assert folder.spec is not None
+    assert file.spec is not None
+    # GGUF has no name of its own for Mistral, and keeps numbers as float32.
+    theirs, ours = folder.spec, file.spec
+    assert ours.norm.eps == np.float32(theirs.norm.eps)
+    assert ours.architecture == theirs.architecture.replace("Mistral", "Llama")
+    assert (ours.layers, ours.vocab_size, ours.tie_embeddings, ours.max_position) == (
+        theirs.layers,
+        theirs.vocab_size,
+        theirs.tie_embeddings,
+        theirs.max_position,
+    )
+    for name in ("num_heads", "num_kv_heads", "head_dim", "scale", "rope", "window", "qkv_bias", "out_bias"):
+        assert getattr(ours.kinds[0].attention, name) == getattr(theirs.kinds[0].attention, name)
+    assert file.weights.by_name.keys() == folder.weights.by_name.keys()
+    with TensorReader(folder.weights) as expected, TensorReader(file.weights) as reader:
+        for name in folder.weights.by_name:
+            np.testing.assert_array_equal(reader.float32(name), expected.float32(name), err_msg=name)
+
+
+def test_quantised_q_and_k_are_put_right_by_rows(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    kind = gguf.GGMLQuantizationType.Q4_1
+    names = [f"blk.{layer}.{name}.weight" for layer in range(3) for name in ("attn_q", "attn_k", "ffn_up")]
+    file = open_model(write_gguf(tmp_path / "m.gguf", llama, kinds=dict.fromkeys(names, kind)))
+    with TensorReader(file.weights) as reader:
+        for name in ("q", "k"):
+            weight = llama.get_parameter(f"model.layers.1.self_attn.{name}_proj.weight").detach().numpy()
+            expected = gguf.quants.dequantize(gguf.quants.quantize(weight, kind), kind)
+            np.testing.assert_array_equal(reader.float32(f"layers.1.{name}.weight"), expected)
+
+
+def test_quantization_is_the_format_of_most_numbers(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    names = [f"blk.{i}.{name}.weight" for i in range(3) for name in ("ffn_up", "ffn_gate", "ffn_down")]
+    kinds = dict.fromkeys(names, gguf.GGMLQuantizationType.Q8_0)
+    assert open_model(write_gguf(tmp_path / "m.gguf", llama, kinds=kinds)).quantization == "q8_0"
+
+
+def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    tokens = ["<s>", "</s>", "a", "<|eot_id|>", "<|im_end|>", "<|eom_id|>", "b"]
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, 3, 1, 3, 1, 3, 1])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_eot_token_id(6)
+    writer.add_chat_template("{{ messages }}")
+    writer.add_license("apache-2.0")
+    writer.add_float32("general.sampling.temp", 0.5)
+    writer.add_int32("general.sampling.top_k", 40)
+
+
+def test_facts_of_the_metadata(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    path = write_gguf(tmp_path / "Tiny-Q8_0.gguf", llama, add=add_vocabulary)
+    files = open_model(path)
+    # eos and eot by their keys, then turn-ending texts that are control tokens: not <|im_end|> here
+    assert (files.eos_token_ids, files.bos_token_id) == ((1, 3, 5, 6), 0)
+    assert (files.chat_template, files.licence) == ("{{ messages }}", "apache-2.0")
+    assert files.generation_defaults == {"temperature": 0.5, "top_k": 40}
+    assert (files.path, files.name, files.files) == (path, "Tiny-Q8_0", (path,))
+    assert files.size_bytes == path.stat().st_size
+    assert files.config["general.architecture"] == "llama"
+    assert "tokenizer.ggml.tokens" not in files.config
+    assert files.spec is not None
+    assert (files.spec.num_tokens, files.spec.vocab_size) == (7, 96)
+
+
+def test_piece_of_a_split_model_opens_the_whole(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    whole = open_model(write_gguf(tmp_path / "whole.gguf", llama))
+    names = [f"blk.{i}.{name}.weight" for i in range(3) for name in ("ffn_up", "ffn_gate", "ffn_down")]
+    first = tmp_path / "m-00001-of-00002.gguf"
+    write_gguf(first, llama, tensors=dict.fromkeys(names, None))
+    second = gguf.GGUFWriter(tmp_path / "m-00002-of-00002.gguf", "llama")
+    for name in names:
+        _, layer, stem, _ = name.split(".")
+        parameter = f"model.layers.{layer}.mlp.{stem.removeprefix('ffn_')}_proj.weight"
+        second.add_tensor(name, llama.get_parameter(parameter).detach().numpy())
+    second.write_header_to_file()
+    second.write_kv_data_to_file()
+    second.write_tensors_to_file()
+    second.close()
+    files = open_model(tmp_path / "m-00002-of-00002.gguf")
+    assert (files.path, files.name, len(files.files)) == (first, "m", 2)
+    assert files.spec == whole.spec
+    assert files.weights.size_bytes == whole.weights.size_bytes
+
+
+ROPES: dict[str, tuple[Add, Rope]] = {
+    "none": (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.NONE), Rope(16)),
+    "linear": (
+        lambda w: [w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), w.add_rope_scaling_factor(4.0)],
+        Rope(16, scaling="linear", factor=4.0),
+    ),
+    "linear by its old key": (
+        lambda w: w.add_float32("llama.rope.scale_linear", 4.0),
+        Rope(16, scaling="linear", factor=4.0),
+    ),
+    "factor one": (
+        lambda w: [w.add_rope_scaling_type(gguf.RopeScalingType.YARN), w.add_rope_scaling_factor(1.0)],
+        Rope(16),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROPES)
+def test_rope_scaling_of_the_metadata(
+    case: str, llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    add, expected = ROPES[case]
+    assert rope_of(opened(write_gguf(tmp_path / "m.gguf", llama, add=add))) == expected
+
+
+def test_yarn_equals_that_of_the_folder(tmp_path: Path, save_tiny: SaveTiny, write_gguf: WriteGGUF) -> None:
+    settings = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e6}
+    model = save_tiny(tmp_path / "folder", "qwen2", rope_parameters=settings)
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(64)
+
+    file, folder = opened(write_gguf(tmp_path / "m.gguf", model, add=add)), opened(tmp_path / "folder")
+    assert rope_of(file) == rope_of(folder)
+    assert file.max_position == folder.max_position == 256
+
+
+def test_llama3_factors_in_a_tensor_give_the_frequencies_of_the_folder(
+    tmp_path: Path, save_tiny: SaveTiny, write_gguf: WriteGGUF
+) -> None:
+    settings = {
+        "rope_type": "llama3",
+        "rope_theta": 5e5,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    model = save_tiny(tmp_path / "folder", "llama", rope_parameters=settings)
+    scaled, _ = inverse_frequencies(rope_of(opened(tmp_path / "folder")), 256)
+    plain, _ = inverse_frequencies(Rope(16, 5e5), 256)
+    tensors = {"rope_freqs.weight": plain / scaled}
+    spec = opened(write_gguf(tmp_path / "m.gguf", model, tensors=tensors))
+    for length in (16, 256):
+        frequencies, factor = inverse_frequencies(rope_of(spec), length)
+        np.testing.assert_allclose(frequencies, scaled, rtol=3e-7)
+        assert factor == 1.0
+    assert spec.max_position == 256
+
+
+def test_long_and_short_factors_are_chosen_by_the_length(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(64)
+        writer.add_rope_scaling_attn_factors(1.25)
+
+    short, long = np.full(8, 2, np.float32), np.full(8, 4, np.float32)
+    tensors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
+    rope = rope_of(opened(write_gguf(tmp_path / "m.gguf", llama, add=add, tensors=tensors)))
+    assert (inverse_frequencies(rope, 64)[0][0], inverse_frequencies(rope, 65)[0][0]) == (0.5, 0.25)
+    assert inverse_frequencies(rope, 64)[1] == 1.25
+
+
+def test_mistral_window_of_the_metadata_counts(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    spec = opened(write_gguf(tmp_path / "m.gguf", llama, add=lambda w: w.add_sliding_window(32)))
+    assert spec.kinds[0].attention.window == 32
+
+
+def test_sizes_that_stand_for_every_layer_may_be_lists(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    def add(heads: list[int]) -> Add:
+        return lambda writer: writer.add_array("llama.attention.head_count", heads)
+
+    def write(heads: list[int]) -> Path:
+        def change(writer: gguf.GGUFWriter) -> None:
+            del writer.kv_data[0]["llama.attention.head_count"]
+            add(heads)(writer)
+
+        return write_gguf(tmp_path / "m.gguf", llama, add=change)
+
+    assert opened(write([4, 4, 4])).kinds[0].attention.num_heads == 4
+    with pytest.raises(UnsupportedArchitecture, match="head_count differs between layers"):
+        open_model(write([4, 2, 4]))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[ModelFilesError], str]] = {
+    "unknown architecture": (
+        {"architecture": "mamba"},
+        UnsupportedArchitecture,
+        "GGUF architecture 'mamba' is not supported; supported are llama, qwen2, qwen3",
+    ),
+    "experts": (
+        {"add": lambda w: w.add_expert_count(8)},
+        UnsupportedArchitecture,
+        "llama with 8 experts is not supported",
+    ),
+    "missing key": (
+        {"drop_keys": ("embedding_length",)},
+        ModelFilesError,
+        "metadata of llama: embedding_length is missing; it must be a whole number",
+    ),
+    "missing tensor": (
+        {"tensors": {"blk.2.ffn_up.weight": None}},
+        WeightsError,
+        "tensor 'layers.2.up.weight' is in none of",
+    ),
+    "wrong shape": (
+        {"tensors": {"blk.1.attn_v.weight": np.zeros((16, 64), np.float32)}},
+        WeightsError,
+        r"m.gguf: tensor 'layers.1.v.weight' has the shape \[16, 64\] .* \[32, 64\]",
+    ),
+    "factors of another size": (
+        {"tensors": {"rope_freqs.weight": np.ones(4, np.float32)}},
+        ModelFilesError,
+        "rope_freqs.weight must hold 8 factors",
+    ),
+    "factors that are zero": (
+        {"tensors": {"rope_freqs.weight": np.zeros(8, np.float32)}},
+        ModelFilesError,
+        "'rope_freqs.weight' holds factors that are not positive",
+    ),
+    "factors in a matrix": (
+        {"tensors": {"rope_freqs.weight": np.ones((2, 4), np.float32)}},
+        ModelFilesError,
+        "'rope_freqs.weight' is f32 of shape .* a row of f32 factors",
+    ),
+    "unknown scaling": (
+        {
+            "add": lambda w: [
+                w.add_string("llama.rope.scaling.type", "spiral"),
+                w.add_rope_scaling_factor(2.0),
+            ]
+        },
+        UnsupportedArchitecture,
+        "rope.scaling.type 'spiral' without frequency factors is not supported",
+    ),
+    "half a rope": (
+        {"add": lambda w: w.add_rope_dimension_count(8)},
+        UnsupportedArchitecture,
+        "rope.dimension_count 8 with heads of 16 is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_run_is_refused_with_its_place(
+    case: str, llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    changes, error, message = REFUSED[case]
+    path = write_gguf(tmp_path / "m.gguf", llama, **changes)
+    with pytest.raises(error, match=message):
+        open_model(path)
+
+
+def test_values_of_another_width_than_keys_are_refused(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["llama.attention.value_length"]
+        writer.add_value_length(8)
+
+    with pytest.raises(
+        UnsupportedArchitecture, match=r"attention.key_length 16 with attention.value_length 8"
+    ):
+        open_model(write_gguf(tmp_path / "m.gguf", llama, add=change))
