@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         "-i", "--input", type=Path, required=True, metavar="IN.jsonl", help='lines of {"prompt": ...}'
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT.jsonl", help="written in one piece"
+        "-o", "--output", type=Path, required=True, metavar="OUT.jsonl", help="appears when it is complete"
     )
 
 
@@ -93,21 +94,27 @@ def _run(given: argparse.Namespace) -> int:
 
 def _generate(given: argparse.Namespace) -> int:
     lines = list(read_lines(given.input))
+    with whole_file(given.output) as out:  # opened before minutes of work, not after
+        results = _generate_all(given, lines)
+        out.writelines(msgspec.json.encode(result) + b"\n" for result in results)
+    failed = sum(result.error is not None for result in results)
+    num_tokens = sum(result.completion_tokens for result in results)
+    note(f"{len(results)} prompts, {failed} failed, {num_tokens} tokens: {given.output}")
+    return 1 if failed else 0
+
+
+def _generate_all(given: argparse.Namespace, lines: Sequence[Line]) -> list[Generated]:
     with _load(given) as llm:
         base = _params(llm, given)
         prompts: list[Any] = [
             line.prompt if line.messages is None else llm.chat_prompt(line.messages) for line in lines
         ]
-        outputs = llm.generate(prompts, [_merge(base, line, i) for i, line in enumerate(lines)])
-    results = [
+        params = [_merge(base, line, number) for number, line in enumerate(lines, start=1)]
+        outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+    return [
         _generated(output, i if line.id is None else line.id)
         for i, (line, output) in enumerate(zip(lines, outputs, strict=True))
     ]
-    _write(given.output, results)
-    failed = sum(result.error is not None for result in results)
-    num_tokens = sum(result.completion_tokens for result in results)
-    note(f"{len(results)} prompts, {failed} failed, {num_tokens} tokens: {given.output}")
-    return 1 if failed else 0
 
 
 def read_lines(file: Path) -> Iterator[Line]:
@@ -169,14 +176,24 @@ def _generated(output: RequestOutput, identity: str | int) -> Generated:
     )
 
 
-def _write(file: Path, results: list[Generated]) -> None:
-    """All or nothing: a run that dies leaves no half file that looks whole."""
+@contextmanager
+def whole_file(file: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name once it is complete; a run that dies leaves none.
+
+    Raises: ConfigError where it cannot be written.
+    """
     partial = file.with_name(f"{file.name}.partial")
-    out: IO[bytes]
-    with partial.open("wb") as out:
-        for result in results:
-            out.write(msgspec.json.encode(result) + b"\n")
-    partial.replace(file)
+    try:
+        out = partial.open("wb")
+    except OSError as error:
+        raise ConfigError(f"-o {file}: {error.strerror}") from error
+    try:
+        with out:
+            yield out
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 COMMANDS = (

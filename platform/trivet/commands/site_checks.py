@@ -19,6 +19,7 @@ from trivet.errors import ConfigError, ModelFilesError
 
 WARN_DISK_BYTES = 5 * GIB
 FAIL_DISK_BYTES = GIB // 2
+ANSWER_TIMEOUT_S = 5.0
 
 
 def check_site() -> Iterator[Finding]:
@@ -49,6 +50,8 @@ def check_home(paths: Paths) -> Iterator[Finding]:
             yield Finding(
                 "home", "fail", f"{home} cannot be made: {parent} is not writable", "set TRIVET_HOME"
             )
+    elif not home.is_dir():
+        yield Finding("home", "fail", f"{home} is not a folder", "set TRIVET_HOME, or move that file")
     elif not os.access(home, os.W_OK | os.X_OK):
         yield Finding(
             "home", "fail", f"{home} is not writable by this account", "set TRIVET_HOME, or chown it"
@@ -132,7 +135,7 @@ def check_port(settings: Settings) -> Finding:
             problem = error.strerror or str(error)
         else:
             return Finding("port", "ok", f"{where} is free")
-    with Client(timeout_s=5.0) as client:
+    with Client(timeout_s=ANSWER_TIMEOUT_S) as client:
         if client.health():
             return Finding("port", "ok", f"{where}: a server answers")
     return Finding(

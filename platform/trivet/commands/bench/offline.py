@@ -64,7 +64,7 @@ def _bench(given: argparse.Namespace, kind: str, num_prompts: int) -> int:
 
 def _one_run(engine: Engine, given: argparse.Namespace, num_prompts: int, run: int) -> Figures:
     rng = np.random.default_rng([given.seed, run])
-    last_id = engine.core.config.num_tokens
+    last_id = engine.tokenizer.vocab_size
     prompts = [random_prompt(rng, given.prompt_tokens, 0, last_id) for _ in range(num_prompts)]
     timelines = run_batch(engine, prompts, given.output_tokens, f"bench-{run}")
     figures = figures_of(timelines)

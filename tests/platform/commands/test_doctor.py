@@ -1,0 +1,239 @@
+"""`trivet doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from trivet import __version__
+from trivet.commands import host_checks, site_checks
+from trivet.commands.host_checks import Finding
+from trivet.config import Paths, Settings
+from trivet.contract import DeviceInfo
+from trivet.errors import PluginError
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch) -> Paths:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("TRIVET_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("TRIVET_HOME", str(tmp_path / "home"))
+    return Paths(tmp_path / "home")
+
+
+def _one(findings: Iterable[Finding], check: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.check == check]
+    return found
+
+
+def test_a_good_host_passes_and_says_what_it_found(home, trivet) -> None:
+    done = trivet("doctor")
+    assert done.code == 0
+    assert all(line.split()[0] in ("ok", "warn") for line in done.out.splitlines())
+    checks = {finding["check"] for finding in json.loads(trivet("doctor", "--json").out)}
+    assert checks >= {
+        "python",
+        "torch",
+        "plugins",
+        "backend cpu",
+        "compiler",
+        "cores",
+        "settings",
+        "home",
+        "sockets",
+        "disk",
+        "registry",
+        "port",
+        "demo model",
+    }
+
+
+def test_it_changes_nothing(home, trivet) -> None:
+    trivet("doctor")
+    assert not home.home.exists()
+
+
+def test_a_failed_check_is_the_exit_code_and_has_advice(home, trivet) -> None:
+    home.create()
+    home.run.chmod(0o755)
+    done = trivet("doctor")
+    assert done.code == 1
+    assert f"fail  run directory  {home.run} has mode 755; chmod 700 {home.run}" in done.out
+
+
+def test_a_wrong_settings_file_is_a_finding(home, trivet) -> None:
+    home.create()
+    home.config_file.write_text("prot = 1")
+    done = trivet("doctor")
+    assert done.code == 1
+    assert "did you mean 'port'?" in done.out
+
+
+@pytest.mark.parametrize(
+    ("versions", "statuses"),
+    [
+        ({}, ["fail"]),
+        ({"torch": "2.9.1"}, ["fail"]),
+        ({"torch": "2.13.0+cpu"}, ["ok"]),
+        ({"torch": "2.15.0"}, ["fail"]),
+        ({"torch": "2.10.0", "torch-npu": "2.10.0.post2"}, ["ok", "ok"]),
+        ({"torch": "2.13.0", "torch-npu": "2.10.0"}, ["ok", "fail"]),
+    ],
+)
+def test_torch_is_in_range_and_pairs_with_torch_npu(versions, statuses) -> None:
+    assert [finding.status for finding in host_checks.check_torch(versions, "torch")] == statuses
+
+
+def _set_python(home: Paths, python: Path) -> None:
+    home.create()
+    home.config_file.write_text(f'[backend.ascend]\npython = "{python}"\n')
+
+
+def test_the_interpreter_of_a_backend_is_asked_what_it_has(home, tmp_path: Path) -> None:
+    link = tmp_path / "python"
+    link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    link.chmod(0o755)
+    _set_python(home, link)
+    findings = list(host_checks.check_interpreters())
+    assert _one(findings, "python of ascend") == Finding(
+        "python of ascend", "ok", f"{link}, trivet {__version__}"
+    )
+    assert _one(findings, "torch of ascend").status == "ok"
+
+
+def test_an_interpreter_with_another_trivet_fails(home, tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text("""#!/bin/sh\necho '{"trivet": "0.0.9", "torch": "2.13.0"}'\n""")
+    other.chmod(0o755)
+    _set_python(home, other)
+    finding = _one(host_checks.check_interpreters(), "python of ascend")
+    assert (finding.status, finding.text) == ("fail", f"{other} has trivet 0.0.9")
+
+
+def test_an_interpreter_that_does_not_start_fails(home, tmp_path: Path) -> None:
+    _set_python(home, tmp_path / "nowhere")
+    assert _one(host_checks.check_interpreters(), "python of ascend").status == "fail"
+
+
+def test_a_broken_plugin_is_a_finding(monkeypatch) -> None:
+    def load():
+        raise PluginError("plugin 'x' cannot be imported")
+
+    monkeypatch.setattr(host_checks, "load_plugins", load)
+    finding = _one(host_checks.check_backends(), "plugins")
+    assert (finding.status, finding.text) == ("fail", "plugin 'x' cannot be imported")
+
+
+def _device(free_bytes: int = 64 * GIB, unusable_because: str | None = None) -> DeviceInfo:
+    return DeviceInfo("cpu", 0, "host", "a CPU", "x", 64 * GIB, free_bytes, frozenset(), (), unusable_because)
+
+
+@pytest.mark.parametrize(
+    ("devices", "statuses"),
+    [
+        ([_device()], {"plugins": "ok", "backend cpu": "ok"}),
+        ([_device(free_bytes=GIB)], {"plugins": "ok", "backend cpu": "warn"}),
+        (
+            [_device(unusable_because="no driver")],
+            {"plugins": "ok", "backend cpu": "warn", "devices": "fail"},
+        ),
+        ([], {"plugins": "ok", "backend cpu": "ok", "devices": "fail"}),
+    ],
+)
+def test_devices_are_judged(monkeypatch, devices, statuses) -> None:
+    class Backend:
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            return devices
+
+    class Host:
+        backends = {"cpu": Backend()}  # noqa: RUF012
+
+    monkeypatch.setattr(host_checks, "load_plugins", Host)
+    assert {finding.check: finding.status for finding in host_checks.check_backends()} == statuses
+
+
+def test_a_cgroup_quota_below_the_affinity_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    cores = len(os.sched_getaffinity(0))
+    file.write_text("50000 100000\n")
+    assert host_checks.check_cores(file).text == f"0.5 by the cgroup's quota, of {cores} by affinity"
+    file.write_text("max 100000\n")
+    assert "no quota" in host_checks.check_cores(file).text
+
+
+def test_an_open_token_fails(home) -> None:
+    home.create()
+    home.token_file.write_text("t")
+    home.token_file.chmod(0o644)
+    finding = _one(site_checks.check_home(home), "token")
+    assert (finding.status, finding.advice) == ("fail", f"chmod 600 {home.token_file}")
+    home.token_file.chmod(0o600)
+    assert _one(site_checks.check_home(home), "token").status == "ok"
+
+
+def test_a_home_too_long_for_sockets_fails(tmp_path: Path) -> None:
+    deep = Paths(tmp_path / ("x" * 100))
+    finding = _one(site_checks.check_home(deep), "sockets")
+    assert finding.status == "fail"
+    assert "TRIVET_HOME" in finding.text
+
+
+def test_a_home_that_is_no_folder_fails(home) -> None:
+    home.home.write_text("a file")
+    assert _one(site_checks.check_home(home), "home").status == "fail"
+
+
+def test_a_sound_registry_passes_and_a_damaged_one_fails(home) -> None:
+    home.create()
+    settings = Settings(home=str(home.home))
+    file = home.home / "registry.db"
+    connection = sqlite3.connect(file)
+    connection.execute("create table t (a)")
+    connection.commit()
+    connection.close()
+    file.chmod(0o600)
+    assert site_checks.check_registry(settings).status == "ok"
+    file.chmod(0o640)
+    assert site_checks.check_registry(settings).status == "warn"
+    file.write_bytes(b"SQLite format 3\0" + os.urandom(8192))
+    assert site_checks.check_registry(settings).status == "fail"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_another_database_is_named_without_its_password() -> None:
+    settings = Settings(database_url="postgresql://me:secret@db.example/trivet")
+    finding = site_checks.check_registry(settings)
+    assert finding.text.startswith("postgresql at db.example")
+    assert "secret" not in repr(finding)
+
+
+def test_a_port_that_another_program_has_fails(home, monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("TRIVET_PORT", str(port))
+        monkeypatch.setattr("trivet.commands.site_checks.ANSWER_TIMEOUT_S", 0.2)
+        finding = site_checks.check_port(Settings(port=port))
+    assert finding.status == "fail"
+    assert "Address already in use" in finding.text
+
+
+def test_a_port_where_our_server_answers_is_fine(site) -> None:
+    port = int(site.url.rpartition(":")[2])
+    assert site_checks.check_port(Settings(port=port)).text.endswith("a server answers")
+
+
+@pytest.mark.parametrize(("free", "status"), [(GIB // 4, "fail"), (2 * GIB, "warn"), (50 * GIB, "ok")])
+def test_disk_space_is_judged(monkeypatch, tmp_path: Path, free, status) -> None:
+    monkeypatch.setattr(site_checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+    assert site_checks.check_disk(tmp_path / "not/yet").status == status
