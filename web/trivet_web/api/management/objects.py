@@ -233,4 +233,4 @@ def _load(load: EngineLoad) -> LoadObject:
 
 
 def _stored_load(row: tables.Instance) -> LoadObject | None:
-    return _load(msgspec.convert(row.load, EngineLoad)) if row.load else None
+    return _load(EngineLoad(**row.load)) if row.load else None
