@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from trivet.errors import ModelFilesError
-from trivet.text.special_tokens import EndTokens, add_around
+from trivet.text.special_tokens import EndTokens
 
 # Formats that stand alone in older folders. Each needs a library of its own to be read exactly, so the
 # folder is refused with the way to convert it once, rather than converted anew at every launch.
@@ -20,8 +20,8 @@ OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json",
 def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
     """Read tokenizer.json and what is beside it.
 
-    Begin and end tokens are put around texts as tokenizer.json's post-processor says, or as `add_bos_token`
-    and `add_eos_token` of tokenizer_config.json say where they stand there (transformers' rule).
+    Begin and end tokens are put around texts as tokenizer.json's post-processor says; `add_bos_token` in
+    tokenizer_config.json, left over from slow tokenizers, counts for nothing, as in transformers.
 
     Raises: ModelFilesError naming the file.
     """
@@ -36,13 +36,6 @@ def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
     named = {**_read_object(folder / "special_tokens_map.json"), **config}
     _add_tokens(backend, config, named, folder)
     tokens = EndTokens(_content(named.get("bos_token")), _content(named.get("eos_token")))
-    if "add_bos_token" in config or "add_eos_token" in config:
-        add_around(
-            backend,
-            tokens,
-            add_bos=bool(config.get("add_bos_token")),
-            add_eos=bool(config.get("add_eos_token")),
-        )
     return backend, tokens
 
 

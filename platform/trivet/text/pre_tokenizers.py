@@ -37,10 +37,6 @@ _DIGITS = r"\p{N}"
 _TRIPLES = r"\p{N}{1,3}"
 
 _GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{_SYMBOLS}|\s+(?!\S)|\s+"
-_FALCON_SYMBOLS = r"[\p{P}\$\+<=>\^~\|`]+"
-_KANJI_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"  # as DeepSeek wrote it: from U+0800 on
-_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 
 def _tiktoken(digits: str, word: str = _WORD, symbols: str = rf"{_SYMBOLS}[\r\n]*") -> str:
@@ -54,82 +50,43 @@ def _cased(digits: str, suffix: str = "") -> str:
     return rf"{words}|{digits}|{_SYMBOLS}[\r\n/]*|{_SPACE}"
 
 
-_GPT_RULE = WordRule((_GPT2,))
-_DIGIT_RULE = WordRule((_DIGITS, _GPT2))
-_LLAMA3_RULE = WordRule((_tiktoken(_TRIPLES),), takes_whole_words=True, adds_bos=True)
-_QWEN_RULE = WordRule((_tiktoken(_DIGITS),))
-_GPT4O_RULE = WordRule((_cased(_TRIPLES, f"{_CONTRACTIONS}?"),))
-_DEEPSEEK3_RULE = WordRule(
-    (
-        _TRIPLES,
-        _KANJI_KANA,
-        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-        rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACE}",
-    )
+_KANJI_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"  # as DeepSeek wrote it: from U+0800 on
+_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACE}"
 )
-_BAILING_RULE = WordRule(
-    (
-        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
-        r"|\s*[\r\n]|\s+(?!\S)|\s+",
-    )
+_BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
 )
+_QWEN35 = _tiktoken(_DIGITS, r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+", r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*")
+_SEED = _tiktoken(_DIGITS, symbols=r" ?[^\s\p{L}\p{N}\r\n]+")
 
-_RULES: dict[WordRule, tuple[str, ...]] = {
+_LLAMA3_NAMES = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano"
+_QWEN2_NAMES = "deepseek-r1-qwen stablelm2 hunyuan megrez kormo f2llmv2 solar-open grok-2"
+_RULES = {
     # What llama.cpp takes where a file has no name at all: Falcon's cuts, with runs of digits apart.
-    WordRule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")): ("default",),
-    WordRule((_FALCON_SYMBOLS, _GPT2, "[0-9][0-9][0-9]")): ("falcon",),
-    _GPT_RULE: (
-        "gpt-2",
-        "phi-2",
-        "olmo",
-        "mpt",
-        "jais",
-        "gigachat",
-        "mellum",
-        "exaone4",
-        "trillion",
-        "a.x-4.0",
-    ),
-    _DIGIT_RULE: (
-        "smollm",
-        "starcoder",
-        "refact",
-        "command-r",
-        "codeshell",
-        "exaone",
-        "minerva-7b",
-        "mellum2",
-    ),
-    _LLAMA3_RULE: ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-    WordRule((_tiktoken(_TRIPLES),)): ("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
-    WordRule((_tiktoken(_DIGITS),), composes=True): ("qwen2",),
-    _QWEN_RULE: ("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "kormo", "solar-open", "grok-2"),
-    WordRule(
-        (_tiktoken(_DIGITS, r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+", r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"),),
-        composes=True,
-    ): ("qwen35",),
-    WordRule((_cased(_DIGITS),), takes_whole_words=True, adds_bos=True): ("tekken",),
-    _GPT4O_RULE: ("gpt-4o", "llama4", "kanana2", "minimax-m2"),
-    WordRule(
-        (
-            r"[\r\n]",
-            r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
-            "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-            r"\s+$",
-            _CJK,
-            r"\p{N}+",
-        )
-    ): ("deepseek-llm",),
-    WordRule((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGITS)): ("deepseek-coder",),
-    _DEEPSEEK3_RULE: ("deepseek-v3", "hunyuan-dense", "joyai-llm"),
-    WordRule((_BLOOM,)): ("bloom", "gpt3-finnish", "poro-chat"),
-    WordRule((_BLOOM, _DIGITS)): ("viking",),
-    _BAILING_RULE: ("bailingmoe", "bailingmoe2", "llada-moe"),
-    WordRule((f"{_CONTRACTIONS}|{_WORD}|{_DIGITS}| ?[^\\s\\p{{L}}\\p{{N}}\\r\\n]+|{_SPACE}",)): (
-        "seed-coder",
-    ),
+    "default": WordRule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    "falcon": WordRule((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    "gpt-2 phi-2 olmo mpt jais gigachat mellum exaone4 trillion a.x-4.0": WordRule((_GPT2,)),
+    "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": WordRule((_DIGITS, _GPT2)),
+    _LLAMA3_NAMES: WordRule((_tiktoken(_TRIPLES),), takes_whole_words=True, adds_bos=True),
+    "dbrx smaug-bpe glm4 chatglm-bpe": WordRule((_tiktoken(_TRIPLES),)),
+    "qwen2": WordRule((_tiktoken(_DIGITS),), composes=True),
+    _QWEN2_NAMES: WordRule((_tiktoken(_DIGITS),)),
+    "qwen35": WordRule((_QWEN35,), composes=True),
+    "tekken": WordRule((_cased(_DIGITS),), takes_whole_words=True, adds_bos=True),
+    "gpt-4o llama4 kanana2 talkie minimax-m2": WordRule((_cased(_TRIPLES, f"{_CONTRACTIONS}?"),)),
+    "deepseek-coder": WordRule((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGITS)),
+    "deepseek-v3 hunyuan-dense joyai-llm": WordRule((_TRIPLES, _KANJI_KANA, _DEEPSEEK3)),
+    "bloom gpt3-finnish poro-chat": WordRule((_BLOOM,)),
+    "viking": WordRule((_BLOOM, _DIGITS)),
+    "bailingmoe bailingmoe2 llada-moe": WordRule((_BAILING,)),
+    "seed-coder": WordRule((_SEED,)),
 }
-WORD_RULES: dict[str, WordRule] = {name: rule for rule, names in _RULES.items() for name in names}
+WORD_RULES = {name: rule for names, rule in _RULES.items() for name in names.split()}
 
 
 def word_rule(name: str, file: str) -> WordRule:

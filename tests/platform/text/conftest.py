@@ -44,7 +44,7 @@ def smollm() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def byte_level() -> Callable[..., Backend]:
-    """Train a byte-level BPE of 700 tokens on the texts, cut into words by an expression."""
+    """Train a byte-level BPE of 600 tokens on the texts, cut into words by an expression."""
 
     def train(pattern: str | None = None) -> Backend:
         backend = Backend(models.BPE())
@@ -54,7 +54,7 @@ def byte_level() -> Callable[..., Backend]:
         )
         backend.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=700,
+            vocab_size=600,
             show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
