@@ -38,17 +38,19 @@ class NullModel:
         generator = np.random.default_rng(NOISE_SEED)
         noise = generator.standard_normal(vocab_size + NUM_ROWS, dtype=np.float32)
         self._noise: Float32 = noise * np.float32(NOISE_SCALE)
+        self._weights: UInt64 = np.empty(0, np.uint64)  # of positions, as far as they were needed
         self.vocab_size = vocab_size
 
     @property
     def size_bytes(self) -> int:
         return self._noise.nbytes
 
-    def states(self, token_ids: Int32) -> NDArray[np.int64]:
-        """[T] what is known after each of the tokens [T], which begin at position 0."""
-        positions = np.arange(1, len(token_ids) + 1, dtype=np.uint64)
-        values = (token_ids.astype(np.uint64) + np.uint64(1)) * _mix(positions * GAMMA)
-        return (_mix(np.cumsum(values, dtype=np.uint64)) % np.uint64(NUM_ROWS)).astype(np.int64)
+    def states(self, token_ids: Int32, positions: Int32) -> NDArray[np.int64]:
+        """[N] what is known after each of the positions [N], from all tokens [T] since position 0."""
+        if len(token_ids) > len(self._weights):
+            self._weights = _mix(np.arange(1, 2 * len(token_ids) + 1, dtype=np.uint64) * GAMMA)
+        sums = np.cumsum((token_ids + 1).astype(np.uint64) * self._weights[: len(token_ids)])
+        return (_mix(sums[positions]) % np.uint64(NUM_ROWS)).astype(np.int64)
 
     def logits(self, state: int) -> Float32:
         """[V], a view of the noise."""
@@ -56,7 +58,7 @@ class NullModel:
 
     def logits_after_each(self, token_ids: Sequence[int]) -> Float32:
         """[T, V]"""
-        states = self.states(np.array(token_ids, np.int32))
+        states = self.states(np.array(token_ids, np.int32), np.arange(len(token_ids), dtype=np.int32))
         return np.stack([self.logits(state) for state in states])
 
 

@@ -135,7 +135,8 @@ class NullRunner:
         oldest = self._queue[0]
         assert oldest.batch.step == step, "steps are collected in order"
         assert oldest.sampling is not None, "a step is collected after its sample"
-        time.sleep(max(0.0, oldest.ready_s - time.monotonic()))
+        if (wait_s := oldest.ready_s - time.monotonic()) > 0:
+            time.sleep(wait_s)
         for guard in oldest.guards:
             guard.check()
         if 0 < self._options.device_lost_step <= step:
@@ -184,7 +185,7 @@ class NullRunner:
             tokens = self._tokens_of(batch, int(index))
             rows = slice(bounds[index], bounds[index + 1])
             positions = batch.positions[batch.logits_rows[rows]]
-            states[rows] = self._model.states(tokens)[positions]
+            states[rows] = self._model.states(tokens, positions)
             if self._options.nan_token >= 0:
                 is_nan = np.cumsum(tokens == self._options.nan_token) > 0
                 states[rows] = np.where(is_nan[positions], IS_NAN, states[rows])

@@ -132,11 +132,10 @@ class BlockPool:
             _, key = self._unconfirmed.popleft()
             self._forget(key)
 
-    def withdraw(self, slot: int) -> None:
-        """Forget what a slot's blocks hold, because it is suspect."""
-        for block in self.table[slot, : self._num_held[slot]].tolist():
-            if block in self._key_of:
-                self._forget(self._key_of[block])
+    def withdraw(self, keys: Keys[bytes]) -> None:
+        """Forget what these keys name, because it is suspect."""
+        for key in keys:
+            self._forget(key)
 
     def reset_cache(self) -> None:
         """Forget every prefix."""
@@ -145,7 +144,7 @@ class BlockPool:
 
     def _forget(self, key: bytes) -> None:
         block = self._block_of.pop(key, None)
-        if block is None:  # evicted meanwhile
+        if block is None:  # evicted meanwhile, or never published
             return
         del self._key_of[block]
         if block in self._evictable:

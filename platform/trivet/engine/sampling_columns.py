@@ -79,7 +79,7 @@ class SamplingColumns:
     def _forbidden(self, slots: Int32, positions: Int32) -> tuple[Int32, Int32] | tuple[None, None]:
         """Sparse edits' start and ids: tokens that do not exist; stop ids before `min_tokens`."""
         too_early: NDArray[np.bool_] = positions < self._stop_after[slots]
-        if not too_early.any() and not self._padding.size:
+        if not too_early.any() and not (self._padding.size and slots.size):
             return None, None
         ids = [
             np.concatenate((self._stop_ids[slot], self._padding)) if early else self._padding

@@ -72,19 +72,20 @@ class Scheduler:
             total = sequence.num_tokens
             if total - sequence.num_computed_tokens != 1 or total >= sequence.max_total_tokens:
                 continue  # in its prompt, or its pending token is the last one
-            if self._make_room(sequence, total):
+            if self._pool.grow(sequence.slot, total) or self._preempt_for(sequence, total):
                 self._take(step, sequence, 1)
                 budget -= 1
         return budget
 
-    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+    def _preempt_for(self, sequence: Sequence, num_tokens: int) -> bool:
         """Preempt from the end of the order until there is a block; false if that reached `sequence`."""
-        while not self._pool.grow(sequence.slot, num_tokens):
+        while True:
             victim = self.running[-1]
             self._preempt(victim)
             if victim is sequence:
                 return False
-        return True
+            if self._pool.grow(sequence.slot, num_tokens):
+                return True
 
     def _schedule_prompts(self, step: list[Scheduled], budget: int) -> int:
         for sequence in self.running:
@@ -153,16 +154,14 @@ class Scheduler:
 
     def _publish(self, sequence: Sequence) -> None:
         """Publish the full blocks whose tokens are known and whose KV has been submitted."""
-        if not self._caches:
-            return
-        block_size = self._pool.block_size
-        known = min(sequence.num_computed_tokens, len(sequence.token_ids)) // block_size
+        computed, known = sequence.num_computed_tokens, len(sequence.token_ids)
+        num_full = (computed if computed < known else known) // self._pool.block_size
         first = sequence.num_published_blocks
-        if known > first:
-            extend_block_keys(sequence, block_size)
-            keys = sequence.block_keys[first:known]
+        if num_full > first and self._caches:
+            extend_block_keys(sequence, self._pool.block_size)
+            keys = sequence.block_keys[first:num_full]
             self._pool.publish(sequence.slot, first, keys, self._submitted_step)
-            sequence.num_published_blocks = known
+            sequence.num_published_blocks = num_full
 
     # ---- leaving ----
 
@@ -183,11 +182,11 @@ class Scheduler:
         if sequence.state is SequenceState.WAITING:
             self.waiting.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
-            if is_suspect:
-                self._pool.withdraw(sequence.slot)
-            else:
+            if not is_suspect:
                 self._publish(sequence)
             self._release(sequence)
+        if is_suspect:
+            self._pool.withdraw(sequence.block_keys)
         sequence.state = SequenceState.FINISHED
 
     def take_back(self, step: list[Scheduled]) -> None:

@@ -37,7 +37,7 @@ class TextStream(Protocol):
         """Take the next tokens."""
 
     def finish(self) -> str:
-        """The text that was held back. Not called after a stop string."""
+        """The text that was held back; nothing after a stop string."""
 
 
 @dataclass(slots=True, eq=False)

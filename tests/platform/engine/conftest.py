@@ -1,0 +1,187 @@
+"""An engine core on the null runner, driven step by step, and what its tokens have to be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as TokenIds
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trivet.contract import MemoryPlan, RunnerConfig, Sampling
+from trivet.engine.commit import Update
+from trivet.engine.core import CoreConfig, EngineCore
+from trivet.engine.sampler import sample_rows
+from trivet.engine.sequence import Sequence
+from trivet.engine.uniform import uniforms
+from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
+from trivet.sampling_params import SamplingParams
+from trivet.weights.index import WeightIndex
+from trivet_null.backend import NullBackend
+from trivet_null.model import NullModel
+from trivet_null.runner import NullRunner
+
+EOS = 2
+
+
+def tiny_spec(vocab_size: int, num_tokens: int, max_position: int) -> ModelSpec:
+    attention = Attention(num_heads=2, num_kv_heads=1, head_dim=8, scale=0.35, rope=Rope(dim=8))
+    return ModelSpec(
+        architecture="LlamaForCausalLM",
+        vocab_size=vocab_size,
+        num_tokens=num_tokens,
+        hidden_size=16,
+        max_position=max_position,
+        kinds=(Layer(attention, MLP(32)),),
+        layers=(0, 0),
+        norm=Norm(),
+    )
+
+
+@dataclass
+class Clock:
+    """Time that passes only when a test says so."""
+
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Engine:
+    """A core, its runner and the updates that came so far."""
+
+    core: EngineCore
+    runner: NullRunner
+    plan: MemoryPlan
+    spec: ModelSpec
+    clock: Clock
+    updates: dict[str, list[Update]] = field(default_factory=lambda: defaultdict(list))
+    num_added: int = 0
+
+    def add(self, prompt: TokenIds[int], request_id: str | None = None, **params: Any) -> Sequence:
+        """Queue a sequence; keyword arguments that are no sampling parameters go to the sequence."""
+        own = {key: params.pop(key) for key in ("priority", "cache_salt", "text") if key in params}
+        params = {"temperature": 0.0, **params}
+        self.num_added += 1
+        sequence = Sequence(request_id or str(self.num_added), prompt, SamplingParams(**params), **own)
+        self.core.add(sequence)
+        return sequence
+
+    def step(self) -> list[Update]:
+        updates = self.core.step()
+        self.core.block_pool.check_integrity()
+        for update in updates:
+            self.updates[update.sequence.request_id].append(update)
+        return updates
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(max_steps):
+            if not self.core.has_work:
+                return
+            self.step()
+        raise AssertionError(f"work is left after {max_steps} steps: {self.core.load()}")
+
+    def finish_reason(self, sequence: Sequence) -> str | None:
+        return self.updates[sequence.request_id][-1].finish_reason
+
+    def expected(self, sequence: Sequence) -> list[int]:
+        """The sequence's output, computed alone, one token after the other, without KV."""
+        model, params = NullModel(self.spec.vocab_size), sequence.params
+        token_ids, output = list(sequence.prompt_token_ids), []
+        limit = self.core.max_model_len - len(token_ids)
+        limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
+        while len(output) < limit:
+            logits = model.logits_after_each(token_ids)[-1:].copy()
+            logits[:, self.spec.num_tokens :] = -np.inf
+            if len(output) < params.min_tokens:
+                logits[:, [token for token in ends if token < self.spec.vocab_size]] = -np.inf
+            token = draw_alone(logits, params, sequence.seed, len(token_ids))
+            token_ids.append(token)
+            output.append(token)
+            if token in ends:
+                break
+        return output
+
+
+def draw_alone(logits: Any, params: SamplingParams, seed: int, position: int) -> int:
+    """One row of the reference sampler (which has tests of its own)."""
+    sampling = Sampling(
+        draws=np.ones(1, np.bool_),
+        target_ids=np.full(1, -1, np.int32),
+        temperature=np.array([params.temperature], np.float32),
+        top_k=np.array([max(params.top_k, 0)], np.int32),
+        top_p=np.array([params.top_p], np.float32),
+        min_p=np.array([params.min_p], np.float32),
+        uniform=uniforms(np.array([seed], np.uint64), np.array([position])),
+    )
+    forbidden = logits == -np.inf  # as edits, because raw logits have to be finite
+    sampling = replace(
+        sampling,
+        edit_start=np.array([0, forbidden.sum()], np.int32),
+        edit_ids=np.flatnonzero(forbidden[0]).astype(np.int32),
+        edit_mul=np.ones(forbidden.sum(), np.float32),
+        edit_add=np.full(forbidden.sum(), -np.inf, np.float32),
+    )
+    raw = np.where(forbidden, np.float32(0), logits)
+    return int(sample_rows(raw, sampling, np.zeros(1, np.int32), 1).token_ids[0])
+
+
+EngineFactory = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine() -> Iterator[EngineFactory]:
+    """Builds engines and closes them."""
+    runners: list[NullRunner] = []
+
+    def make(
+        *,
+        depth: int = 2,
+        block_size: int = 4,
+        num_blocks: int | None = None,
+        max_model_len: int = 128,
+        max_num_seqs: int = 4,
+        token_budget: int = 32,
+        vocab_size: int = 64,
+        num_tokens: int | None = None,
+        options: dict[str, str] | None = None,
+        **core: Any,
+    ) -> Engine:
+        spec = tiny_spec(vocab_size, num_tokens or vocab_size, max_model_len)
+        backend, weights = NullBackend(), WeightIndex(())
+        config = RunnerConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=token_budget,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            options={"max_in_flight": str(depth), **(options or {})},
+        )
+        devices = backend.probe(1.0)
+        # A backend may hold fewer blocks than one sequence of full length needs.
+        plan = replace(backend.plan(spec, weights, config, devices), max_model_len=max_model_len)
+        runner = backend.create_runner(spec, config, plan, devices)
+        assert isinstance(runner, NullRunner)
+        runners.append(runner)
+        runner.load(weights, lambda done, total: None)
+        runner.allocate_kv()
+        runner.warm_up()
+        clock = Clock()
+        core_config = CoreConfig(
+            eos_token_ids=(EOS,),
+            vocab_size=vocab_size,
+            num_tokens=spec.num_tokens,
+            max_num_seqs=max_num_seqs,
+            **core,
+        )
+        return Engine(EngineCore(runner, plan, core_config, clock), runner, plan, spec, clock)
+
+    yield make
+    for runner in runners:
+        runner.close()
