@@ -1,0 +1,89 @@
+"""Reads the tables of `npu-smi info` and `npu-smi info -m`.
+
+The tables are made for people and differ between products and releases (A2, A3, 310P; wider in 26.0). What
+holds for all: cells stand between bars, a chip takes two rows, its memory is the last "used / total" of the
+second, and a health other than OK stays in the table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MIB = 1 << 20
+_USED_TOTAL = re.compile(r"(\d+)\s*/\s*(\d+)")
+_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One chip of `npu-smi info`."""
+
+    npu: int
+    chip: int
+    name: str  # "910B4", "Ascend910", "310P3"
+    health: str  # "OK", "Warning", "Alarm", ...
+    bus_id: str  # "0000:C1:00.0"
+    used_bytes: int
+    total_bytes: int
+
+
+def parse_info(text: str) -> list[Chip]:
+    """The chips in the table's order. Rows that are not understood are skipped."""
+    chips: list[Chip] = []
+    first: list[str] | None = None  # the chip's first row, while the second is awaited
+    for line in text.splitlines():
+        cells = _cells(line)
+        if len(cells) < 3:
+            first = None
+        elif _BUS_ID.search(cells[1]):
+            chip = _chip(first, cells) if first else None
+            chips += [chip] if chip else []
+            first = None
+        elif re.fullmatch(r"\d+\s+\S*\d\S*", cells[0]):  # NPU number and product name
+            first = cells
+    return chips
+
+
+def _chip(first: list[str], second: list[str]) -> Chip | None:
+    memory = _USED_TOTAL.findall(second[-1])
+    numbers = second[0].split()
+    if not memory or not numbers or not numbers[0].isdigit():
+        return None
+    npu, name = first[0].split()
+    used, total = memory[-1]
+    return Chip(
+        npu=int(npu),
+        chip=int(numbers[0]),
+        name=name,
+        health=first[1],
+        bus_id=second[1],
+        used_bytes=int(used) * MIB,
+        total_bytes=int(total) * MIB,
+    )
+
+
+def parse_mapping(text: str) -> dict[tuple[int, int], int]:
+    """(NPU, chip) to the logical id that ASCEND_RT_VISIBLE_DEVICES counts, from `npu-smi info -m`.
+
+    Columns are found by their heading, for they vary; management chips (Mcu) have no logical id.
+    """
+    columns: list[str] = []
+    ids: dict[tuple[int, int], int] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split(r"\s{2,}|\|", line.strip()) if cell.strip()]
+        if "NPU ID" in cells:
+            columns = cells
+            continue
+        row = dict(zip(columns, cells, strict=False))
+        values = [row.get(column, "") for column in ("NPU ID", "Chip ID", "Chip Logic ID")]
+        if all(value.isdigit() for value in values):
+            npu, chip, logical = (int(value) for value in values)
+            ids[npu, chip] = logical
+    return ids
+
+
+def _cells(line: str) -> list[str]:
+    return (
+        [cell.strip() for cell in line.strip().strip("|").split("|")] if line.strip().startswith("|") else []
+    )

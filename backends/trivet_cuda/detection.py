@@ -1,0 +1,114 @@
+"""Finds NVIDIA GPUs without a library: nvidia-smi, else the driver's /proc tree, else the PCI bus.
+
+Each source knows less than the one before and is there to say why the one before failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trivet.probing import pci_functions, read_text, run_tool
+
+PCI_VENDOR = "0x10de"
+PCI_CLASSES = ("0x03",)  # display controllers; the bus also shows their audio and USB functions
+MIB = 1 << 20
+FIELDS = (
+    "index",
+    "uuid",
+    "pci.bus_id",
+    "name",
+    "compute_cap",
+    "memory.total",
+    "memory.free",
+    "driver_version",
+    "mig.mode.current",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What could be found out about one GPU; `fault` is empty where nothing speaks against it."""
+
+    index: int
+    uid: str  # UUID, or the PCI address where the driver does not tell
+    name: str
+    compute_capability: str = ""  # "9.0"
+    total_bytes: int = 0
+    free_bytes: int = 0
+    driver: str = ""
+    fault: str = ""
+
+
+def find_gpus(root: Path, nvidia_smi: str, timeout_s: float) -> list[Gpu]:
+    """All GPUs of this machine in the order of nvidia-smi, faulty ones with the reason."""
+    on_bus = pci_functions(root, PCI_VENDOR, PCI_CLASSES)
+    output = run_tool(
+        [nvidia_smi, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], timeout_s
+    )
+    if not output.failure:
+        return [gpu for line in output.text.splitlines() if (gpu := _parse_line(line)) is not None]
+    from_driver = _from_driver(root, output.failure)
+    if from_driver or not on_bus:
+        return from_driver
+    fault = (
+        f"the NVIDIA driver is not loaded or not visible here ({output.failure}); install it, or start the "
+    )
+    fault += "container with --gpus all"
+    return [
+        Gpu(index, function.address, f"NVIDIA PCI device {function.device_id}", fault=fault)
+        for index, function in enumerate(on_bus)
+    ]
+
+
+def _parse_line(line: str) -> Gpu | None:
+    """One line of nvidia-smi's CSV; None for a line that is none ("No devices were found")."""
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(FIELDS) or not cells[0].isdigit():
+        return None
+    index, uuid, _, name, capability, total, free, driver, mig = cells
+    fault = ""
+    if mig == "Enabled":
+        fault = (
+            "MIG is enabled on it and this version takes whole GPUs only; disable MIG with nvidia-smi -mig 0"
+        )
+    elif not total.isdigit():
+        fault = f"its driver reports {total!r} for its memory; see nvidia-smi -q for the state of the GPU"
+    return Gpu(
+        index=int(index),
+        uid=uuid,
+        name=name,
+        compute_capability=capability if capability.replace(".", "").isdigit() else "",
+        total_bytes=_mib(total),
+        free_bytes=_mib(free),
+        driver=driver,
+        fault=fault,
+    )
+
+
+def _mib(cell: str) -> int:
+    """A cell in MiB; "[N/A]" and "ERR!" count as 0."""
+    return int(cell) * MIB if cell.isdigit() else 0
+
+
+def _from_driver(root: Path, failure: str) -> list[Gpu]:
+    """The loaded kernel module's own list, /proc/driver/nvidia."""
+    words = read_text(root / "proc/driver/nvidia/version").split("Kernel Module")
+    driver = words[1].split()[0] if len(words) > 1 and words[1].split() else ""
+    gpus = []
+    for index, folder in enumerate(sorted((root / "proc/driver/nvidia/gpus").glob("*"))):
+        fields: dict[str, str] = {}
+        for line in read_text(folder / "information").splitlines():
+            key, _, value = line.partition(":")
+            fields[key.strip()] = value.strip()
+        uid = fields.get("GPU UUID", "")
+        gpus.append(
+            Gpu(
+                index=index,
+                uid=uid if uid.startswith("GPU-") and "?" not in uid else folder.name,
+                name=fields.get("Model", "NVIDIA GPU"),
+                driver=driver,
+                fault=f"its memory is unknown: {failure}; install nvidia-smi of the driver's version",
+            )
+        )
+    return gpus

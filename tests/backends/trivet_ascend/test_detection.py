@@ -1,0 +1,227 @@
+"""Finding Ascend NPUs, on made-up machines. Tables have npu-smi's form and numbers of our own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trivet.contract import DeviceInfo, KVCacheSpec, MemoryPlan, RunnerConfig
+from trivet.errors import Unsupported
+from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm
+from trivet.weights.index import WeightIndex
+from trivet_ascend.backend import NO_RUNNER, AscendBackend
+from trivet_ascend.detection import family_of
+from trivet_ascend.npu_smi import MIB, parse_info, parse_mapping
+
+A2 = """\
++------------------------------------------------------------------------------------------------+
+| npu-smi 25.2.0                   Version: 25.2.0                                               |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip                      | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     910B3               | OK            | 91.4        36                0    / 0             |
+| 0                         | 0000:C1:00.0  | 0           0    / 0          3321 / 65536         |
++===========================+===============+====================================================+
+| 5     910B3               | Alarm         | 93.0        37                0    / 0             |
+| 0                         | 0000:C2:00.0  | 12          0    / 0          60211/ 65536         |
++===========================+===============+====================================================+
++---------------------------+---------------+----------------------------------------------------+
+| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
++===========================+===============+====================================================+
+| 5       0                 | 4711          | python3                  | 57000                   |
++===========================+===============+====================================================+
+| No running processes found in NPU 0                                                            |
++===========================+===============+====================================================+
+"""
+A3 = """\
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 7     Ascend910           | OK            | 170.2       35                0    / 0             |
+| 0     14                  | 0000:9E:00.0  | 0           0    / 0          3400 / 65536         |
++---------------------------+---------------+----------------------------------------------------+
+| 7     Ascend910           | OK            | -           36                0    / 0             |
+| 1     15                  | 0000:9F:00.0  | 0           0    / 0          3200 / 65536         |
++===========================+===============+====================================================+
+"""
+DUO = """\
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip  Device              | Bus-Id        | AICore(%)   Memory-Usage(MB)                       |
++===========================+===============+====================================================+
+| 2     310P3               | OK            | NA          41                0     / 0            |
+| 0     0                   | 0000:06:00.0  | 0           1600 / 44000                           |
++---------------------------+---------------+----------------------------------------------------+
+| 2     310P3               | Warning       | NA          40                0     / 0            |
+| 1     1                   | 0000:06:00.0  | 0           1500 / 43000                           |
++===========================+===============+====================================================+
+"""
+MAPPING = """\
+\tNPU ID                         Chip ID                        Chip Logic ID                  Chip Name
+\t0                              0                              1                              Ascend 910B3
+\t0                              1                              -                              Mcu
+\t5                              0                              0                              Ascend 910B3
+\t5                              1                              -                              Mcu
+"""
+MAPPING_WITH_PHYSICAL_ID = """\
+\tNPU ID       Chip ID      Chip Logic ID      Chip Phy-ID      Chip Name
+\t7            0            2                  14               Ascend910
+\t7            1            3                  15               Ascend910
+"""
+LAYER = Layer(Attention(1, 1, 8, 1.0, None), MLP(8))
+SPEC = ModelSpec("test", 8, 8, 8, 8, (LAYER,), (0,), Norm())
+
+
+def _machine(root: Path, info: str, mapping: str = "", manager: bool = True) -> AscendBackend:
+    (root / "info").write_text(info)
+    (root / "mapping").write_text(mapping)
+    tool = root / "npu-smi"
+    tool.write_text(f'#!/bin/sh\nif [ "$2" = "-m" ]; then cat {root}/mapping; else cat {root}/info; fi\n')
+    tool.chmod(0o755)
+    (root / "dev").mkdir()
+    if manager:
+        (root / "dev/davinci_manager").touch()
+    return AscendBackend(root, str(tool))
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (A2, [(0, 0, "910B3", "OK", 3321, 65536), (5, 0, "910B3", "Alarm", 60211, 65536)]),
+        (A3, [(7, 0, "Ascend910", "OK", 3400, 65536), (7, 1, "Ascend910", "OK", 3200, 65536)]),
+        (DUO, [(2, 0, "310P3", "OK", 1600, 44000), (2, 1, "310P3", "Warning", 1500, 43000)]),
+        ("npu-smi: command failed\n", []),
+        (A2.splitlines()[6] + "\n", []),  # cut after a chip's first row
+    ],
+    ids=["A2", "A3", "310P", "no table", "cut"],
+)
+def test_table_of_each_product(table: str, expected: list[tuple[object, ...]]) -> None:
+    chips = parse_info(table)
+    assert [
+        (c.npu, c.chip, c.name, c.health, c.used_bytes // MIB, c.total_bytes // MIB) for c in chips
+    ] == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (MAPPING, {(0, 0): 1, (5, 0): 0}),
+        (MAPPING_WITH_PHYSICAL_ID, {(7, 0): 2, (7, 1): 3}),
+        ("| NPU ID | Slot ID | Chip ID | Chip Phy-ID | Chip Name |\n", {}),
+    ],
+    ids=["without Mcu", "with physical id", "no logical id"],
+)
+def test_logical_ids(table: str, expected: dict[tuple[int, int], int]) -> None:
+    assert parse_mapping(table) == expected
+
+
+@pytest.mark.parametrize(
+    ("product", "family"),
+    [
+        ("910B1", "A2"),
+        ("910B4", "A2"),
+        ("Ascend910", "A3"),
+        ("310P3", "310P"),
+        ("950", "A5"),
+        ("x", "unknown"),
+    ],
+)
+def test_family(product: str, family: str) -> None:
+    assert family_of(product) == family
+
+
+def test_devices_stand_in_the_order_of_logical_ids(tmp_path: Path) -> None:
+    devices = _machine(tmp_path, A2, MAPPING).probe(10.0)
+    assert [(d.index, d.uid, d.arch) for d in devices] == [
+        (0, "0000:c2:00.0/0", "A2"),
+        (1, "0000:c1:00.0/0", "A2"),
+    ]
+    assert devices[1].free_bytes == (65536 - 3321) * MIB
+
+
+def test_an_unhealthy_chip_stays_listed_with_its_health(tmp_path: Path) -> None:
+    alarmed, sound = _machine(tmp_path, A2, MAPPING).probe(10.0)
+    assert "health is Alarm" in (alarmed.unusable_because or "")
+    assert sound.unusable_because == NO_RUNNER
+
+
+def test_two_chips_on_one_address_have_two_uids(tmp_path: Path) -> None:
+    devices = _machine(tmp_path, DUO).probe(10.0)
+    assert len({device.uid for device in devices}) == 2
+    assert "bf16" not in devices[0].dtypes
+
+
+def test_a_container_without_the_manager_node_says_so(tmp_path: Path) -> None:
+    device = _machine(tmp_path, A2, MAPPING, manager=False).probe(10.0)[1]
+    assert "davinci_manager" in (device.unusable_because or "")
+
+
+def test_device_nodes_count_where_the_tool_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("davinci10", "davinci2", "davinci_manager"):
+        (tmp_path / "dev" / name).touch()
+    devices = AscendBackend(tmp_path, str(tmp_path / "npu-smi")).probe(10.0)
+    assert [device.uid for device in devices] == ["davinci2", "davinci10"]
+    assert "npu-smi was not found" in (devices[0].unusable_because or "")
+
+
+def test_a_chip_without_driver_is_found_on_the_bus_and_a_network_card_is_not(tmp_path: Path) -> None:
+    for address, class_code in (("0000:c1:00.0", "0x120000"), ("0000:7d:00.0", "0x020000")):
+        folder = tmp_path / "sys/bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        for name, value in (("vendor", "0x19e5"), ("device", "0xd802"), ("class", class_code)):
+            (folder / name).write_text(value + "\n")
+    (device,) = AscendBackend(tmp_path, str(tmp_path / "npu-smi")).probe(10.0)
+    assert device.uid == "0000:c1:00.0"
+    assert "/dev/davinci" in (device.unusable_because or "")
+
+
+def test_a_machine_without_npu_has_no_device_and_says_why(tmp_path: Path) -> None:
+    backend = AscendBackend(tmp_path, str(tmp_path / "npu-smi"))
+    assert backend.probe(10.0) == []
+    assert "0x19e5" in backend.absent_because()
+
+
+def test_versions_are_read_from_the_driver_and_cann(tmp_path: Path) -> None:
+    backend = _machine(tmp_path, A2, MAPPING)
+    for folder, text in (
+        ("usr/local/Ascend/driver", "Version=25.2.0\nascendhal_version=7.35.23\n"),
+        ("usr/local/Ascend/cann", "# version: 1.0\nVersion=9.1.0\nversion_dir=cann\n"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "version.info").write_text(text)
+    assert backend.probe(10.0)[0].versions == (("driver", "25.2.0"), ("cann", "9.1.0"))
+
+
+def test_visible_devices_are_ascending_logical_ids(tmp_path: Path) -> None:
+    backend = _machine(tmp_path, A2, MAPPING)
+    devices: list[DeviceInfo] = backend.probe(10.0)
+    assert backend.launch_env(devices[::-1])["ASCEND_RT_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_no_model_can_be_placed_on_it(tmp_path: Path) -> None:
+    backend = _machine(tmp_path, A2, MAPPING)
+    devices, config, weights = backend.probe(10.0), RunnerConfig(), WeightIndex(())
+    plan = MemoryPlan(KVCacheSpec(128, ()), (), 0, (), 1, 1)
+    calls = (
+        lambda: backend.check(SPEC, weights, config, devices[0]),
+        lambda: backend.plan(SPEC, weights, config, devices),
+        lambda: backend.create_runner(SPEC, config, plan, devices),
+    )
+    for call in calls:
+        with pytest.raises(Unsupported, match="use backend cpu"):
+            call()
+
+
+def test_probing_imports_no_torch_and_no_vendor_library() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'torch_npu', 'acl', 'te', 'numpy'): sys.modules[name] = None\n"
+        "import trivet_ascend\n"
+        "backend = trivet_ascend.trivet_backend()\n"
+        "backend.probe(1.0); backend.absent_because(1.0); backend.launch_env([])\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,142 @@
+"""Finding NVIDIA GPUs, on made-up machines: a /proc and /sys tree, and a tool that prints what we say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trivet.contract import KVCacheSpec, MemoryPlan, RunnerConfig
+from trivet.errors import Unsupported
+from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm
+from trivet.weights.index import WeightIndex
+from trivet_cuda.backend import NO_RUNNER, CudaBackend
+
+FIRST, SECOND = "GPU-11111111-2222-3333-4444-555555555555", "GPU-66666666-7777-8888-9999-aaaaaaaaaaaa"
+TWO_GPUS = (
+    f"0, {FIRST}, 00000000:1A:00.0, NVIDIA H100 80GB HBM3, 9.0, 81559, 81008, 565.10, Disabled\n"
+    f"1, {SECOND}, 00000000:3D:00.0, Tesla V100-SXM2-32GB, 7.0, 32768, 12000, 565.10, [N/A]\n"
+)
+LAYER = Layer(Attention(1, 1, 8, 1.0, None), MLP(8))
+SPEC = ModelSpec("test", 8, 8, 8, 8, (LAYER,), (0,), Norm())
+
+
+def _tool(folder: Path, script: str) -> str:
+    file = folder / "nvidia-smi"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def _printing(folder: Path, text: str) -> str:
+    (folder / "answer").write_text(text)
+    return _tool(folder, f"cat {folder / 'answer'}")
+
+
+def _pci(root: Path, address: str, vendor: str, class_code: str) -> None:
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    for name, value in (("vendor", vendor), ("device", "0x2330"), ("class", class_code)):
+        (folder / name).write_text(value + "\n")
+
+
+def test_nvidia_smi_gives_uuid_memory_and_architecture(tmp_path: Path) -> None:
+    first, second = CudaBackend(tmp_path, _printing(tmp_path, TWO_GPUS)).probe(5.0)
+    assert (first.uid, first.arch, first.total_bytes, first.free_bytes) == (
+        FIRST,
+        "sm_90",
+        81559 << 20,
+        81008 << 20,
+    )
+    assert first.versions == (("driver", "565.10"),)
+    assert (first.index, second.index) == (0, 1)
+    assert "bf16" in first.dtypes
+    assert "bf16" not in second.dtypes
+
+
+def test_a_sound_gpu_is_unusable_because_there_is_no_runner(tmp_path: Path) -> None:
+    devices = CudaBackend(tmp_path, _printing(tmp_path, TWO_GPUS)).probe(5.0)
+    assert {device.unusable_because for device in devices} == {NO_RUNNER}
+
+
+def test_a_failed_gpu_stays_listed_with_its_own_reason(tmp_path: Path) -> None:
+    line = TWO_GPUS.splitlines()[0].replace("81559", "[GPU is lost]")
+    (device,) = CudaBackend(tmp_path, _printing(tmp_path, line)).probe(5.0)
+    assert "[GPU is lost]" in (device.unusable_because or "")
+
+
+def test_a_gpu_in_mig_mode_says_how_to_leave_it(tmp_path: Path) -> None:
+    line = TWO_GPUS.splitlines()[0].replace("Disabled", "Enabled")
+    (device,) = CudaBackend(tmp_path, _printing(tmp_path, line)).probe(5.0)
+    assert "nvidia-smi -mig 0" in (device.unusable_because or "")
+
+
+def test_a_hanging_tool_ends_within_its_time(tmp_path: Path) -> None:
+    backend = CudaBackend(tmp_path, _tool(tmp_path, "exec sleep 600"))
+    _pci(tmp_path, "0000:1a:00.0", "0x10de", "0x030200")
+    (device,) = backend.probe(0.2)
+    assert "no answer within 0.2 s" in (device.unusable_because or "")
+
+
+def test_the_driver_lists_gpus_where_the_tool_is_missing(tmp_path: Path) -> None:
+    driver = tmp_path / "proc/driver/nvidia"
+    (driver / "gpus/0000:1a:00.0").mkdir(parents=True)
+    (driver / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  565.10  Mon Jan 1\n")
+    (driver / "gpus/0000:1a:00.0/information").write_text(
+        f"Model: \t\t NVIDIA A10\nGPU UUID: \t {FIRST}\nBus Location: \t 0000:1a:00.0\n"
+    )
+    (device,) = CudaBackend(tmp_path, str(tmp_path / "nvidia-smi")).probe(5.0)
+    assert (device.name, device.uid) == ("NVIDIA A10", FIRST)
+    assert device.versions == (("driver", "565.10"),)
+    assert "nvidia-smi was not found" in (device.unusable_because or "")
+
+
+def test_a_gpu_without_driver_is_found_on_the_bus_and_its_audio_function_is_not(tmp_path: Path) -> None:
+    _pci(tmp_path, "0000:1a:00.0", "0x10de", "0x030000")
+    _pci(tmp_path, "0000:1a:00.1", "0x10de", "0x040300")
+    _pci(tmp_path, "0000:1b:00.0", "0x8086", "0x030000")
+    (device,) = CudaBackend(tmp_path, str(tmp_path / "nvidia-smi")).probe(5.0)
+    assert device.uid == "0000:1a:00.0"
+    assert "driver is not loaded" in (device.unusable_because or "")
+
+
+def test_a_machine_without_gpu_has_no_device_and_says_why(tmp_path: Path) -> None:
+    backend = CudaBackend(tmp_path, _printing(tmp_path, "No devices were found\n"))
+    assert backend.probe(5.0) == []
+    assert "0x10de" in backend.absent_because()
+
+
+def test_a_machine_with_gpu_has_no_reason_to_be_absent(tmp_path: Path) -> None:
+    assert CudaBackend(tmp_path, _printing(tmp_path, TWO_GPUS)).absent_because() == ""
+
+
+def test_the_engine_sees_only_the_chosen_gpus(tmp_path: Path) -> None:
+    backend = CudaBackend(tmp_path, _printing(tmp_path, TWO_GPUS))
+    assert backend.launch_env(backend.probe(5.0)[1:])["CUDA_VISIBLE_DEVICES"] == SECOND
+
+
+def test_no_model_can_be_placed_on_it(tmp_path: Path) -> None:
+    backend = CudaBackend(tmp_path, _printing(tmp_path, TWO_GPUS))
+    devices, config, weights = backend.probe(5.0), RunnerConfig(), WeightIndex(())
+    plan = MemoryPlan(KVCacheSpec(16, ()), (), 0, (), 1, 1)
+    calls = (
+        lambda: backend.check(SPEC, weights, config, devices[0]),
+        lambda: backend.plan(SPEC, weights, config, devices),
+        lambda: backend.create_runner(SPEC, config, plan, devices),
+    )
+    for call in calls:
+        with pytest.raises(Unsupported, match="use backend cpu"):
+            call()
+
+
+def test_probing_imports_no_torch_and_no_vendor_library() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'triton', 'pynvml', 'cuda', 'cupy', 'numpy'): sys.modules[name] = None\n"
+        "import trivet_cuda\n"
+        "backend = trivet_cuda.trivet_backend()\n"
+        "backend.probe(1.0); backend.absent_because(1.0); backend.launch_env([])\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
