@@ -71,7 +71,7 @@ def check_home(paths: Paths) -> Iterator[Finding]:
 def _check_closed(check: str, path: Path, mode: int) -> Iterator[Finding]:
     try:
         found = path.stat()
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return  # made by the first `trivet serve`; a home that cannot be read was reported above
     actual = stat.S_IMODE(found.st_mode)
     if actual & ~mode:

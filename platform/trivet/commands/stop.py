@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import note
-from trivet.errors import NotFound, TrivetError
-from trivet.plugins import Command
+from trivet.errors import ConfigError, NotFound, TrivetError, Unavailable
+from trivet.plugins import Command, load_plugins
 
 if TYPE_CHECKING:
     from trivet.client import Client, Instance
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 POLL_INTERVAL_S = 0.3
 KILL_MARGIN_S = 60.0  # past the drain deadline: signals, exit of the process, the supervisor's next look
 DRAIN_TIMEOUT_S = 600.0
+STOP_ALL = "stop-all"  # a plugin's command that takes our --now and --timeout
 
 
 def _add_stop(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the deployment, see `trivet ps`")
+    parser.add_argument("--all", action="store_true", help="everything of this home, also without a server")
     _add_common(parser)
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--now", action="store_true", help="end running requests with an error")
@@ -29,6 +32,7 @@ def _add_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_drain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
     _add_common(parser)
     parser.add_argument(
         "--timeout",
@@ -40,13 +44,24 @@ def _add_drain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
     parser.add_argument("--no-wait", action="store_true", help="return at once instead of when it has ended")
     add_server_options(parser)
 
 
 def _stop(given: argparse.Namespace) -> int:
+    if given.all == (given.name is not None):
+        raise ConfigError("give either the NAME of a deployment or --all")
+    if given.all:
+        return _stop_all(given)
     return _end(given, 0.0 if given.now else given.timeout)
+
+
+def _stop_all(given: argparse.Namespace) -> int:
+    """Works without a server, so it is not asked of one: the supervisor's package offers it."""
+    offered = {command.name: command for command in load_plugins(check_backends=False).commands}
+    if STOP_ALL not in offered:
+        raise Unavailable("nothing that is installed here can run engines, so there is nothing to stop")
+    return offered[STOP_ALL].run(given)
 
 
 def _drain(given: argparse.Namespace) -> int:

@@ -69,7 +69,8 @@ def test_a_failed_check_is_the_exit_code_and_has_advice(home, trivet) -> None:
     home.run.chmod(0o755)
     done = trivet("doctor")
     assert done.code == 1
-    assert f"fail  run directory  {home.run} has mode 755; chmod 700 {home.run}" in done.out
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert f"fail run directory {home.run} has mode 755; chmod 700 {home.run}" in lines
 
 
 def test_a_wrong_settings_file_is_a_finding(home, trivet) -> None:

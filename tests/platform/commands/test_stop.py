@@ -47,6 +47,18 @@ def test_what_does_not_end_is_an_error_that_names_what_is_left(site, trivet, mon
     assert "smollm2-0 draining" in done.err
 
 
+def test_all_is_the_supervisor_packages_command(site, trivet) -> None:
+    done = trivet("stop", "--all", "--now")
+    assert (done.code, done.out) == (0, "stopped 0 engines without a supervisor\n")
+    assert site.requests == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["smollm2", "--all"]])
+def test_either_a_name_or_all(site, trivet, arguments) -> None:
+    done = trivet("stop", *arguments)
+    assert (done.code, site.requests) == (2, [])
+
+
 def test_an_unknown_name_is_refused(site, trivet) -> None:
     done = trivet("stop", "nope")
     assert (done.code, done.err) == (1, "trivet: deployment 'nope' does not exist\n")
