@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -127,8 +127,8 @@ class Site:
             assert beats.poll(20_000), "the fake engine did not start"
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
+@contextmanager
+def new_site() -> Iterator[Site]:
     home = tempfile.mkdtemp(prefix="tv")  # socket paths are limited to 107 bytes
     settings = Settings(home=home, drain_timeout_s=3.0, web_threads=64)
     settings.paths.create()
@@ -141,20 +141,35 @@ def site() -> Iterator[Site]:
         yield site
 
 
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with new_site() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def served_model() -> ServedModel:
     return load_served_model(str(find_demo_model()))
 
 
+@pytest.fixture(scope="module")
+def client(served_model: ServedModel) -> Iterator[FlaskClient]:
+    """Flask's test client of an application with one ready engine; for tests that change nothing."""
+    with new_site() as made:
+        made.start_engine()
+        yield open_client(made, served_model)
+
+
 @pytest.fixture
-def client(site: Site, served_model: ServedModel) -> Iterator[FlaskClient]:
-    """Flask's test client of the application, with one ready engine."""
-    site.start_engine()
+def site_client(site: Site, served_model: ServedModel) -> FlaskClient:
+    """Flask's test client of the application in `site`."""
+    return open_client(site, served_model)
+
+
+def open_client(site: Site, served_model: ServedModel) -> FlaskClient:
     process = WebProcess(site.settings, load_model=lambda path: served_model)
     site.stack.callback(process.close)
-    app = create_app(site.settings, process)
-    with app.test_client() as test_client:
-        yield test_client
+    return create_app(site.settings, process).test_client()
 
 
 @dataclass

@@ -99,18 +99,16 @@ class Router:
         known = ", ".join(sorted(table)) or "none; launch one with `trivet launch MODEL`"
         raise ModelNotFound(f"model {name!r} does not exist; deployed: {known}", param="model")
 
+    def ready(self, name: str) -> Deployed:
+        """The deployment, of which an instance can serve. Raises: as `choose`."""
+        return self._ready(name, frozenset())[0]
+
     def choose(self, name: str, tokens: int, exclude: frozenset[str] = frozenset()) -> Claim:
         """Claim `tokens` on the best instance of deployment `name`.
 
         Raises: ModelNotFound; Unavailable with the state and reason of the nearest candidate.
         """
-        deployed = self.deployed(name)
-        candidates = self._candidates(deployed, exclude)
-        if not candidates:
-            deployed = self.table(fresh=True).get(name, deployed)
-            candidates = self._candidates(deployed, exclude)
-        if not candidates:
-            raise Unavailable(f"model {name!r} cannot serve now: {self.why_not(deployed)}; try again later")
+        _, candidates = self._ready(name, exclude)
         with self._lock:
             self._turn += 1
             turn = self._turn % len(candidates)
@@ -140,6 +138,16 @@ class Router:
             return f"instance {nearest.id} {view.why_not}"
         reason = f": {nearest.reason}" if nearest.reason else ""
         return f"instance {nearest.id} is {nearest.state}{reason}"
+
+    def _ready(self, name: str, exclude: frozenset[str]) -> tuple[Deployed, list[str]]:
+        deployed = self.deployed(name)
+        candidates = self._candidates(deployed, exclude)
+        if not candidates:
+            deployed = self.table(fresh=True).get(name, deployed)
+            candidates = self._candidates(deployed, exclude)
+        if not candidates:
+            raise Unavailable(f"model {name!r} cannot serve now: {self.why_not(deployed)}; try again later")
+        return deployed, candidates
 
     def _candidates(self, deployed: Deployed, exclude: frozenset[str]) -> list[str]:
         ready = [i.id for i in deployed.instances if i.state == READY and i.id not in exclude]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from flask import request
 
-from trivet.errors import Unavailable
 from trivet.messages import Submit, TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet_web.answer import Answer
@@ -40,10 +39,7 @@ class Target:
 def find_target(name: str) -> Target:
     """Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError."""
     process = web_process()
-    deployed = process.router.deployed(name)
-    if not process.router.can_serve(deployed):
-        why = process.router.why_not(deployed)
-        raise Unavailable(f"model {name!r} cannot serve now: {why}; try again later")
+    deployed = process.router.ready(name)
     return Target(deployed, process.models.get(deployed.model_path))
 
 

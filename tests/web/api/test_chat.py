@@ -1,0 +1,179 @@
+"""Chat completions: the objects that OpenAI clients expect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trivet_registry.instance_state import InstanceState as State
+
+if TYPE_CHECKING:
+    from conftest import Site
+    from flask.testing import FlaskClient
+
+CHAT = "/v1/chat/completions"
+HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+
+
+def ask(client: FlaskClient, **fields: object) -> dict[str, Any]:
+    response = client.post(CHAT, json={**HELLO, **fields})
+    assert response.status_code == 200, response.data
+    return response.get_json()
+
+
+def events(client: FlaskClient, **fields: object) -> list[dict[str, Any]]:
+    """The chunks of a stream that ended well."""
+    response = client.post(CHAT, json={**HELLO, "stream": True, **fields})
+    assert response.status_code == 200, response.data
+    assert response.mimetype == "text/event-stream"
+    lines = response.data.decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def test_whole_answer_has_text_reason_and_usage(client: FlaskClient) -> None:
+    answer = ask(client)
+    choice = answer["choices"][0]
+    assert answer["object"] == "chat.completion"
+    assert choice["message"] == {"content": "w0 w1 w2 w3 ", "role": "assistant", "refusal": None}
+    assert choice["finish_reason"] == "length"
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 4
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 4
+
+
+def test_stream_begins_with_the_role_and_ends_with_the_reason(client: FlaskClient) -> None:
+    chunks = events(client)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == "w0 w1 w2 w3 "
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+def test_usage_if_asked_for_is_in_exactly_one_last_chunk(client: FlaskClient) -> None:
+    *chunks, last = events(client, stream_options={"include_usage": True})
+    assert all(chunk["usage"] is None and chunk["choices"] for chunk in chunks)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 4
+
+
+def test_max_completion_tokens_goes_before_max_tokens(client: FlaskClient) -> None:
+    answer = ask(client, max_completion_tokens=2)
+    assert answer["usage"]["completion_tokens"] == 2
+
+
+def test_without_max_tokens_the_engine_decides(client: FlaskClient) -> None:
+    assert ask(client, max_tokens=None)["usage"]["completion_tokens"] == 64  # the fake engine's own limit
+
+
+def test_stop_string_ends_the_answer_and_is_named(client: FlaskClient) -> None:
+    for stop in ("w2", ["nothing", "w2"]):
+        choice = ask(client, stop=stop, max_tokens=50)["choices"][0]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "w2")
+        assert choice["message"]["content"] == "w0 w1 "
+
+
+def test_text_parts_are_the_same_prompt_as_one_string(client: FlaskClient) -> None:
+    parts = [{"type": "text", "text": "You are "}, {"type": "text", "text": "brief."}]
+    whole = ask(client, messages=[{"role": "system", "content": "You are brief."}, *HELLO["messages"]])
+    joined = ask(client, messages=[{"role": "system", "content": parts}, *HELLO["messages"]])
+    assert joined["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
+
+
+def test_messages_without_content_are_rendered(client: FlaskClient) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ask(
+        client,
+        messages=[
+            {"role": "system", "content": "a"},
+            {"role": "developer", "content": "b"},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": None, "tool_call_id": "1"},
+        ],
+    )
+
+
+def test_logprobs_are_one_entry_a_token_streamed_and_not(client: FlaskClient) -> None:
+    whole = ask(client, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    assert len(whole) == 4
+    first = whole[0]
+    assert first["logprob"] == -0.5
+    assert bytes(first["bytes"]).decode() == first["token"]
+    assert [entry["logprob"] for entry in first["top_logprobs"]] == [-0.5, -1.5]
+    chunks = events(client, logprobs=True, top_logprobs=2)
+    streamed = [
+        entry for chunk in chunks for entry in (chunk["choices"][0]["logprobs"] or {}).get("content", ())
+    ]
+    assert streamed == whole
+    assert ask(client, logprobs=True)["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+    assert ask(client)["choices"][0]["logprobs"] is None
+
+
+def test_prompt_longer_than_the_context_is_refused_with_both_numbers(client: FlaskClient) -> None:
+    response = client.post(CHAT, json={**HELLO, "messages": [{"role": "user", "content": "word " * 600}]})
+    error = response.get_json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert error["param"] == "messages"
+    assert "512" in error["message"]
+    assert any(int(word) > 600 for word in error["message"].split() if word.isdigit())
+
+
+def test_completion_that_does_not_fit_is_refused_with_what_would(client: FlaskClient) -> None:
+    response = client.post(CHAT, json={**HELLO, "max_tokens": 500})
+    error = response.get_json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    largest = int(error["message"].split("lower max_tokens to ")[1].split()[0])
+    assert client.post(CHAT, json={**HELLO, "max_tokens": largest + 1}).status_code == 400
+    assert client.post(CHAT, json={**HELLO, "max_tokens": largest, "stop": "w2"}).status_code == 200
+
+
+def test_unknown_model_is_404_that_lists_what_exists(client: FlaskClient) -> None:
+    response = client.post(CHAT, json={**HELLO, "model": "nothing"})
+    error = response.get_json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert "demo" in error["message"]
+
+
+def test_model_that_is_not_ready_is_503_with_state_and_reason(site: Site, site_client: FlaskClient) -> None:
+    response = site_client.post(CHAT, json=HELLO)
+    assert response.status_code == 503
+    assert "no instance" in response.get_json()["error"]["message"]
+    site.add_instance(State.PLACING, State.FAILED, reason="exit code 1: no space left")
+    response = site_client.post(CHAT, json=HELLO)
+    assert response.status_code == 503
+    assert "failed: exit code 1: no space left" in response.get_json()["error"]["message"]
+
+
+def test_full_engine_is_429_with_its_words(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine("--refuse", "429")
+    response = site_client.post(CHAT, json={**HELLO, "stream": True})
+    error = response.get_json()["error"]
+    assert (response.status_code, error["code"], error["type"]) == (429, "overloaded", "rate_limit_error")
+    assert "the queue holds 0 requests" in error["message"]
+
+
+def test_full_engine_is_passed_over_for_another_replica(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine("--refuse", "429")
+    site.start_engine()
+    for _ in range(6):
+        assert site_client.post(CHAT, json=HELLO).status_code == 200
+
+
+def test_equal_load_is_balanced_over_replicas(site: Site, site_client: FlaskClient) -> None:
+    engines = [site.start_engine(), site.start_engine()]
+    for _ in range(40):
+        assert site_client.post(CHAT, json=HELLO).status_code == 200
+    page = site_client.get("/metrics").data.decode()
+    count = "trivet:e2e_request_latency_seconds_count"
+    served = [
+        float(line.rsplit(" ", 1)[1])
+        for engine in engines
+        for line in page.splitlines()
+        if line.startswith(count) and engine.instance in line
+    ]
+    assert sum(served) == 40
+    assert max(served) - min(served) <= 4

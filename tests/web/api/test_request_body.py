@@ -1,0 +1,191 @@
+"""Bodies that are wrong: always a 4xx error object, never a 500 (cases/api.md 9 to 12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+
+def error_of(client: FlaskClient, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    data = {"data": body} if isinstance(body, bytes) else {"json": body}
+    response = client.post(path, content_type="application/json", **data)
+    assert response.is_json, response.data
+    answer = response.get_json()
+    assert set(answer) == {"error"}, answer
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    return response.status_code, answer["error"]
+
+
+WRONG_FIELDS = [
+    ({"max_tokens": "many"}, "max_tokens", "expected int"),
+    ({"max_tokens": -1}, "max_tokens", "-1"),
+    ({"max_tokens": 2.5}, "max_tokens", "float"),
+    ({"max_tokens": True}, "max_tokens", "bool"),
+    ({"max_tokens": 10**30}, "max_tokens", "2147483647"),
+    ({"max_completion_tokens": -5}, "max_tokens", "-5"),
+    ({"messages": []}, "messages", "at least one"),
+    ({"messages": "hi"}, "messages", "expected array"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role", "missing"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "int"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content[0].type",
+        "text",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages[0].content[0].text",
+        "missing",
+    ),
+    ({"messages": [{"role": "user", "content": "a\0b"}]}, "messages[0].content", "NUL"),
+    ({"model": 5}, "model", "str"),
+    ({"temperature": -0.5}, "temperature", "-0.5"),
+    ({"temperature": "hot"}, "temperature", "str"),
+    ({"top_p": 1.5}, "top_p", "1.5"),
+    ({"min_p": -1}, "min_p", "-1"),
+    ({"top_k": -7}, "top_k", "-7"),
+    ({"seed": 2**64}, "seed", "64-bit"),
+    ({"stop": [""]}, "stop", "non-empty"),
+    ({"stop": [1]}, "stop[0]", "str"),
+    ({"stop": ["x"] * 65}, "stop", "64"),
+    ({"top_logprobs": 3}, "logprobs", "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+    ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
+    ({"min_tokens": 5}, "min_tokens", "max_tokens"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids", "ids"),
+    ({"cache_salt": 1}, "cache_salt", "str"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "words"), WRONG_FIELDS)
+def test_wrong_field_is_named_with_its_value_or_type(
+    client: FlaskClient, fields: dict[str, Any], param: str, words: str
+) -> None:
+    status, error = error_of(client, CHAT, {**HELLO, **fields})
+    assert status == 400
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "empty"),
+        (b"{", "JSON"),
+        (b"[]", "object"),
+        (b"null", "object"),
+        (b"\xff\xfe", "JSON"),
+        (b'{"model": "a\xff"}', "UTF-8"),
+        (b'{"model": "demo", "messages": [{"role": "user", "content": "a\0"}]}', "JSON"),
+        (b"[" * 10_000 + b"]" * 10_000, "object"),
+        (b'{"messages": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "array"),
+        (b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "nested"),
+        (b'{"messages": [{"role": "user", "content": "x"}]}', "model"),
+        (b'{"model": "demo"}', "messages"),
+        (b'{"model": "demo", "messages": [{"role": "user", "content": "\\ud800"}]}', "messages[0].content"),
+        (b'{"model": "demo", "temperature": 1e999}', "temperature"),
+    ],
+)
+def test_body_that_is_no_such_object_is_400(client: FlaskClient, body: bytes, words: str) -> None:
+    status, error = error_of(client, CHAT, body)
+    assert status == 400
+    assert words in error["message"]
+
+
+def test_body_over_the_limit_is_413_with_both_sizes(client: FlaskClient) -> None:
+    status, error = error_of(client, CHAT, b'{"model": "' + b"x" * (10 << 20) + b'"}')
+    assert status == 413
+    assert error["code"] == "request_too_large"
+    assert "8388608" in error["message"]
+    assert str((10 << 20) + 13) in error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop": None},
+        {"tools": []},
+        {"tools": None},
+        {"tool_choice": "none"},
+        {"logit_bias": {}},
+        {"user": ""},
+        {"n": 1},
+        {"presence_penalty": 0},
+        {"frequency_penalty": 0.0},
+        {"response_format": {"type": "text"}},
+        {"store": False, "metadata": {"a": "b"}, "no_such_field": [1, {"x": None}]},
+        {"stream": None, "stream_options": None, "seed": None, "logprobs": None, "top_logprobs": None},
+        {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0},
+        {"parallel_tool_calls": True},
+    ],
+)
+def test_null_and_neutral_and_unknown_fields_are_accepted(
+    client: FlaskClient, fields: dict[str, Any]
+) -> None:
+    assert client.post(CHAT, json={**HELLO, **fields}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 2},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -1},
+        {"repetition_penalty": 1.1},
+        {"logit_bias": {"5": 1}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tool_choice": "required"},
+        {"response_format": {"type": "json_object"}},
+        {"guided_json": {}},
+        {"chat_template": "{{ messages }}"},
+        {"echo": True},
+    ],
+)
+def test_fields_that_are_not_carried_out_are_refused_by_name(
+    client: FlaskClient, fields: dict[str, Any]
+) -> None:
+    status, error = error_of(client, CHAT, {**HELLO, **fields})
+    assert (status, error["code"]) == (400, "unsupported_parameter")
+    assert error["param"] == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [[1], "a"]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": [[1], [-1]]}, "prompt[1]"),
+        ({"prompt": ["x"] * 257}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": {"a": 1}}, "prompt"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+    ],
+)
+def test_wrong_completion_request_is_400(client: FlaskClient, fields: dict[str, Any], param: str) -> None:
+    status, error = error_of(client, TEXT, {"model": "demo", "prompt": "x", **fields})
+    assert status == 400
+    assert error["param"] == param
+
+
+def test_unknown_route_and_wrong_method_are_error_objects(client: FlaskClient) -> None:
+    missing = client.get("/v1/nothing")
+    assert (missing.status_code, missing.get_json()["error"]["code"]) == (404, "not_found")
+    wrong = client.get(CHAT)
+    assert (wrong.status_code, wrong.get_json()["error"]["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["Allow"]

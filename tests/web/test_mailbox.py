@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from trivet.errors import EngineLost
+from trivet.messages import Piece
+from trivet_web.mailbox import MAX_READ, Arrival, Loss, Mailbox
+
+
+def piece(text: str = "x") -> Piece:
+    return Piece("r", text, [1])
+
+
+def test_items_come_in_order_in_bounded_turns() -> None:
+    mailbox = Mailbox()
+    for number in range(MAX_READ + 3):
+        assert mailbox.put(0, piece(str(number)), float(number))
+    first, second = mailbox.read(0), mailbox.read(0)
+    assert [item.at_s for item in first + second if isinstance(item, Arrival)] == list(range(MAX_READ + 3))
+    assert (len(first), len(second)) == (MAX_READ, 3)
+    assert mailbox.read(0) == []
+
+
+def test_reader_that_stays_behind_is_refused_until_it_reads() -> None:
+    mailbox = Mailbox(capacity_bytes=1000)
+    taken = 0
+    while mailbox.put(0, piece(), 0.0):
+        taken += 1
+    assert 0 < taken < 20
+    mailbox.read(0)
+    assert mailbox.put(0, piece(), 0.0)
+
+
+def test_loss_always_fits() -> None:
+    mailbox = Mailbox(capacity_bytes=0)
+    assert not mailbox.put(0, piece(), 0.0)
+    error = EngineLost("gone")
+    mailbox.fail(error, 0)
+    assert mailbox.read(0) == [Loss(0, error)]

@@ -1,0 +1,170 @@
+"""The relay with engine processes that are killed, frozen, slow, or not there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.errors import EngineLost, TrivetError
+from trivet.messages import SILENCE_LIMIT_S, FinishReason, Submit
+from trivet.sampling_params import SamplingParams
+from trivet_web.engine_link import ReaderTooSlow
+from trivet_web.mailbox import Arrival, Loss, Mailbox
+from trivet_web.relay import Relay
+
+if TYPE_CHECKING:
+    from conftest import Eventually, Site
+
+
+class Clock:
+    """CLOCK_MONOTONIC, and a jump."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def relay(site: Site, clock: Clock) -> Iterator[Relay]:
+    made = Relay(site.run_dir, clock)
+    yield made
+    made.close()
+
+
+def submit(name: str, max_tokens: int) -> Submit:
+    return Submit(name, [1, 2, 3], SamplingParams(max_tokens=max_tokens))
+
+
+def read_all(mailbox: Mailbox) -> tuple[str, FinishReason | TrivetError | None]:
+    """The text, and how it ended."""
+    text = ""
+    while True:
+        items = mailbox.read(20)
+        assert items, "nothing came within 20 s"
+        for item in items:
+            if isinstance(item, Loss):
+                return text, item.error
+            text += item.piece.text
+            if item.piece.finish_reason is not None:
+                return text, item.piece.finish_reason
+
+
+def test_sequences_of_several_requests_arrive_in_their_own_mailboxes(site: Site, relay: Relay) -> None:
+    engine = site.start_engine()
+    boxes = [Mailbox() for _ in range(20)]
+    for number, box in enumerate(boxes):
+        relay.submit(engine.instance, submit(f"r{number}", number + 1), box, 0)
+    for number, box in enumerate(boxes):
+        text, end = read_all(box)
+        assert len(text.split()) == number + 1
+        assert end is FinishReason.LENGTH
+
+
+def test_killed_engine_ends_its_requests_at_once(site: Site, relay: Relay) -> None:
+    engine = site.start_engine("--first-s", "60")
+    other = site.start_engine("--step-s", "0.01")
+    mailbox, untouched = Mailbox(), Mailbox()
+    relay.submit(engine.instance, submit("r", 5), mailbox, 0)
+    relay.submit(other.instance, submit("r", 50), untouched, 0)
+    assert isinstance(untouched.read(20)[0], Arrival)
+    begun_s = time.monotonic()
+    engine.kill()
+    end = read_all(mailbox)[1]
+    assert isinstance(end, EngineLost)
+    assert engine.instance in str(end)
+    assert time.monotonic() - begun_s < 2.0
+    assert read_all(untouched)[1] is FinishReason.LENGTH
+
+
+def test_end_of_an_idle_engine_is_noticed(site: Site, relay: Relay, eventually: Eventually) -> None:
+    engine = site.start_engine()
+    relay.watch([engine.instance])
+
+    def view_says(can_serve: bool) -> bool:
+        view = relay.view(engine.instance)
+        return view is not None and view.beat is not None and view.can_serve is can_serve
+
+    eventually(lambda: view_says(True), what="the engine is seen")
+    engine.kill()
+    eventually(lambda: view_says(False), within_s=2.0, what="its end is seen")
+    assert relay.view(engine.instance).why_not == "ended"
+
+
+def test_engine_that_was_never_there_is_lost_at_once(relay: Relay) -> None:
+    mailbox = Mailbox()
+    relay.submit("ffffffff", submit("r", 5), mailbox, 0)
+    assert isinstance(read_all(mailbox)[1], EngineLost)
+
+
+def test_frozen_engine_is_lost_by_its_silence(
+    site: Site, relay: Relay, clock: Clock, eventually: Eventually
+) -> None:
+    frozen = site.start_engine("--first-s", "60")
+    relay.watch([frozen.instance])
+    mailbox = Mailbox()
+    relay.submit(frozen.instance, submit("r", 5), mailbox, 0)
+    eventually(
+        lambda: (view := relay.view(frozen.instance)) is not None and view.load.num_running == 1,
+        what="the request runs",
+    )
+    frozen.freeze()
+    clock.ahead_s += SILENCE_LIMIT_S + 1
+    end = read_all(mailbox)[1]
+    assert isinstance(end, EngineLost)
+    assert "silent" in str(end)
+
+
+def test_process_that_slept_itself_takes_no_engine_for_lost(
+    site: Site, relay: Relay, clock: Clock, eventually: Eventually
+) -> None:
+    engine = site.start_engine("--step-s", "0.02")
+    relay.watch([engine.instance])
+    mailbox = Mailbox()
+    relay.submit(engine.instance, submit("r", 60), mailbox, 0)
+    assert mailbox.read(20)
+    clock.ahead_s += 3600
+    assert read_all(mailbox)[1] is FinishReason.LENGTH
+
+
+def test_aborted_request_stops_in_the_engine(site: Site, relay: Relay, eventually: Eventually) -> None:
+    engine = site.start_engine("--step-s", "0.02")
+    relay.watch([engine.instance])
+    mailbox = Mailbox()
+    relay.submit(engine.instance, submit("r", 10_000), mailbox, 0)
+    assert mailbox.read(20)
+    relay.abort(engine.instance, "r")
+    relay.abort(engine.instance, "never there")
+    eventually(
+        lambda: (
+            (view := relay.view(engine.instance)) is not None and view.load.num_finished.get("abort") == 1
+        ),
+        what="the engine has aborted it",
+    )
+
+
+def test_reader_that_stops_reading_loses_its_request_and_nothing_else(site: Site, relay: Relay) -> None:
+    engine = site.start_engine("--step-s", "0")
+    tiny, other = Mailbox(capacity_bytes=2000), Mailbox()
+    relay.submit(engine.instance, submit("slow", 10_000), tiny, 0)
+    relay.submit(engine.instance, submit("other", 300), other, 0)
+    assert read_all(other)[1] is FinishReason.LENGTH
+    assert isinstance(read_all(tiny)[1], ReaderTooSlow)
+
+
+def test_close_ends_open_requests(site: Site) -> None:
+    engine = site.start_engine("--first-s", "60")
+    relay = Relay(site.run_dir)
+    mailbox = Mailbox()
+    relay.submit(engine.instance, submit("r", 5), mailbox, 0)
+    relay.close()
+    assert isinstance(read_all(mailbox)[1], EngineLost)

@@ -1,0 +1,116 @@
+"""Routing: which instance, how old the table may be, what is said when none can serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from trivet.errors import ModelNotFound, Unavailable
+from trivet.messages import Beat, EngineLoad, Phase
+from trivet_web.engine_link import EngineView
+from trivet_web.routing import Deployed, InstanceRow, Router
+
+
+class Site:
+    """A registry and a relay of plain values."""
+
+    def __init__(self, *rows: InstanceRow) -> None:
+        self.rows = rows
+        self.views: dict[str, EngineView] = {}
+        self.now_s = 0.0
+        self.num_reads = 0
+        self.router = Router(self.read, self.views.get, lambda table: None, lambda: self.now_s)
+
+    def read(self) -> dict[str, Deployed]:
+        self.num_reads += 1
+        return {"m": Deployed("m", "/models/m", 0, self.rows)}
+
+    def beat(self, instance: str, outstanding: int, phase: Phase = Phase.READY) -> EngineView:
+        load = EngineLoad(num_tokens_outstanding=outstanding)
+        view = self.views.setdefault(instance, EngineView(instance, 0.0))
+        view.on_beat(Beat(instance, "lease", 1, 1, phase, load=load), self.now_s)
+        return view
+
+
+def ready(name: str) -> InstanceRow:
+    return InstanceRow(name, "ready", max_model_len=100)
+
+
+def test_fewest_outstanding_tokens_win() -> None:
+    site = Site(ready("a"), ready("b"))
+    site.beat("a", 500)
+    site.beat("b", 400)
+    assert {site.router.choose("m", 10).instance_id for _ in range(5)} == {"b"}
+
+
+def test_a_burst_is_spread_before_any_report_of_it() -> None:
+    site = Site(ready("a"), ready("b"), ready("c"))
+    chosen = [site.router.choose("m", 100).instance_id for _ in range(30)]
+    assert {name: chosen.count(name) for name in "abc"} == {"a": 10, "b": 10, "c": 10}
+
+
+def test_tokens_are_given_back_as_they_arrive_and_at_the_end() -> None:
+    site = Site(ready("a"), ready("b"))
+    first = site.router.choose("m", 100)
+    second = site.router.choose("m", 90)
+    assert second.instance_id != first.instance_id
+    first.use(60)  # 40 left, against 90
+    assert site.router.choose("m", 1).instance_id == first.instance_id
+    second.release()
+    second.release()
+    assert site.router.choose("m", 1).instance_id == second.instance_id
+
+
+def test_table_is_read_at_most_twice_a_second() -> None:
+    site = Site(ready("a"))
+    for _ in range(10):
+        site.router.choose("m", 1)
+    assert site.num_reads == 1
+    site.now_s = 0.5
+    site.router.choose("m", 1)
+    assert site.num_reads == 2
+
+
+def test_lost_and_draining_engines_are_passed_over_at_once() -> None:
+    site = Site(ready("a"), ready("b"), ready("c"))
+    site.beat("a", 0).lose("ended", 0.0)
+    site.beat("b", 0, Phase.DRAINING)
+    assert {site.router.choose("m", 1).instance_id for _ in range(4)} == {"c"}
+
+
+def test_new_deployment_is_found_although_the_table_is_fresh() -> None:
+    site = Site()
+    site.router.table()
+    site.rows = (ready("a"),)
+    assert site.router.choose("m", 1).instance_id == "a"
+
+
+def test_unknown_model_lists_what_exists() -> None:
+    with pytest.raises(ModelNotFound, match="deployed: m"):
+        Site(ready("a")).router.choose("x", 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((), "no instance"),
+        ((InstanceRow("a", "loading", "reads weights"),), "a is loading: reads weights"),
+        ((InstanceRow("a", "failed", "exit code 1"), InstanceRow("b", "starting")), "b is starting"),
+        ((InstanceRow("a", "failed", "exit code 1"),), "a is failed: exit code 1"),
+    ],
+)
+def test_not_ready_names_the_nearest_instance(rows: tuple[InstanceRow, ...], words: str) -> None:
+    with pytest.raises(Unavailable, match=words):
+        Site(*rows).router.choose("m", 1)
+
+
+def test_excluded_instance_is_not_chosen_again() -> None:
+    site = Site(ready("a"), ready("b"))
+    assert site.router.choose("m", 1, frozenset({"a"})).instance_id == "b"
+    with pytest.raises(Unavailable):
+        site.router.choose("m", 1, frozenset({"a", "b"}))
+
+
+def test_context_is_that_of_the_smallest_ready_instance() -> None:
+    rows = (InstanceRow("a", "ready", max_model_len=300), InstanceRow("b", "loading", max_model_len=100))
+    assert Deployed("m", "", 0, rows).max_model_len == 300
+    assert Deployed("m", "", 0, ()).max_model_len is None
