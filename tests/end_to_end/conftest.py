@@ -1,0 +1,166 @@
+"""A real site: `trivet serve` in a home of its own, with real engines, on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trivet.client import Client
+from trivet.demo_model import find_demo_model
+from trivet.errors import TrivetError
+
+DEADLINE_S = 120.0
+TRIVET = [str(Path(sys.executable).with_name("trivet"))]
+
+
+def wait_for(what: str, is_done: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+    """Raises: AssertionError naming what did not come true."""
+    end = time.monotonic() + deadline_s
+    while not is_done():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Site:
+    """One home, and whatever runs in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.log = home / "serve.log"
+        self.parent: subprocess.Popen[bytes] | None = None
+
+    wait_for = staticmethod(wait_for)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "TRIVET_HOME": str(self.home), "TRIVET_PORT": str(self.port)}
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def token(self) -> str:
+        return (self.home / "run" / "token").read_text().strip()
+
+    def client(self) -> Client:
+        return Client(self.base_url, self.token, timeout_s=DEADLINE_S)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A `trivet` command in this home."""
+        return subprocess.run(
+            [*TRIVET, *arguments], env=self.environ, capture_output=True, text=True, timeout=2 * DEADLINE_S
+        )
+
+    def serve(self) -> None:
+        with self.log.open("ab") as log:
+            self.parent = subprocess.Popen(
+                [*TRIVET, "serve", "--port", str(self.port)],
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_for("the server answers", self._answers)
+
+    def _answers(self) -> bool:
+        assert self.parent is not None
+        assert self.parent.poll() is None, f"serve ended: {self.log.read_text()}"
+        try:
+            with self.client() as client:
+                return client.status().supervisor.up
+        except (TrivetError, OSError):
+            return False
+
+    def launch(self, name: str, backend: str, replicas: int = 1, **settings: str) -> None:
+        with self.client() as client:
+            client.deployments.create(
+                str(find_demo_model()), name=name, backend=backend, replicas=replicas, settings=settings
+            )
+        self.wait_ready(name, replicas)
+
+    def wait_ready(self, name: str, replicas: int = 1) -> None:
+        wait_for(f"{name} is ready", lambda: self.states(name).count("ready") == replicas)
+
+    def states(self, name: str) -> list[str]:
+        with self.client() as client:
+            return [str(instance.state) for instance in client.instances.list(name)]
+
+    def engine_pids(self) -> list[int]:
+        return self._pids_of("trivet.engine.process")
+
+    def supervisor_pid(self) -> int:
+        (pid,) = self._pids_of("trivet_supervisor")
+        return pid
+
+    def supervisor_pid_or_none(self) -> int | None:
+        pids = self._pids_of("trivet_supervisor")
+        return pids[0] if pids else None
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that carries this home in its environment or its command line."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                belongs = process.environ().get("TRIVET_HOME") == str(self.home)
+                belongs = belongs or any(str(self.home) in part for part in process.cmdline())
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            if belongs and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def _pids_of(self, module: str) -> list[int]:
+        return sorted(p.pid for p in self.processes() if module in p.cmdline())
+
+    def stop(self) -> int:
+        """Ctrl-C, as a terminal sends it to the parent. Returns the exit code."""
+        assert self.parent is not None
+        self.parent.send_signal(signal.SIGINT)
+        return self.parent.wait(DEADLINE_S)
+
+    def clean_up(self) -> None:
+        """Whatever a failed test has left; a passed one leaves nothing."""
+        for process in self.processes():
+            process.kill()
+        if self.parent is not None:
+            self.parent.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
+        site = Site(Path(home))
+        yield site
+        site.clean_up()
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator[Site]:
+    """One site for all tests of a module, serving SmolLM2 on the CPU as "smol" and on null as "null"."""
+    with tempfile.TemporaryDirectory(prefix="tv") as home:
+        site = Site(Path(home))
+        try:
+            site.serve()
+            site.launch("smol", "cpu", max_num_seqs="8", max_model_len="2048")
+            site.launch("null", "null")
+            yield site
+        finally:
+            site.clean_up()

@@ -1,0 +1,132 @@
+"""What must hold when something dies: kill -9 of each part, under a running stream."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import httpx2
+import pytest
+
+LONG = {
+    "model": "m",
+    "prompt": "Hello",
+    "temperature": 0,
+    "max_tokens": 7500,
+    "ignore_eos": True,
+    "stream": True,
+}
+
+
+class Stream(threading.Thread):
+    """A streamed completion, read to its end."""
+
+    def __init__(self, site: Any) -> None:
+        super().__init__(daemon=True)
+        self._url = f"{site.base_url}/v1/completions"
+        self.lines: list[str] = []
+        self.ended_s: float | None = None
+        self.start()
+        site.wait_for("the stream has begun", lambda: len(self.lines) > 5)
+
+    def run(self) -> None:
+        with httpx2.stream("POST", self._url, json=LONG, timeout=60) as response:
+            self.lines.extend(line for line in response.iter_lines() if line)
+        self.ended_s = time.monotonic()
+
+
+@pytest.fixture
+def serving(site: Any) -> Any:
+    site.serve()
+    site.launch("m", "null")
+    return site
+
+
+def test_a_killed_engine_ends_its_streams_with_an_error_and_is_restarted(serving: Any) -> None:
+    stream = Stream(serving)
+    (pid,) = serving.engine_pids()
+    os.kill(pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    stream.join(30)
+    assert stream.ended_s is not None
+    assert stream.ended_s - killed_s < 2.0
+    assert '"error"' in stream.lines[-1]
+    assert "engine_lost" in stream.lines[-1]
+    serving.wait_ready("m")
+    assert serving.engine_pids() != [pid]
+    events = serving.run("events", "m").stdout
+    assert "signal 9" in events or "SIGKILL" in events
+
+
+def test_a_killed_supervisor_touches_no_stream_and_adopts_its_engine(serving: Any) -> None:
+    stream = Stream(serving)
+    (engine,) = serving.engine_pids()
+    old = serving.supervisor_pid()
+    os.kill(old, signal.SIGKILL)
+    stream.join(120)
+    assert stream.lines[-1] == "data: [DONE]"
+    serving.wait_for("a new supervisor is up", lambda: serving.supervisor_pid_or_none() not in (None, old))
+    serving.wait_ready("m")
+    assert serving.engine_pids() == [engine]
+
+
+def test_metrics_answer_while_the_supervisor_is_stopped(serving: Any) -> None:
+    os.kill(serving.supervisor_pid(), signal.SIGSTOP)
+
+    def supervisor_is_reported_down() -> bool:
+        text = httpx2.get(f"{serving.base_url}/metrics", timeout=10).text
+        return "trivet:supervisor_up 0.0" in text
+
+    serving.wait_for("metrics say that the supervisor is down", supervisor_is_reported_down, 30)
+    os.kill(serving.supervisor_pid(), signal.SIGCONT)
+
+
+def test_everything_killed_at_once_leaves_engines_that_the_next_serve_adopts(serving: Any) -> None:
+    (engine,) = serving.engine_pids()
+    for process in serving.processes():
+        if process.pid != engine:
+            process.kill()
+    serving.parent.wait(30)
+    serving.wait_for("only the engine is left", lambda: [p.pid for p in serving.processes()] == [engine])
+    serving.serve()
+    serving.wait_ready("m")
+    assert serving.engine_pids() == [engine]
+
+
+def test_ctrl_c_leaves_no_process(serving: Any) -> None:
+    assert serving.stop() == 0
+    assert not serving.processes()
+
+
+def test_a_second_serve_refuses_and_names_the_first(serving: Any) -> None:
+    second = serving.run("serve", "--port", "0")
+    assert second.returncode != 0
+    assert str(serving.parent.pid) in second.stderr
+
+
+def test_stop_all_works_without_a_supervisor(serving: Any) -> None:
+    (engine,) = serving.engine_pids()
+    for process in serving.processes():
+        if process.pid != engine:
+            process.kill()
+    serving.parent.wait(30)
+    done = serving.run("stop", "--all")
+    assert done.returncode == 0, done.stderr
+    assert not serving.processes()
+
+
+def test_a_client_that_hangs_up_frees_the_engine(serving: Any) -> None:
+    with httpx2.stream("POST", f"{serving.base_url}/v1/completions", json=LONG, timeout=60) as response:
+        next(response.iter_lines())
+    closed_s = time.monotonic()
+
+    def is_idle() -> bool:
+        with serving.client() as client:
+            (instance,) = client.instances.list("m")
+        return instance.load is not None and instance.load.num_running == 0
+
+    serving.wait_for("the engine is idle", is_idle)
+    assert time.monotonic() - closed_s < 5.0  # far below the 10 s that the stream would take
