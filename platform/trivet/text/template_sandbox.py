@@ -16,7 +16,7 @@ import jinja2.ext
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Cycler, Joiner, Namespace, pass_context
 from jinja2.visitor import NodeTransformer
@@ -39,6 +39,8 @@ _BOUNDED_METHODS: dict[str, Callable[..., str]] = {
     "join": lambda separator, parts: template_filters.join(parts, separator),
     "replace": template_filters.replace,
 }
+
+_STEPS_PER_MACRO = 10  # a call of one takes about as long as ten loop turns
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
@@ -74,7 +76,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if not isinstance(owner, str) or getattr(value, "__name__", "") != "format":
             return None
 
-        def bounded_format(*args: object, **kwargs: object) -> str:
+        @pass_context
+        def bounded_format(context: Context, *args: object, **kwargs: object) -> str:
+            _budget(context).spend_on_tree((args, kwargs))
             check_arguments(owner, (*args, *kwargs.values()))
             return _BoundedFormatter(self).vformat(owner, args, kwargs)
 
@@ -87,6 +91,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         budget = _budget(__context)
         for argument in (*args, *kwargs.values()):
             budget.spend_on(argument)
+        if isinstance(__obj, Macro):
+            budget.spend(_STEPS_PER_MACRO)
         if isinstance(__obj, LoopContext):
             args = tuple(__self.bounded_loop(__context, items) for items in args)
         owner = getattr(__obj, "__self__", None)
