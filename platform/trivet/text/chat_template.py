@@ -124,8 +124,8 @@ class ChatTemplate:
         variables = {
             **self._tokens,
             **kwargs,
-            "tools": list(tools) if tools else None,
-            "documents": list(documents) if documents else None,
+            "tools": _objects(tools, "tools"),
+            "documents": _objects(documents, "documents"),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
             "raise_exception": _raise_exception,
             "strftime_now": self._strftime_now,
@@ -224,6 +224,15 @@ def _failure(error: Exception) -> RequestError:
 def _line_of(error: Exception) -> str:
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == _FILE_NAME]
     return f" in line {lines[-1]}" if lines else ""
+
+
+def _objects(values: object, param: str) -> list[dict[str, Any]] | None:
+    """Tools or documents as the template sees them; these may come unchecked with a request's kwargs."""
+    if not values:
+        return None
+    if not isinstance(values, Sequence) or not all(isinstance(value, Mapping) for value in values):
+        raise RequestError(f"{param} is {str(values)[:80]!r}; it must be a list of objects", param=param)
+    return [dict(value) for value in values]
 
 
 def _raise_exception(message: object) -> NoReturn:

@@ -21,6 +21,8 @@ from trivet.text.special_tokens import EndTokens, add_around
 from trivet.text.token_bytes import SENTENCEPIECE_SPACE
 from trivet.weights.gguf import MetadataValue, read_header
 
+_END_KEYS = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id")
+
 _Value = TypeVar("_Value", bool, int, str, list[MetadataValue])
 
 
@@ -93,10 +95,16 @@ class Vocabulary:
         return scores
 
     def added_tokens(self) -> list[AddedToken]:
-        """Tokens that are found in a text before anything else; control tokens are special."""
+        """Tokens that are found in a text before anything else.
+
+        Control tokens are special; so are the begin and end tokens whatever their type, which some
+        converters get wrong and old files leave out: an end token must never show in an answer.
+        """
+        kinds = dict(zip(self.tokens, self.types, strict=False))
+        kinds |= dict.fromkeys(filter(None, map(self._token, _END_KEYS)), TokenType.CONTROL)
         return [
             AddedToken(token, special=kind != TokenType.USER_DEFINED, normalized=False)
-            for token, kind in zip(self.tokens, self.types, strict=False)
+            for token, kind in kinds.items()
             if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED) and token
         ]
 
@@ -121,7 +129,7 @@ class Vocabulary:
             raise self.damaged(key, "must hold strings only")
         return strings
 
-    def _token(self, key: str, default: int | None) -> str | None:
+    def _token(self, key: str, default: int | None = None) -> str | None:
         token_id = self.get(key, int)
         if token_id is None:
             token_id = default

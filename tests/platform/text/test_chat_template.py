@@ -424,6 +424,14 @@ def test_settings_of_the_request_cannot_replace_what_render_gives() -> None:
     assert caught.value.param == "chat_template_kwargs"
 
 
+@pytest.mark.parametrize("param", ["tools", "documents"])
+@pytest.mark.parametrize("values", [7, "text", ["text"], {"a": 1}])
+def test_tools_and_documents_must_be_objects(param: str, values: Any) -> None:
+    with pytest.raises(RequestError, match="must be a list of objects") as caught:
+        ChatTemplate(CHATML).render(PLAIN, **{param: values})
+    assert caught.value.param == param
+
+
 def test_nothing_to_continue_is_refused() -> None:
     assert "it has none" in refusal(CHATML, [PLAIN[0], {"role": "assistant"}], continue_final_message=True)
 

@@ -139,6 +139,15 @@ def test_user_defined_tokens_are_found_and_are_not_special(byte_level_file: Call
     assert tokenizer.decode(tokenizer.encode("a<think>b")) == "a<think>b"
 
 
+@pytest.mark.parametrize("types", [None, [TokenType.NORMAL] * 601])
+def test_end_tokens_are_special_whatever_the_file_calls_them(
+    byte_level_file: Callable[..., Path], types: list[int] | None
+) -> None:
+    tokenizer = load_tokenizer(byte_level_file(types=types, eos_token_id=2, eot_token_id=0))
+    assert tokenizer.special_ids == {0, 2}
+    assert tokenizer.decode(tokenizer.encode("hi<|im_end|>")) == "hi"
+
+
 @pytest.mark.parametrize(
     ("flags", "around"),
     [
