@@ -94,5 +94,10 @@ class Child:
             self._process.terminate()
         if not self.wait(timeout_s):
             logger.warning("%s did not end within %s s: killed", self.name, timeout_s)
-            os.killpg(self._process.pid, signal.SIGKILL)  # it leads its session: pid is the group
+            self.kill()
             self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL for it and its workers."""
+        if self._process is not None and self.is_alive():
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads its session: pid is the group

@@ -31,6 +31,8 @@ LOOK_INTERVAL_S = 0.25
 WEB_CANNOT_START = 2  # exit code of trivet_web: trying again would not help
 MAX_FIRST_FAILURES = 3  # of a child that has never been up
 UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
+ASK_INTERVAL_S = 5.0
+DEAF_LIMIT_S = 60.0  # a probe of a device may hold the supervisor's loop for 10 s
 WEB_END_TIMEOUT_S = 15.0
 KILL_MARGIN_S = 20.0  # past the drain: Stop, SIGTERM and SIGKILL of an engine take 10 s at most
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,6 +45,7 @@ class Parent:
         self._settings = settings
         self._clock = clock
         self._num_stop_requests = 0
+        self._asked_s = self._answered_s = clock()
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         alive, self._alive = os.pipe()  # only this process holds the second end: that is what children watch
@@ -124,12 +127,26 @@ class Parent:
             connection.close()
 
     def _keep_children(self) -> None:
+        self._look_after_supervisor()
         for child in (self.supervisor, self.web):
             code = child.keep()
             if code is not None:
                 logger.warning(
                     "%s ended with exit code %s; it is started again (%s)", child.name, code, child.log_file
                 )
+
+    def _look_after_supervisor(self) -> None:
+        """One that lives and answers nothing for a minute is replaced; its engines are adopted."""
+        now = self._clock()
+        if now - self._asked_s < ASK_INTERVAL_S:
+            return
+        self._asked_s = now
+        if self.supervisor.pid is None or self._client.status() is not None:
+            self._answered_s = self._clock()
+        elif now - self._answered_s > DEAF_LIMIT_S:
+            logger.error("the supervisor (pid %s) answers nothing: it is killed", self.supervisor.pid)
+            self.supervisor.kill()
+            self._answered_s = self._clock()
 
     # ---- down ----
 

@@ -71,8 +71,9 @@ class Reconciler:
             instances = list_instances(session, states=LIVE_STATES)
         moved = self._check_processes(instances)
         for deployment in deployments:
-            own = [i for i in instances if i.deployment_id == deployment.id and i.id not in moved]
-            moved |= self._match(deployment, own)
+            own = [i for i in instances if i.deployment_id == deployment.id]
+            if moved.isdisjoint(i.id for i in own):  # else these rows are old: the next turn sees the new
+                moved |= self._match(deployment, own)
         waiting = [i for i in instances if i.id not in moved]
         moved |= self._start_one(waiting, ledger_of(instances))
         self.fleet.save()

@@ -1,0 +1,305 @@
+"""A supervisor without processes: clock, launcher, wire and placement are the test's own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trivet.config import EngineSettings, Settings
+from trivet.contract import DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig
+from trivet.engine.assembly import Placement
+from trivet.errors import Unavailable
+from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
+from trivet.messages import Beat, ControlRequest, Phase, Watch
+from trivet_registry.database import Database, open_database
+from trivet_registry.deployments_store import create_deployment
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import list_instances
+from trivet_registry.models_store import find_version, register_model
+from trivet_registry.tables import Instance, Version
+from trivet_supervisor.ledger import Ledger
+from trivet_supervisor.means import Means
+from trivet_supervisor.reconcile import Reconciler
+
+HOST = DeviceInfo(
+    kind="fake",
+    index=0,
+    uid="host",
+    name="a device",
+    arch="",
+    total_bytes=1 << 30,
+    free_bytes=1 << 30,
+    dtypes=frozenset({"f32"}),
+)
+PLAN = MemoryPlan(
+    kv=KVCacheSpec(16, (KVGroup(KVKind.FULL, (0,), "f32", 64),)),
+    num_blocks=(100,),
+    num_host_blocks=0,
+    parts=(MemoryPart("weights", 1000), MemoryPart("kv", 2000)),
+    max_num_batched_tokens=256,
+    max_model_len=2048,
+)
+
+
+class FakeClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass
+class FakeProcess:
+    """One started engine; it obeys or ignores signals as the test says."""
+
+    order: ProcessOrder
+    identity: ProcessIdentity
+    code: int | None = None
+    obeys: tuple[str, ...] = ("terminate", "kill")
+    signals: list[str] = field(default_factory=list)
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        self._signal("terminate", -15)
+
+    def kill(self) -> None:
+        self._signal("kill", -9)
+
+    def _signal(self, name: str, code: int) -> None:
+        self.signals.append(name)
+        if name in self.obeys and self.code is None:
+            self.code = code
+
+
+class FakeLauncher:
+    """Remembers what it started. `breaks_with`: the next start fails."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.processes: list[FakeProcess] = []
+        self.breaks_with: str | None = None
+
+    def start(self, order: ProcessOrder) -> EngineHandle:
+        if self.breaks_with is not None:
+            raise Unavailable(self.breaks_with)
+        number = len(self.processes) + 1
+        self.processes.append(FakeProcess(order, ProcessIdentity(1000 + number, float(number))))
+        return self.processes[-1]
+
+    def adopt(self, identity: ProcessIdentity, lease: str) -> EngineHandle | None:
+        return next((p for p in self._living(lease) if p.identity == identity), None)
+
+    def find(self, lease: str) -> EngineHandle | None:
+        return next(self._living(lease), None)
+
+    def _living(self, lease: str) -> Iterator[FakeProcess]:
+        return (p for p in self.processes if p.order.lease == lease and p.code is None)
+
+
+class FakeWire:
+    """What engines say is put into `inbox`; what they are told stands in `sent`, without the watches."""
+
+    def __init__(self) -> None:
+        self.followed: set[str] = set()
+        self.inbox: list[Beat] = []
+        self.sent: list[tuple[str, ControlRequest]] = []
+        self.num_watches = 0
+
+    def follow(self, instance_id: str, run_dir: str) -> None:
+        self.followed.add(instance_id)
+
+    def forget(self, instance_id: str) -> None:
+        self.followed.discard(instance_id)
+
+    def tell(self, instance_id: str, request: ControlRequest) -> None:
+        if isinstance(request, Watch):
+            self.num_watches += 1
+        else:
+            self.sent.append((instance_id, request))
+
+    def beats(self) -> list[Beat]:
+        heard, self.inbox = self.inbox, []
+        return [beat for beat in heard if beat.instance_id in self.followed]
+
+
+class FakePlaces:
+    """Places everything on one device, or raises `refuses`."""
+
+    def __init__(self) -> None:
+        self.refuses: Exception | None = None
+        self.ledgers: list[Ledger] = []
+
+    def place(
+        self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
+    ) -> Placement:
+        self.ledgers.append(ledger)
+        if self.refuses is not None:
+            raise self.refuses
+        return Placement(FakeBackend(), (HOST,), RunnerConfig(), PLAN)
+
+
+class FakeBackend:
+    """Only what an engine's environment needs."""
+
+    name = "fake"
+
+    def probe(self, timeout_s: float) -> list[DeviceInfo]:
+        return [HOST]
+
+    def launch_env(self, devices: Any) -> dict[str, str]:
+        return {"FAKE_DEVICES": ",".join(device.uid for device in devices)}
+
+    def check(self, *_: Any) -> None:
+        raise NotImplementedError
+
+    plan: Any = check
+    create_runner: Any = check
+
+
+@dataclass
+class Site:
+    """A supervisor over fakes, and the verbs that tests are written in."""
+
+    database: Database
+    settings: Settings
+    clock: FakeClock = field(default_factory=FakeClock)
+    launcher: FakeLauncher = field(default_factory=FakeLauncher)
+    wire: FakeWire = field(default_factory=FakeWire)
+    places: FakePlaces = field(default_factory=FakePlaces)
+
+    def __post_init__(self) -> None:
+        self.start_supervisor()
+
+    def start_supervisor(self) -> None:
+        """A new one over the same registry and engines, as after a crash."""
+        self.wire.followed.clear()
+        self.means = Means(
+            self.database, self.settings, self.launcher, self.wire, self.clock, inherited={"PATH": "/bin"}
+        )
+        self.reconciler = Reconciler(self.means, self.places)
+
+    def launch(self, name: str = "chat", replicas: int = 1, **fields: Any) -> None:
+        with self.database.session() as session:
+            create_deployment(
+                session, name=name, version=find_version(session, "tiny"), replicas=replicas, **fields
+            )
+
+    def change(self, function: Callable[..., Any], *arguments: Any, **fields: Any) -> None:
+        with self.database.session() as session:
+            function(session, *arguments, **fields)
+
+    def settle(self) -> None:
+        """Turn until nothing moves, as the process does."""
+        for _ in range(200):
+            if not self.reconciler.tick():
+                return
+        raise AssertionError("the supervisor does not come to rest")
+
+    def wait(self, seconds: float, step_s: float = 0.5) -> None:
+        """Let time pass in turns."""
+        end_s = self.clock.now_s + seconds
+        while self.clock.now_s < end_s:
+            self.clock.advance(min(step_s, end_s - self.clock.now_s))
+            self.settle()
+
+    def instances(self, state: InstanceState | None = None) -> list[Instance]:
+        with self.database.reading() as session:
+            return list(list_instances(session, states=None if state is None else [state]))
+
+    def only(self) -> Instance:
+        (instance,) = self.instances()
+        return instance
+
+    def states(self) -> list[str]:
+        return [instance.state for instance in self.instances()]
+
+    @property
+    def process(self) -> FakeProcess:
+        return self.launcher.processes[-1]
+
+    def say(self, phase: Phase, instance: Instance | None = None, **fields: Any) -> None:
+        """A beat from an instance, and what follows from it."""
+        instance = instance or self.only()
+        beat = Beat(instance.id, instance.lease or "", instance.pid or 0, 1, phase)
+        self.wire.inbox.append(replace_fields(beat, fields))
+        self.settle()
+
+    def make_ready(self, name: str = "chat", replicas: int = 1, **fields: Any) -> None:
+        self.launch(name, replicas, **fields)
+        self.settle()
+        for instance in self.instances(InstanceState.STARTING):
+            self.say(Phase.READY, instance)
+
+    def keep_alive(self, seconds: float) -> None:
+        """Let time pass while every ready engine beats."""
+        for _ in range(int(seconds)):
+            self.clock.advance(1.0)
+            for instance in self.instances(InstanceState.READY):
+                self.say(Phase.READY, instance)
+
+
+def replace_fields(beat: Beat, fields: dict[str, Any]) -> Beat:
+    import msgspec
+
+    return msgspec.structs.replace(beat, **fields)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the registry reads of `trivet.models.model_files.ModelFiles`."""
+
+    path: Path
+    files: tuple[Path, ...]
+    name: str = "tiny"
+    format: str = "gguf"
+    architecture: str = "llama"
+    quantization: str = "q4_1"
+    context_length: int = 2048
+    size_bytes: int = 4
+    licence: str | None = None
+
+
+@pytest.fixture(scope="session")
+def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Migrated once; a copy is quicker than the migrations."""
+    file = tmp_path_factory.mktemp("registry") / "registry.db"
+    open_database(f"sqlite:///{file}").close()
+    return file
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_registry: Path) -> Iterator[Database]:
+    shutil.copy(empty_registry, tmp_path / "registry.db")
+    opened = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path, database: Database) -> Site:
+    settings = Settings(home=str(tmp_path))
+    settings.paths.create()
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"GGUF")
+    with database.session() as session:
+        register_model(session, Files(file, (file,)))  # type: ignore[arg-type]
+    return Site(database, settings)
+
+
+@pytest.fixture
+def device() -> DeviceInfo:
+    return replace(HOST)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from trivet.errors import Unavailable
+from trivet.launching import ProcessIdentity, ProcessOrder
+from trivet_supervisor.launchers.local import UNSEEN_EXIT, LocalHandle, LocalLauncher
+from trivet_supervisor.launchers.process_table import leased_pids, start_time
+
+T = TypeVar("T")
+LEASE = f"launch-{os.getpid()}"
+
+
+def eventually(get: Callable[[], T | None]) -> T:
+    deadline = time.monotonic() + 30
+    while (found := get()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., LocalHandle]]:
+    def start(code: str, lease: str = LEASE) -> LocalHandle:
+        command = [sys.executable, "-c", code]
+        env = {"TRIVET_LEASE": lease, "ONLY": "this"}
+        handle = LocalLauncher().start(ProcessOrder(command, env, tmp_path / "logs" / "engine.log", lease))
+        started.append(handle)
+        return handle
+
+    started: list[LocalHandle] = []
+    yield start
+    for handle in started:
+        handle.kill()
+        eventually(handle.exit_code)
+
+
+def test_an_engine_has_its_own_session_environment_and_log(
+    launch: Callable[..., LocalHandle], tmp_path: Path
+) -> None:
+    handle = launch("import os; print(os.getsid(0) == os.getpid(), sorted(os.environ))")
+    assert eventually(handle.exit_code) == 0
+    text = (tmp_path / "logs" / "engine.log").read_text()
+    assert text.startswith("True")
+    assert "'ONLY', 'TRIVET_LEASE'" in text
+    assert "PATH" not in text
+
+
+def test_the_log_of_an_earlier_process_is_not_overwritten(
+    launch: Callable[..., LocalHandle], tmp_path: Path
+) -> None:
+    for word in ("first", "second"):
+        assert eventually(launch(f"print({word!r})").exit_code) == 0
+    assert (tmp_path / "logs" / "engine.log").read_text() == "first\nsecond\n"
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)])
+def test_exit_codes_are_told(launch: Callable[..., LocalHandle], code: str, exit_code: int) -> None:
+    assert eventually(launch(code).exit_code) == exit_code
+
+
+def test_what_an_engine_leaves_behind_is_killed_before_its_end_is_told(
+    launch: Callable[..., LocalHandle],
+) -> None:
+    handle = launch("import subprocess; subprocess.Popen(['/bin/sleep', '600'], start_new_session=True)")
+    assert eventually(handle.exit_code) == 0
+    assert not list(leased_pids(LEASE))
+
+
+def test_kill_ends_children_in_other_sessions_too(launch: Callable[..., LocalHandle]) -> None:
+    handle = launch(
+        "import subprocess; subprocess.Popen(['/bin/sleep', '600'], start_new_session=True).wait()"
+    )
+    eventually(lambda: True if len(list(leased_pids(LEASE))) == 2 else None)
+    handle.kill()
+    assert eventually(handle.exit_code) == -9
+    assert not list(leased_pids(LEASE))
+
+
+def test_an_adopted_engine_is_followed_to_its_end(launch: Callable[..., LocalHandle]) -> None:
+    started = launch("import time; time.sleep(600)")
+    eventually(lambda: True if list(leased_pids(LEASE)) else None)
+    adopted = LocalLauncher().adopt(started.identity, LEASE)
+    assert adopted is not None
+    assert adopted.exit_code() is None
+    adopted.terminate()
+    assert eventually(adopted.exit_code) == UNSEEN_EXIT
+    assert eventually(started.exit_code) == -15
+
+
+def test_a_process_that_only_has_the_pid_is_not_adopted(launch: Callable[..., LocalHandle]) -> None:
+    started = launch("import time; time.sleep(600)")
+    eventually(lambda: True if list(leased_pids(LEASE)) else None)
+    launcher, identity = LocalLauncher(), started.identity
+    assert launcher.adopt(identity, "another lease") is None
+    assert launcher.adopt(ProcessIdentity(identity.pid, identity.start_time + 1), LEASE) is None
+    own = start_time(os.getpid())
+    assert own is not None
+    assert launcher.adopt(ProcessIdentity(os.getpid(), own), LEASE) is None
+
+
+def test_a_stranger_is_never_signalled(launch: Callable[..., LocalHandle]) -> None:
+    stranger = launch("import time; time.sleep(600)", lease="the stranger's")
+    handle = LocalHandle(stranger.identity, LEASE)
+    handle.terminate()
+    handle.kill()
+    assert stranger.exit_code() is None
+    stranger.kill()
+    assert eventually(stranger.exit_code) == -9
+
+
+def test_an_engine_is_found_by_its_lease_alone(launch: Callable[..., LocalHandle]) -> None:
+    started = launch("import subprocess; subprocess.run(['/bin/sleep', '600'])")
+    eventually(lambda: True if len(list(leased_pids(LEASE))) == 2 else None)
+    found = LocalLauncher().find(LEASE)
+    assert found is not None
+    assert found.identity == started.identity
+    assert LocalLauncher().find("no such lease") is None
+
+
+def test_a_missing_interpreter_is_unavailable(tmp_path: Path) -> None:
+    order = ProcessOrder(["/no/such/python"], {}, tmp_path / "x.log", LEASE)
+    with pytest.raises(Unavailable, match=r"/no/such/python.*\[backend.NAME\]"):
+        LocalLauncher().start(order)
+
+
+def test_a_log_that_cannot_be_written_is_unavailable() -> None:
+    order = ProcessOrder([sys.executable], {}, Path("/proc/none/x.log"), LEASE)
+    with pytest.raises(Unavailable, match="log file"):
+        LocalLauncher().start(order)

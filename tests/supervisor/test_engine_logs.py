@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from trivet.config import Paths
+from trivet_supervisor import engine_logs
+
+
+def test_the_first_log_and_the_newest_are_kept(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    for attempt in range(1, 41):
+        engine_logs.prune(paths, "chat", "i", attempt)
+        file = engine_logs.log_file(paths, "chat", "i", attempt)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(attempt))
+    kept = sorted(int(file.read_text()) for file in (paths.logs / "chat").iterdir())
+    assert kept == [1, *range(32, 41)]
+
+
+def test_the_tail_has_the_last_lines_of_a_large_log(tmp_path: Path) -> None:
+    file = tmp_path / "x.log"
+    file.write_text("".join(f"line {n}\n" for n in range(10_000)))
+    assert engine_logs.tail(file, 2) == "line 9998\nline 9999"
+
+
+def test_a_missing_log_has_no_lines(tmp_path: Path) -> None:
+    assert engine_logs.tail(tmp_path / "none.log") == ""
+
+
+def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "x.log"
+    file.write_bytes(b"\xff\xfe cuda error\n")
+    assert engine_logs.tail(file).endswith("cuda error")

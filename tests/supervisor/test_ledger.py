@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+from trivet.contract import DeviceInfo
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.tables import Instance
+from trivet_supervisor.ledger import ledger_of
+
+S = InstanceState
+GPU = DeviceInfo(
+    kind="cuda",
+    index=0,
+    uid="gpu0",
+    name="",
+    arch="",
+    total_bytes=100,
+    free_bytes=90,
+    dtypes=frozenset({"bf16"}),
+)
+
+
+def instance(state: S, size: int, uids: tuple[str, ...] = ("gpu0",), backend: str = "cuda") -> Instance:
+    plan: dict[str, Any] = {"total_bytes": size}
+    return Instance(id="i", state=state, backend=backend, device_uids=list(uids), plan=plan)
+
+
+def test_an_instance_that_still_loads_has_a_claim_to_free_memory() -> None:
+    ledger = ledger_of([instance(S.LOADING, 30)])
+    assert ledger.left_on(GPU).free_bytes == 60
+
+
+def test_memory_that_is_taken_already_is_not_counted_twice() -> None:
+    ledger = ledger_of([instance(S.READY, 10)])
+    assert ledger.left_on(GPU).free_bytes == 90
+
+
+def test_promises_never_exceed_the_device() -> None:
+    ledger = ledger_of([instance(S.READY, 70)])
+    assert ledger.left_on(GPU).free_bytes == 30
+    assert ledger_of([instance(S.READY, 170)]).left_on(GPU).free_bytes == 0
+
+
+def test_only_instances_that_may_have_a_process_count() -> None:
+    ledger = ledger_of([instance(state, 50) for state in (S.PENDING, S.PLACING, S.FAILED, S.STOPPED)])
+    assert not ledger.is_used(GPU)
+
+
+def test_every_device_of_an_instance_carries_its_plan() -> None:
+    ledger = ledger_of([instance(S.STARTING, 5, ("gpu0", "gpu1")), instance(S.LOST, 7, ("gpu1",))])
+    assert ledger.reserved == {("cuda", "gpu0"): 5, ("cuda", "gpu1"): 12}
+
+
+def test_equal_uids_of_two_backends_are_two_devices() -> None:
+    ledger = ledger_of([instance(S.STARTING, 5, ("host",), "null")])
+    assert ledger.reserved == {("null", "host"): 5}

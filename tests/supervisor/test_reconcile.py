@@ -1,0 +1,528 @@
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.errors import DoesNotFit, ModelFilesError
+from trivet.messages import Drain, EngineLoad, LaunchOrder, Phase, Stop
+from trivet_registry.deployments_store import set_replicas, stop_deployment
+from trivet_registry.events_store import list_events
+from trivet_registry.instance_state import InstanceState
+from trivet_supervisor.placement import NoRoom
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+S = InstanceState
+
+
+# ---- up ----
+
+
+def test_a_launch_goes_through_every_state_as_the_engine_says(site: Site) -> None:
+    site.launch()
+    site.settle()
+    assert site.states() == ["starting"]
+    for phase in (Phase.LOADING, Phase.WARMING, Phase.READY):
+        site.say(phase)
+        assert site.states() == [phase]
+    with site.database.reading() as session:
+        moves = [e.to_state for e in list_events(session, instance=site.only().id)]
+    assert moves == ["pending", "placing", "starting", "loading", "warming", "ready"]
+
+
+def test_nothing_is_ready_because_time_passed(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.WARMING)
+    site.wait(4)
+    assert site.states() == ["warming"]
+
+
+def test_an_engine_gets_its_order_its_lease_and_its_whole_environment(site: Site) -> None:
+    site.launch(settings={"max_num_seqs": "4"})
+    site.settle()
+    instance, order = site.only(), site.process.order
+    file = Path(order.command[-1])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    told = json.loads(file.read_text())
+    assert set(told) == set(LaunchOrder.__struct_fields__)
+    assert told["lease"] == order.lease == order.env["TRIVET_LEASE"] == instance.lease
+    assert told["settings"] == {
+        "max_num_seqs": "4",
+        "max_model_len": "2048",
+        "max_num_batched_tokens": "256",
+        "num_gpu_blocks_override": "100",
+    }, "the engine arrives at the plan that was reserved"
+    assert (told["served_model_name"], told["device_uids"]) == ("chat", ["host"])
+    assert order.env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    assert order.env["FAKE_DEVICES"] == "host"
+    assert order.env["PATH"] == "/bin"
+    assert order.log_file == site.settings.paths.logs / "chat" / f"{instance.id}-1.log"
+
+
+def test_a_plan_stands_in_the_registry_and_the_ledger(site: Site) -> None:
+    site.launch(replicas=2)
+    site.settle()
+    plan = site.instances()[0].plan
+    assert plan is not None
+    assert plan["parts"] == [
+        {"name": "weights", "size_bytes": 1000},
+        {"name": "kv", "size_bytes": 2000},
+    ]
+    assert (plan["num_blocks"], plan["block_size"], plan["max_model_len"]) == ([100], 16, 2048)
+    assert [ledger.reserved for ledger in site.places.ledgers] == [{}, {("fake", "host"): 3000}]
+
+
+def test_ten_launches_are_ten_processes_with_ten_leases(site: Site) -> None:
+    for number in range(5):
+        site.launch(f"chat{number}", replicas=2)
+    site.settle()
+    assert site.states() == ["starting"] * 10
+    assert len({process.order.lease for process in site.launcher.processes}) == 10
+    assert len({process.order.command[-1] for process in site.launcher.processes}) == 10
+
+
+def test_loads_and_progress_are_saved_once_a_second(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.LOADING, progress_done=50, progress_total=100)
+    assert site.only().progress is None
+    before = site.only().as_of
+    site.wait(1)
+    assert site.only().progress == 0.5
+    assert site.only().as_of > before
+    site.say(Phase.READY, load=EngineLoad(num_running=3), memory=[("weights", 999)])
+    site.wait(1)
+    load = site.only().load
+    assert load is not None
+    assert load["num_running"] == 3
+    assert site.only().memory == {"weights": 999}
+    assert site.wire.num_watches >= 2, "the engine hears that somebody watches"
+
+
+def test_as_of_stands_still_while_an_engine_is_silent(site: Site) -> None:
+    site.make_ready()
+    site.wait(1)
+    before = site.only().as_of
+    site.wait(3)
+    assert site.only().as_of == before
+
+
+def test_a_beat_with_another_lease_is_no_sign_of_life(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.READY, lease="of an earlier process")
+    assert site.states() == ["starting"]
+
+
+# ---- failures ----
+
+
+def test_an_engine_that_dies_while_loading_is_started_again_with_a_reason(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.LOADING)
+    site.process.order.log_file.parent.mkdir(parents=True, exist_ok=True)
+    site.process.order.log_file.write_text("reading tensors\nSegmentation fault\n")
+    site.process.code = -11
+    site.settle()
+    instance = site.only()
+    assert instance.state == "pending"
+    assert instance.reason == "attempt 2 in 0.5 s, because: killed by SIGSEGV"
+    assert instance.log_tail == "reading tensors\nSegmentation fault"
+    assert (instance.exit_code, instance.pid) == (-11, None)
+    site.wait(0.5)
+    assert site.only().state == "starting"
+    assert site.process.order.log_file.name.endswith("-2.log")
+    assert site.process.order.lease != site.launcher.processes[0].order.lease
+
+
+def test_a_boot_that_fails_again_and_again_is_given_up_with_its_first_reason(site: Site) -> None:
+    site.launch()
+    site.settle()
+    for reason in ("first", "second", "third"):
+        site.say(Phase.FAILED, reason=reason)
+        site.process.code = 4
+        site.wait(5)
+    instance = site.only()
+    assert instance.state == "failed"
+    assert "the first: exit code 4: first" in instance.reason
+    assert "the last: exit code 4: third" in instance.reason
+    assert len(site.launcher.processes) == 3
+    site.wait(300, step_s=10)
+    assert len(site.launcher.processes) == 3
+    with site.database.reading() as session:
+        moves = [e.to_state for e in list_events(session, instance=instance.id)]
+    assert moves.count("failed") == 3
+
+
+def test_a_start_that_is_hopeless_is_told_at_once(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.FAILED, reason="tensor x is missing")
+    site.process.code = 3
+    site.settle()
+    assert (site.only().state, site.only().reason) == ("failed", "exit code 3: tensor x is missing")
+
+
+def test_a_failed_launch_does_not_block_the_next(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.process.code = 3
+    site.settle()
+    site.launch()
+    site.settle()
+    states = sorted(site.states())
+    assert states == ["starting", "stopped"]
+
+
+def test_delays_grow_and_begin_anew_after_a_stable_while(site: Site) -> None:
+    site.make_ready()
+    delays = []
+    for _ in range(4):
+        site.process.code = 4
+        site.settle()
+        delays.append(site.only().reason.split(" in ")[1].split(",")[0])
+        site.wait(10)
+        site.say(Phase.READY)
+    assert delays == ["0.5 s", "1 s", "2 s", "4 s"]
+    site.keep_alive(61)
+    site.process.code = 4
+    site.settle()
+    assert "in 0.5 s" in site.only().reason
+
+
+def test_one_that_served_before_is_not_given_up_after_three_boots(site: Site) -> None:
+    site.make_ready()
+    for _ in range(5):
+        site.process.code = 3
+        site.wait(40)
+    assert site.states() == ["starting"]
+
+
+def test_an_exit_nobody_asked_for_is_a_failure_even_with_code_0(site: Site) -> None:
+    site.make_ready()
+    site.process.code = 0
+    site.settle()
+    assert "ended by itself with exit code 0" in site.only().reason
+
+
+def test_an_engine_stopped_by_someone_else_is_replaced(site: Site) -> None:
+    site.make_ready()
+    site.say(Phase.STOPPING)
+    assert site.states() == ["stopping", "starting"]
+    site.launcher.processes[0].code = 0
+    site.settle()
+    assert site.states() == ["stopped", "starting"]
+
+
+def test_a_process_that_cannot_be_started_is_retried_then_given_up(site: Site) -> None:
+    site.launcher.breaks_with = "no such interpreter"
+    site.launch()
+    site.settle()
+    assert site.only().reason == "attempt 2 in 0.5 s, because: no such interpreter"
+    site.wait(5)
+    assert site.states() == ["failed"]
+
+
+# ---- deadlines ----
+
+
+def test_a_start_without_a_sign_of_life_ends_at_its_deadline(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.wait(119, step_s=1)
+    assert site.states() == ["starting"]
+    site.wait(2)
+    assert site.launcher.processes[0].signals == ["kill"]
+    assert "no sign of life" in (site.only().first_failure or "")
+
+
+def test_a_silent_engine_is_asked_then_lost_killed_and_replaced(site: Site) -> None:
+    site.make_ready()
+    site.wait(4.5)
+    watches = site.wire.num_watches
+    site.wait(1)
+    assert site.wire.num_watches > watches
+    assert site.states() == ["ready"], "asked, and time to answer"
+    site.launcher.processes[0].obeys = ()
+    site.wait(3.5)
+    assert site.states() == ["lost"], "not replaced while its process exists"
+    assert "silent" in site.only().reason
+    site.launcher.processes[0].code = -9
+    site.settle()
+    assert "silent" in site.only().reason, "why it was given up, not how it was killed"
+    site.wait(1)
+    assert site.states() == ["starting"]
+
+
+def test_an_answer_saves_a_silent_engine(site: Site) -> None:
+    site.make_ready()
+    site.wait(6)
+    site.say(Phase.READY)
+    site.wait(4)
+    assert site.states() == ["ready"]
+    assert site.process.signals == []
+
+
+def test_a_supervisor_that_slept_blames_nobody(site: Site) -> None:
+    site.make_ready()
+    site.clock.advance(3600)
+    site.settle()
+    site.wait(4)
+    assert site.states() == ["ready"]
+
+
+def test_of_many_that_fall_silent_at_once_most_are_kept(site: Site) -> None:
+    site.make_ready(replicas=8)
+    for process in site.launcher.processes:
+        process.obeys = ()
+    site.wait(20)
+    assert sorted(site.states()) == ["lost"] * 3 + ["ready"] * 5
+
+
+def test_setting_the_clock_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.make_ready()
+    for hours in (-1, 1):
+        monkeypatch.setattr("time.time", lambda hours=hours: 1.8e9 + 3600 * hours)
+        site.keep_alive(3)
+    assert site.states() == ["ready"]
+    assert site.process.signals == []
+
+
+# ---- placing ----
+
+
+def test_what_cannot_be_placed_fails_at_once_with_the_plans_own_words(site: Site) -> None:
+    site.places.refuses = DoesNotFit("needs 5.2 GiB and 3.1 GiB is free; lower max_model_len")
+    site.launch()
+    site.settle()
+    assert site.states() == ["failed"]
+    assert site.only().reason == "needs 5.2 GiB and 3.1 GiB is free; lower max_model_len"
+    assert not site.launcher.processes
+
+
+def test_an_instance_waits_for_room_that_others_hold_and_says_so(site: Site) -> None:
+    site.places.refuses = NoRoom("0.1 GiB is left on gpu0")
+    site.launch()
+    site.settle()
+    assert site.states() == ["placing"]
+    assert site.only().reason == "waits for room: 0.1 GiB is left on gpu0"
+    site.places.refuses = None
+    site.wait(2.5)
+    assert site.states() == ["starting"]
+
+
+def test_files_that_change_under_a_running_model_do_not_give_it_up_at_once(site: Site) -> None:
+    site.make_ready()
+    site.places.refuses = ModelFilesError("x.gguf has changed since it was registered")
+    site.process.code = 4
+    site.settle()
+    site.wait(0.5)
+    assert site.states() == ["pending"]
+    assert "has changed" in site.only().reason
+
+
+# ---- scale and stop ----
+
+
+def test_scaling_up_starts_what_is_missing(site: Site) -> None:
+    site.make_ready()
+    site.change(set_replicas, "chat", 3)
+    site.settle()
+    assert site.states() == ["ready", "starting", "starting"]
+
+
+def test_scaling_down_ends_those_first_that_serve_nobody(site: Site) -> None:
+    site.make_ready(replicas=2)
+    site.change(set_replicas, "chat", 4)
+    site.settle()
+    site.change(set_replicas, "chat", 1)
+    site.settle()
+    assert site.states() == ["ready", "draining", "stopping", "stopping"]
+
+
+def test_a_stop_drains_and_is_complete_only_when_the_process_is_gone(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=10)
+    site.settle()
+    (sent,) = site.wire.sent
+    assert isinstance(sent[1], Drain)
+    assert sent[1].timeout_s == 10
+    site.say(Phase.DRAINING)
+    site.wait(9)
+    assert site.states() == ["draining"]
+    site.process.code = 0
+    site.settle()
+    assert site.states() == ["stopped"]
+    assert not list(site.settings.paths.run.glob("engine-*"))
+
+
+def test_a_drain_that_does_not_end_becomes_stop_then_sigterm_then_sigkill(site: Site) -> None:
+    site.make_ready()
+    site.process.obeys = ("kill",)
+    site.change(stop_deployment, "chat", drain_timeout_s=10)
+    site.settle()
+    site.say(Phase.DRAINING)
+    site.wait(16)
+    assert site.states() == ["stopping"]
+    assert isinstance(site.wire.sent[-1][1], Stop)
+    site.wait(3.5)
+    assert site.process.signals == ["terminate"]
+    assert site.states() == ["stopping"]
+    site.wait(6)
+    assert site.process.signals == ["terminate", "kill"]
+    assert site.states() == ["stopped"]
+
+
+def test_a_second_stop_shortens_the_drain(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=600)
+    site.settle()
+    site.change(stop_deployment, "chat", drain_timeout_s=0)
+    site.settle()
+    drains = [request.timeout_s for _, request in site.wire.sent if isinstance(request, Drain)]
+    assert drains == [600, 0]
+    site.wait(6)
+    assert site.states() == ["stopping"]
+
+
+def test_a_drain_that_was_not_heard_is_told_again(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat")
+    site.settle()
+    for _ in range(3):
+        site.wait(1)
+        site.say(Phase.READY)
+    assert len([1 for _, request in site.wire.sent if isinstance(request, Drain)]) == 2
+
+
+@pytest.mark.parametrize("phase", [None, Phase.LOADING, Phase.WARMING])
+def test_a_stop_while_it_comes_up_does_not_drain(site: Site, phase: Phase | None) -> None:
+    site.launch()
+    site.settle()
+    if phase is not None:
+        site.say(phase)
+    site.change(stop_deployment, "chat")
+    site.settle()
+    assert site.states() == ["stopping"]
+    assert [type(request) for _, request in site.wire.sent] == [Stop]
+
+
+def test_a_stop_without_a_process_is_complete_at_once(site: Site) -> None:
+    site.places.refuses = NoRoom("full")
+    site.launch()
+    site.settle()
+    site.change(stop_deployment, "chat")
+    site.settle()
+    assert site.states() == ["stopped"]
+
+
+def test_a_relaunch_while_the_old_one_drains_starts_a_new_one(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat")
+    site.launch(settings={"max_num_seqs": "2"})
+    site.settle()
+    assert site.states() == ["draining", "starting"]
+
+
+def test_a_shutdown_ends_everything_and_the_next_supervisor_runs_it_again(site: Site) -> None:
+    site.make_ready(replicas=2)
+    site.reconciler.shut_down(5)
+    site.settle()
+    assert site.states() == ["draining"] * 2
+    assert site.reconciler.has_instances()
+    for process in site.launcher.processes:
+        process.code = 0
+    site.settle()
+    assert not site.reconciler.has_instances()
+    site.start_supervisor()
+    site.settle()
+    assert sorted(site.states()) == ["starting"] * 2 + ["stopped"] * 2
+
+
+# ---- adoption ----
+
+
+def test_a_new_supervisor_takes_over_living_engines_untouched(site: Site) -> None:
+    site.make_ready()
+    before = site.only()
+    site.start_supervisor()
+    site.settle()
+    assert (site.only().state, site.only().pid, site.only().lease) == ("ready", before.pid, before.lease)
+    assert site.process.signals == []
+    assert site.wire.sent == []
+    assert len(site.launcher.processes) == 1
+    site.keep_alive(10)
+    assert site.states() == ["ready"]
+
+
+@pytest.mark.parametrize("phase", [None, Phase.LOADING, Phase.WARMING])
+def test_an_engine_that_comes_up_meanwhile_is_adopted_too(site: Site, phase: Phase | None) -> None:
+    site.launch()
+    site.settle()
+    if phase is not None:
+        site.say(phase)
+    site.start_supervisor()
+    site.settle()
+    site.say(Phase.READY)
+    assert site.states() == ["ready"]
+
+
+def test_an_engine_that_died_unwatched_is_replaced_with_a_reason(site: Site) -> None:
+    site.make_ready()
+    site.process.code = -9
+    site.launcher.processes.clear()
+    site.start_supervisor()
+    site.settle()
+    assert "while no supervisor was there" in site.only().reason
+    site.wait(1)
+    assert site.states() == ["starting"]
+    assert site.only().boot_failures == 0
+
+
+def test_an_engine_whose_pid_was_never_written_down_is_found_by_its_lease(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.launch()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(site.reconciler.fleet, "_follow", die)
+    with pytest.raises(KeyboardInterrupt):
+        site.settle()
+    assert (site.only().state, site.only().pid) == ("starting", None)
+    site.start_supervisor()
+    site.settle()
+    site.say(Phase.READY)
+    assert len(site.launcher.processes) == 1
+    assert (site.only().state, site.only().pid) == ("ready", 1001)
+
+
+def test_a_lost_engine_is_killed_by_the_next_supervisor(site: Site) -> None:
+    site.make_ready()
+    site.process.obeys = ()
+    site.wait(9)
+    assert site.states() == ["lost"]
+    site.start_supervisor()
+    site.process.obeys = ("kill",)
+    site.wait(2)
+    assert site.launcher.processes[0].code == -9
+    assert site.states() == ["starting"]
+
+
+def test_a_drain_goes_on_under_a_new_supervisor(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat")
+    site.settle()
+    site.start_supervisor()
+    site.settle()
+    site.process.code = 0
+    site.settle()
+    assert site.states() == ["stopped"]

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from trivet.config import Paths
+from trivet_supervisor.client import SupervisorClient
+from trivet_supervisor.protocol import GetStatus, Request, ShutDown, SupervisorStatus, Wake
+from trivet_supervisor.server import Server
+
+
+@pytest.fixture
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    paths = Paths(tmp_path_factory.mktemp("s"))
+    paths.create()
+    return paths
+
+
+@pytest.fixture
+def heard(paths: Paths) -> Iterator[list[Request]]:
+    """What a server on another thread was asked."""
+    requests: list[Request] = []
+    ending = threading.Event()
+
+    def handle(request: Request) -> SupervisorStatus:
+        requests.append(request)
+        return SupervisorStatus(pid=17, version="1", as_of=0.0, num_followed=2)
+
+    def serve() -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        server = Server(context, paths.supervisor_socket())
+        bound.set()
+        while not ending.is_set():
+            server.socket.poll(50)
+            server.serve(handle)
+        server.close()
+
+    bound = threading.Event()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert bound.wait(30)
+    yield requests
+    ending.set()
+    thread.join(30)
+
+
+def test_every_request_is_answered_with_the_status(heard: list[Request], paths: Paths) -> None:
+    client = SupervisorClient(paths, timeout_s=30)
+    answers = [client.wake(), client.status(), client.shut_down(3.0)]
+    assert [answer.pid for answer in answers if answer] == [17, 17, 17]
+    assert heard == [Wake(), GetStatus(), ShutDown(3.0)]
+
+
+def test_nonsense_is_no_request_and_harms_nobody(heard: list[Request], paths: Paths) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    with context.socket(zmq.DEALER) as socket:
+        socket.linger = 1000
+        socket.connect(paths.supervisor_socket())
+        socket.send(b"\xc1nonsense")
+    assert SupervisorClient(paths, timeout_s=30).status() is not None
+    assert heard == [GetStatus()]
+
+
+def test_no_supervisor_is_told_at_once(paths: Paths) -> None:
+    assert SupervisorClient(paths, timeout_s=600).status() is None
+
+
+def test_a_socket_that_a_dead_supervisor_left_is_no_supervisor(paths: Paths) -> None:
+    Path(paths.run / "supervisor.sock").touch()
+    assert SupervisorClient(paths, timeout_s=0.1).status() is None
