@@ -37,12 +37,12 @@ _U32, _U64 = SCALARS[4], SCALARS[10]
 
 # Far above what models have (a vocabulary of 262,144, merges of 600,000, a header of 20 MB) and low enough
 # that a hostile file, sparse or not, can cost neither minutes nor gigabytes.
-MAX_HEADER_BYTES = 256 << 20
+MAX_HEADER_BYTES = 128 << 20
 MAX_ARRAY_LENGTH = 4 << 20
 MAX_FIELDS = 1 << 16
 MAX_TENSORS = 1 << 18
 MAX_DIMS = 4
-MAX_NESTING = 2
+MAX_NAME_BYTES = 256  # real names and keys stay under 64
 
 MetadataValue: TypeAlias = "str | int | float | bool | list[MetadataValue]"
 
@@ -99,21 +99,50 @@ class _Cursor:
         # A token of a foreign vocabulary may be no UTF-8; one odd token is no reason to refuse a model.
         return self.data[start : start + size].decode("utf-8", errors="replace")
 
-    def value(self, kind: int, what: str, depth: int = 0) -> MetadataValue:
+    def name(self, what: str) -> str:
+        """A key or a tensor's name, short enough for an error message."""
+        start, name = self.position, self.string(what)
+        if self.position - start - _U64.size > MAX_NAME_BYTES:
+            raise self.damaged(f"{what} is longer than {MAX_NAME_BYTES} bytes")
+        return name
+
+    def value(self, kind: int, what: str) -> MetadataValue:
         if kind in SCALARS:
             return self.scalar(SCALARS[kind], what)
         if kind == STRING:
             return self.string(what)
-        if kind != ARRAY or depth >= MAX_NESTING:
-            raise self.damaged(f"{what} has the unknown value type {kind}")
-        element = self.u32(what)
+        if kind == ARRAY:
+            return self.array(what)
+        raise self.damaged(f"{what} has the unknown value type {kind}")
+
+    def array(self, what: str) -> list[MetadataValue]:
+        """Arrays of arrays are refused, as llama.cpp does: no model has any."""
+        kind = self.u32(what)
         length = self.count(f"the length of {what}", MAX_ARRAY_LENGTH)
-        if element not in SCALARS:
-            return [self.value(element, what, depth + 1) for _ in range(length)]
-        size = SCALARS[element].size * length
-        start = self.take(size, what)
-        code = SCALARS[element].format[1]
+        if kind == STRING:
+            return [*self.strings(length, what)]
+        if kind not in SCALARS:
+            raise self.damaged(f"{what} is an array of the unknown value type {kind}")
+        start = self.take(SCALARS[kind].size * length, what)
+        code = SCALARS[kind].format[1]
         return list(struct.unpack_from(f"<{length}{code}", self.data, start))
+
+    def strings(self, length: int, what: str) -> list[str]:
+        """A vocabulary: 150,000 texts, so a loop without calls into this class."""
+        data, end, position, found = self.data, self.end, self.position, []
+        unpack, size_bytes = _U64.unpack_from, _U64.size
+        for _ in range(length):
+            start = position + size_bytes
+            if start > end:
+                break
+            position = start + unpack(data, position)[0]
+            if position > end:
+                break
+            found.append(data[start:position].decode("utf-8", "replace"))
+        if len(found) < length:
+            self.take(self.end, what)  # says in what way the header ends too soon
+        self.position = position
+        return found
 
 
 def read_header(path: str | Path) -> GGUFHeader:
@@ -152,7 +181,7 @@ def _read(cursor: _Cursor) -> GGUFHeader:
     num_fields = cursor.count("the number of metadata fields", MAX_FIELDS)
     metadata: dict[str, MetadataValue] = {}
     for index in range(num_fields):
-        key = cursor.string(f"metadata key {index}")
+        key = cursor.name(f"metadata key {index}")
         if key in metadata:
             raise cursor.damaged(f"metadata key {key!r} stands there twice")
         kind = cursor.u32(f"the type of {key!r}")
@@ -183,8 +212,8 @@ def _read_tensors(cursor: _Cursor, num_tensors: int, alignment: int) -> list[Raw
 
 
 def _read_tensor(cursor: _Cursor, index: int, alignment: int) -> RawTensor:
-    name = cursor.string(f"the name of tensor {index}")
-    what = f"tensor {name[:100]!r}"
+    name = cursor.name(f"the name of tensor {index}")
+    what = f"tensor {name!r}"
     num_dims = cursor.u32(what)
     if num_dims > MAX_DIMS:
         raise WeightsError(

@@ -302,6 +302,22 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ModelFilesError], str]] = {
         UnsupportedArchitecture,
         "rope.scaling.type 'spiral' without frequency factors is not supported",
     ),
+    "longrope without its factors": (
+        {"add": lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)},
+        UnsupportedArchitecture,
+        "rope.scaling.type 'longrope' without frequency factors",
+    ),
+    "factors on top of yarn": (
+        {
+            "add": lambda w: [
+                w.add_rope_scaling_type(gguf.RopeScalingType.YARN),
+                w.add_rope_scaling_factor(4.0),
+            ],
+            "tensors": {"rope_freqs.weight": np.ones(8, np.float32)},
+        },
+        UnsupportedArchitecture,
+        "rope.scaling.type 'yarn' with frequency factors",
+    ),
     "half a rope": (
         {"add": lambda w: w.add_rope_dimension_count(8)},
         UnsupportedArchitecture,

@@ -123,14 +123,23 @@ DAMAGED = {
         header([field(b"a", 9, struct.pack("<IQ", 10, MAX_ARRAY_LENGTH))], []),
         "the header ends inside metadata 'a'",
     ),
+    "texts longer than the file": (
+        header([field(b"a", 9, struct.pack("<IQ", 8, 3) + string(b"x"))], []),
+        "the header ends inside metadata 'a'",
+    ),
+    "text of an array longer than the file": (
+        header([field(b"a", 9, struct.pack("<IQQ", 8, 1, 1 << 62))], []),
+        "the header ends inside metadata 'a'",
+    ),
     "unknown value type": (
         header([field(b"a", 13, bytes(8))], []),
         "metadata 'a' has the unknown value type 13",
     ),
     "arrays without end": (
         header([field(b"a", 9, struct.pack("<IQ", 9, 1) * 50)], []),
-        "metadata 'a' has the unknown value type 9",
+        "metadata 'a' is an array of the unknown value type 9",
     ),
+    "long key": (header([field(b"k" * 257, 7, b"\1")], []), "metadata key 0 is longer than 256 bytes"),
     "key twice": (header([field(b"a", 7, b"\1")] * 2, []), "metadata key 'a' stands there twice"),
     "alignment no power of two": (
         header([field(b"general.alignment", 4, struct.pack("<I", 24))], []),

@@ -5,13 +5,13 @@ Limits are far above what models have and keep a damaged number from costing mem
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from trivet.errors import ModelFilesError
 
 LARGEST = 1 << 40
+LARGEST_NUMBER, SMALLEST_POSITIVE = 1e12, 1e-6
 
 
 class ConfigValues:
@@ -39,24 +39,18 @@ class ConfigValues:
         return value
 
     def number(self, name: str, default: float | None = None, *, least: float = 0.0) -> float:
-        """A finite number above or at `least`."""
+        """A number from `least` to 1e12."""
         value = self.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(name, "a number")
-        try:
-            number = float(value)
-        except OverflowError:
-            raise self.wrong(name, "a number that float64 can hold") from None
-        if not math.isfinite(number) or number < least:
-            raise self.wrong(name, f"a finite number of at least {least}")
-        return number
+        if not least <= value <= LARGEST_NUMBER:  # NaN fails both
+            raise self.wrong(name, f"a number from {least:g} to {LARGEST_NUMBER:g}")
+        return float(value)
 
     def positive(self, name: str, default: float | None = None) -> float:
-        value = self.number(name, default)
-        if value <= 0:
-            raise self.wrong(name, "greater than 0")
-        return value
+        """A number from 1e-6 to 1e12, by which one may divide."""
+        return self.number(name, default, least=SMALLEST_POSITIVE)
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.get(name)
@@ -73,11 +67,12 @@ class ConfigValues:
         return value
 
     def numbers(self, name: str, length: int) -> tuple[float, ...]:
-        """A list of `length` positive finite numbers."""
+        """A list of `length` numbers from 1e-6 to 1e12."""
         value = self.get(name)
         if not isinstance(value, list) or len(value) != length:
             raise self.wrong(name, f"a list of {length} numbers")
         for item in value:
-            if isinstance(item, bool) or not isinstance(item, int | float) or not 0 < item < math.inf:
-                raise self.wrong(name, f"a list of {length} positive numbers")
+            is_number = isinstance(item, int | float) and not isinstance(item, bool)
+            if not is_number or not SMALLEST_POSITIVE <= item <= LARGEST_NUMBER:
+                raise self.wrong(name, f"a list of {length} numbers greater than 0")
         return tuple(float(item) for item in value)

@@ -128,9 +128,12 @@ def _rope(values: ConfigValues, heads: Heads, factors: Factors, *, is_permuted: 
     if factors and scaling in ("none", "longrope"):
         return _factored(values, dim, theta, factors)
     # Files from before rope.scaling.* state linear scaling alone.
-    legacy = values.number("rope.scale_linear", 0.0)
-    factor = values.number("rope.scaling.factor", legacy) or 1.0
-    if factor == 1.0 or (scaling == "none" and not legacy):
+    has_legacy = bool(values.get("rope.scale_linear"))
+    # 0 stands for none, as in llama.cpp.
+    key = "rope.scaling.factor" if values.get("rope.scaling.factor") else "rope.scale_linear"
+    factor = values.positive(key) if values.get(key) else 1.0
+    is_plain = factor == 1.0 and scaling in ("linear", "yarn")
+    if is_plain or (scaling == "none" and not has_legacy):
         return Rope(dim, theta)
     if scaling == "yarn" and not factors:
         return _yarn(values, dim, theta, factor)

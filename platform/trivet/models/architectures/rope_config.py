@@ -114,8 +114,8 @@ def _yarn(settings: ConfigValues, dim: int, theta: float, configured: int, origi
     else:
         attention_factor = _mscale(factor, 1.0)
     # 0 means the default, as in transformers
-    beta_fast = settings.number("beta_fast", 0.0) or 32.0
-    beta_slow = settings.number("beta_slow", 0.0) or 1.0
+    beta_fast = settings.positive("beta_fast") if settings.get("beta_fast") else 32.0
+    beta_slow = settings.positive("beta_slow") if settings.get("beta_slow") else 1.0
     if theta <= 1:
         raise ModelFilesError(
             f"{settings.source}: rope_theta is {theta}; yarn needs more than 1: correct the file"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 
 from trivet.errors import ModelFilesError, UnsupportedArchitecture
 from trivet.models.architectures import ARCHITECTURES
+from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import MLP, Layer, ModelSpec, Norm, Rope
 
 SMALL = {
@@ -120,6 +123,64 @@ def test_activation_is_named_in_our_words(name: str, kind: str) -> None:
 def test_activation_that_we_lack_is_left_to_transformers() -> None:
     with pytest.raises(UnsupportedArchitecture, match="hidden_act is 'mish'; our decoder has gelu"):
         spec("LlamaForCausalLM", hidden_act="mish")
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    7,
+    10**12,
+    10**400,
+    1.5,
+    1e308,
+    1e-320,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    [],
+    [1],
+    {"a": 1},
+]
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
+EVERY_KEY = {
+    **SMALL,
+    "max_position_embeddings": 256,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "rope_theta": 1e4,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": True,
+    "sliding_window": 8,
+    "max_window_layers": 1,
+    "layer_types": None,
+    "rope_parameters": YARN,
+    "rope_scaling": None,
+    "original_max_position_embeddings": None,
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_junk_in_any_key_gives_finite_frequencies_or_an_error_of_ours(architecture: str) -> None:
+    in_rope = ("beta_fast", "beta_slow", "mscale", "attention_factor", "truncate", "type", *YARN)
+    configs = [{**EVERY_KEY, key: junk} for key in EVERY_KEY for junk in JUNK]
+    configs += [{**EVERY_KEY, "rope_parameters": {**YARN, key: junk}} for key in in_rope for junk in JUNK]
+    num_refused = 0
+    for config in configs:
+        try:
+            found = ARCHITECTURES[architecture](config)
+        except ModelFilesError:
+            num_refused += 1
+            continue
+        for kind in found.kinds:
+            assert kind.attention.rope is not None
+            assert np.isfinite(inverse_frequencies(kind.attention.rope, found.max_position)[0]).all()
+    assert 0.2 < num_refused / len(configs) < 0.8
 
 
 @pytest.mark.parametrize(

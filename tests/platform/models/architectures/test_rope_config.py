@@ -99,17 +99,22 @@ def test_what_a_spec_cannot_state_is_left_to_transformers(settings: dict[str, An
     ("config", "message"),
     [
         ({"rope_scaling": "linear"}, "rope_scaling is 'linear'; it must be an object"),
-        ({"rope_theta": 0}, "rope_theta is 0; it must be greater than 0"),
+        ({"rope_theta": 0}, "rope_theta is 0; it must be a number from 1e-06 to 1e.12"),
         ({"rope_theta": "big"}, "rope_theta is 'big'; it must be a number"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing; it must be a number"),
-        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0; it must be greater than 0"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 0.5}}, "factor is 0.5; it must be a finite number"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0; it must be a number from 1e-06"),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 0.5}},
+            "factor is 0.5; it must be a number from 1 to",
+        ),
         ({"rope_scaling": {"type": "llama3", "factor": 8}}, "low_freq_factor is missing"),
         (
             {"rope_scaling": {"type": "llama3", **LLAMA3, "high_freq_factor": 1}},
             "high_freq_factor is 1; it must be greater than low_freq_factor 1.0",
         ),
         ({"rope_scaling": {"type": "yarn", "factor": float("nan")}}, "factor is nan"),
+        ({"rope_scaling": {"type": "yarn", "factor": 1e300}}, "factor is 1e.300"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "beta_fast": 1e-320}}, "beta_fast is 1e-320"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1}, "yarn needs more than 1"),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
@@ -117,7 +122,7 @@ def test_what_a_spec_cannot_state_is_left_to_transformers(settings: dict[str, An
         ),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 0], "long_factor": [1] * 4}},
-            "short_factor is .* positive",
+            "short_factor is .* greater than 0",
         ),
         ({"max_position_embeddings": 1 << 60}, "max_position_embeddings is .* a whole number from 1"),
     ],
