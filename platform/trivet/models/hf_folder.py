@@ -80,7 +80,7 @@ def _architecture(config: Mapping[str, Any], folder: Path) -> str:
 
 
 def _refuse_quantization(config: Mapping[str, Any], folder: Path) -> None:
-    quantization = config.get("quantization_config")
+    quantization = config.get("quantization_config") or config.get("compression_config")
     if isinstance(quantization, dict):
         method = str(quantization.get("quant_method", "unknown"))[:40]
         raise WeightsError(

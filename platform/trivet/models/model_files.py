@@ -28,7 +28,15 @@ def open_model(path: str | Path, host: PluginHost | None = None) -> ModelFiles:
 
     Raises: ModelFilesError, UnsupportedArchitecture (GGUF), WeightsError naming file and tensor.
     """
-    place = Path(path).expanduser()
+    try:
+        return _open(Path(path).expanduser(), host)
+    except (OSError, RuntimeError) as error:  # no rights, a name too long, ~ of an unknown user, a file gone
+        raise ModelFilesError(
+            f"{str(path)[:500]} cannot be opened: {error}; check path and rights"
+        ) from error
+
+
+def _open(place: Path, host: PluginHost | None) -> ModelFiles:
     if not place.exists():
         raise ModelFilesError(f"{place} does not exist; give a model folder or a GGUF file")
     if place.is_dir():

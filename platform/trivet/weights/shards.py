@@ -101,10 +101,12 @@ def read_gguf_files(path: Path) -> tuple[gguf.GGUFHeader, WeightFiles]:
     pieces = _pieces(path, match) if match else [path]
     headers = []
     for piece in pieces:
-        if len(pieces) > 1 and not piece.is_file():
+        if len(pieces) > 1 and not piece.exists():
             raise WeightsError(
                 f"{piece} is missing; {path.name} is one of {len(pieces)} pieces: fetch this file"
             )
+        if not piece.is_file():  # reading a pipe would wait for ever
+            raise ModelFilesError(f"{piece} is no regular file; give a GGUF file or the folder of a model")
         headers.append(gguf.read_header(piece))
     tensors = [tensor for header in headers for tensor in header.tensors]
     _check_split(headers[0], pieces, tensors)

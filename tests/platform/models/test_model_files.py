@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,6 +93,22 @@ def test_safetensors_go_before_a_gguf_in_the_same_folder(
 def test_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"none does not exist; give a model folder or a GGUF file"):
         open_model(tmp_path / "none")
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "~no_such_user_here/model", "a\0b", "", "\ud800"])
+def test_impossible_path_is_an_error_of_ours(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelFilesError):
+        open_model(path)
+
+
+def test_pipe_is_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.gguf")
+    for path in (tmp_path, tmp_path / "model.gguf"):
+        with pytest.raises(ModelFilesError, match="is no regular file"):
+            open_model(path)
 
 
 def test_one_safetensors_file_asks_for_its_folder(tmp_path: Path) -> None:
