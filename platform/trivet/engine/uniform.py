@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     UInt64 = NDArray[np.uint64]
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, odd
-LANES = np.arange(2, dtype=np.uint64)
+LANES = np.arange(1, 3, dtype=np.uint64)  # from 1, because 0 is a fixed point of the mix
 
 
 def uniforms(seeds: UInt64, positions: NDArray[np.integer]) -> Float32:
@@ -28,9 +28,8 @@ def uniforms(seeds: UInt64, positions: NDArray[np.integer]) -> Float32:
     Multiples of 2**-24, so that float32 holds them exactly and never 1.
     """
     counters = 2 * positions.astype(np.uint64)[:, None] + LANES
-    return (_mix(_mix(seeds)[:, None] + counters * GAMMA) >> np.uint64(40)).astype(np.float32) * np.float32(
-        2.0**-24
-    )
+    bits = _mix(_mix(seeds)[:, None] + counters * GAMMA) >> np.uint64(40)
+    return bits.astype(np.float32) * np.float32(2.0**-24)
 
 
 def _mix(values: UInt64) -> UInt64:

@@ -217,7 +217,7 @@ def test_ids_that_no_token_has_are_never_sampled(make_engine: EngineFactory) -> 
 
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(make_engine: EngineFactory) -> None:
     engine = make_engine(max_model_len=20)
-    with pytest.raises(ContextLengthExceeded, match="25 tokens .* 20 tokens.* raise max_model_len"):
+    with pytest.raises(ContextLengthExceeded, match=r"25 tokens .* 20 tokens.* raise max_model_len"):
         engine.add(random_prompt(25))
     with pytest.raises(ContextLengthExceeded, match="one must be left to generate"):
         engine.add(random_prompt(20))
@@ -227,7 +227,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(make_engine: E
 
 def test_a_prompt_beyond_all_kv_is_refused_with_both_numbers(make_engine: EngineFactory) -> None:
     engine = make_engine(num_blocks=5, block_size=4, max_model_len=100)
-    with pytest.raises(ContextLengthExceeded, match="30 tokens .* KV cache holds 16 tokens"):
+    with pytest.raises(ContextLengthExceeded, match=r"30 tokens .* KV cache holds 16 tokens"):
         engine.add(random_prompt(30))
     assert not engine.core.has_work
 
