@@ -68,7 +68,7 @@ class Site:
             "backend": "cpu",
             "device_uids": ["host"],
             "state": state,
-            "reason": self.failure_reason if state == "failed" else "",
+            "reason": {"failed": self.failure_reason, "placing": "waits for room"}.get(state, ""),
             "pid": 4711,
             "attempt": instance["attempt"],
             "progress": 0.5 if state == "loading" else None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from trivet.commands.connecting import (
     parse_pairs,
 )
 from trivet.commands.output import add_json_option, note, print_json
-from trivet.errors import Conflict, TrivetError
+from trivet.errors import Conflict, TrivetError, Unavailable
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S = 0.3
 NUM_LOG_LINES = 20
+GOES_ON = "goes on starting; `trivet ps` shows it, `trivet stop {name}` ends it"
 FAILED_STATES = ("failed", "lost")
 
 
@@ -46,7 +49,11 @@ def _add_scale_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_waiting_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-wait", action="store_true", help="return at once instead of when all are ready")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--no-wait", action="store_true", help="return at once instead of when all are ready")
+    group.add_argument(
+        "--timeout", type=float, metavar="S", help="wait so long; the deployment stays (default: no limit)"
+    )
     add_json_option(parser)
     add_server_options(parser)
 
@@ -76,12 +83,13 @@ def _finish(client: Client, deployment: Deployment, given: argparse.Namespace) -
     if not given.no_wait:
         display = Display(name)
         try:
-            deployment, failed = wait_until_ready(client, name, display.show)
+            deployment, failed = wait_until_ready(client, name, display.show, given.timeout)
         except KeyboardInterrupt:
             display.close()
-            note(f"{name} goes on starting; `trivet ps` shows it, `trivet stop {name}` ends it")
+            note(f"{name} {GOES_ON.format(name=name)}")
             raise
-        display.close()
+        finally:
+            display.close()
     if failed is not None:
         explain_failure(client, failed)
     if given.json:
@@ -98,14 +106,16 @@ def _outcome(client: Client, deployment: Deployment, has_not_waited: bool) -> st
 
 
 def wait_until_ready(
-    client: Client, name: str, show: Callable[[Deployment], None]
+    client: Client, name: str, show: Callable[[Deployment], None], timeout_s: float | None = None
 ) -> tuple[Deployment, Instance | None]:
     """Follow a deployment until all its replicas are ready, or one has failed (it is the second value).
 
-    There is no deadline here: every state but the final ones has its own, kept by the supervisor.
+    Without `timeout_s` there is no deadline here: the supervisor keeps one for each state, and waiting
+    for room on a device may rightly take hours.
 
-    Raises: Conflict, NotFound if someone else stops it meanwhile.
+    Raises: Conflict, NotFound if someone else stops it meanwhile; Unavailable at the deadline.
     """
+    deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         deployment = client.deployments.get(name)
         show(deployment)
@@ -117,6 +127,8 @@ def wait_until_ready(
             return deployment, failed[-1]
         if len(live) == deployment.replicas and all(instance.state == "ready" for instance in live):
             return deployment, None
+        if time.monotonic() > deadline_s:
+            raise Unavailable(f"{name} is not ready after {timeout_s:g} s; it {GOES_ON.format(name=name)}")
         time.sleep(POLL_INTERVAL_S)
 
 
@@ -158,7 +170,8 @@ class Display:
             return
         line = f"{self._name}: {states}"
         if sys.stderr.isatty():
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            width = shutil.get_terminal_size().columns - 1  # a wrapped line could not be written over
+            print(f"\r\x1b[K{line[:width]}", end="", file=sys.stderr, flush=True)
             self._is_line_open = True
         elif _words(states) != _words(self._last):  # not a line for each percent
             note(line)
@@ -168,12 +181,15 @@ class Display:
         """What is printed next begins on a line of its own."""
         if self._is_line_open:
             print(file=sys.stderr)
+            self._is_line_open = False
 
 
 def _state(instance: Instance) -> str:
-    if instance.progress is None or instance.state in ("ready", "stopped"):
-        return instance.state
-    return f"{instance.state} {instance.progress:.0%}"
+    if instance.state in ("pending", "placing") and instance.reason:
+        return f"{instance.state} ({instance.reason})"
+    if instance.state == "loading" and instance.progress is not None:
+        return f"{instance.state} {instance.progress:.0%}"
+    return instance.state
 
 
 def _words(states: str) -> list[str]:

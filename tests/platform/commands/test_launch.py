@@ -56,6 +56,19 @@ def test_a_launch_that_someone_stops_is_told_so(site, trivet) -> None:
     assert "was stopped while it was waited for" in done.err
 
 
+def test_what_it_waits_for_is_shown(site, trivet) -> None:
+    site.boot = ["pending", "placing", "ready"]
+    assert trivet("launch", "smollm2").err == "smollm2: placing (waits for room)\nsmollm2: ready\n"
+
+
+def test_a_deadline_ends_the_waiting_and_not_the_launch(site, trivet) -> None:
+    site.boot = ["placing"]
+    done = trivet("launch", "smollm2", "--timeout", "0.05")
+    assert done.code == 1
+    assert "not ready after 0.05 s; it goes on starting; `trivet ps` shows it" in done.err
+    assert site.deployments["smollm2"]["desired"] == "running"
+
+
 def test_json_of_a_launch_is_the_deployment(site, trivet) -> None:
     shown = json.loads(trivet("launch", "smollm2", "--replicas", "2", "--json").out)
     assert [instance["state"] for instance in shown["instances"]] == ["ready", "ready"]
