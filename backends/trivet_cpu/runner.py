@@ -10,6 +10,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -41,6 +42,7 @@ from trivet_cpu.packed_ops import CpuOps
 
 if TYPE_CHECKING:
     from trivet.contract import Int32
+    from trivet.models.transformers_fallback import TransformersModel
 
 
 class Model(Protocol):
@@ -76,6 +78,7 @@ class CpuTorchRunner:
         torch.set_num_threads(num_threads)
         self._ops = CpuOps(shape.dtype, plan.max_model_len)
         self._model: Model | None = None
+        self._fallback: TransformersModel | None = None  # the model, where it has no spec
         self._kv: PagedKV | None = None
         self._newest = np.zeros(shape.max_num_seqs, np.int32)  # of each slot
         self._step: _Step | None = None
@@ -84,6 +87,11 @@ class CpuTorchRunner:
 
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract: every tensor is dequantised, cast and packed; one at a time is held in float32."""
+        if self._spec.shapes_only:
+            self._fallback = _load_with_transformers(self._spec, self._ops.dtype, weights)
+            self._model = self._fallback
+            on_progress(weights.size_bytes, weights.size_bytes)
+            return
         with TensorReader(weights) as reader, torch.inference_mode():
             decoder = Decoder(self._spec, self._ops)
             decoder.load(_Source(reader, on_progress))
@@ -108,9 +116,16 @@ class CpuTorchRunner:
         except (MemoryError, RuntimeError) as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
         self._ops.kv = self._kv
+        if self._fallback is not None:
+            self._fallback.kv = self._kv
 
     def warm_up(self) -> None:
-        """One chunk and one decode into scratch: oneDNN makes its code, torch its thread pool."""
+        """One chunk and one decode into scratch: oneDNN makes its code, torch its thread pool.
+
+        Raises: UnsupportedArchitecture where transformers' code does not fit paged attention.
+        """
+        if self._fallback is not None:
+            self._fallback.check_paging()
         for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
             self._run(_scratch_batch(length))
 
@@ -207,7 +222,7 @@ class CpuTorchRunner:
         """What has been allocated, and what a step takes at most besides."""
         workspace = self._kv.workspace_bytes if self._kv else 0
         return (
-            MemoryPart("weights", self._ops.size_bytes),
+            MemoryPart("weights", self._fallback.size_bytes if self._fallback else self._ops.size_bytes),
             MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
             MemoryPart("activations", workspace + memory_plan.temporary_bytes(self._spec, self._shape)),
             MemoryPart("logits", memory_plan.logits_bytes(self._spec, self._shape)),
@@ -223,7 +238,9 @@ class CpuTorchRunner:
 
     def close(self) -> None:
         """As the contract."""
-        self._model = self._kv = self._ops.kv = self._step = None
+        if self._fallback is not None:
+            self._fallback.close()
+        self._model = self._fallback = self._kv = self._step = None
         self._ops = CpuOps(self._shape.dtype, self._plan.max_model_len)
         _return_free_memory()
 
@@ -244,6 +261,15 @@ class _Source:
         self._on_progress(self._done, self._reader.index.size_bytes)
         # Mapped float32 tensors are read-only; `TorchOps.pack` copies, so nobody writes to them.
         return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _load_with_transformers(spec: ModelSpec, dtype: torch.dtype, weights: WeightIndex) -> TransformersModel:
+    # Imported here: transformers takes seconds to import, and models with a spec do without it.
+    from trivet.models.transformers_fallback import TransformersModel
+
+    model = TransformersModel(spec, dtype)
+    model.load(Path(weights.tensors[0].file).parent)
+    return model
 
 
 def _return_free_memory() -> None:

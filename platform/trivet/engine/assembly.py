@@ -15,6 +15,7 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfi
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
+from trivet.models.transformers_outline import outline_spec
 from trivet.plugins import PluginHost
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -126,10 +127,11 @@ def _place_on(
 
 
 def planned_spec(files: ModelFiles) -> ModelSpec:
-    """The model's spec. Raises: Unsupported where only transformers' own code could run it."""
-    if files.spec is None:
-        raise Unsupported(f"{files.name}: architecture {files.architecture} has no spec")
-    return files.spec
+    """The model's spec, or the sizes of a model that transformers' own code has to run.
+
+    Raises: UnsupportedArchitecture where transformers cannot run it either.
+    """
+    return files.spec or outline_spec(files.config)
 
 
 def _devices(backend: Backend, uids: Sequence[str], count: int) -> tuple[DeviceInfo, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -67,16 +67,19 @@ class PagedKV:
         flat[:, 0].index_copy_(0, slots, k.to(self.dtype))
         flat[:, 1].index_copy_(0, slots, v.to(self.dtype))
 
-    def gather(self, layer: int, blocks: Tensor) -> Tensor:
-        """Blocks [n] in order as [n * block_size, 2, num_kv_heads, head_dim], in the workspace.
-
-        The next call overwrites it.
-        """
-        cache = self._layers[layer]
+    def gather(self, layer: int, group: AttentionGroup) -> Gathered:
+        """The group's blocks in order, in the workspace; the next call overwrites it."""
+        cache, blocks = self._layers[layer], group.blocks
         width = math.prod(cache.shape[1:])
-        out = self._workspace[: len(blocks) * width].view(-1, width)
-        torch.index_select(cache.view(-1, width), 0, blocks, out=out)
-        return out.view(-1, *cache.shape[2:])
+        found = group.gathered.get(width)
+        if found is None:  # views of the workspace serve all layers of the step
+            out = self._workspace[: len(blocks) * width].view(-1, width)
+            found = Gathered.of(out, cache, group)
+            group.gathered[width] = found
+        torch.index_select(cache.view(-1, width), 0, blocks, out=found.blocks)
+        if group.stale is not None:
+            found.slots.index_fill_(0, group.stale, 0.0)
+        return found
 
     def copy_blocks(self, pairs: NDArray[np.int32]) -> None:
         """Copy whole blocks; pairs [n, 2] of source and target. All sources are read first."""
@@ -92,6 +95,23 @@ def _touched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     return torch.from_numpy(np.empty(num_bytes, np.uint8)).view(dtype).view(shape).zero_()
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The workspace as one group sees it."""
+
+    blocks: Tensor  # [B * n, elements of a block]
+    slots: Tensor  # [B * n * block_size, elements of a token]
+    k: Tensor  # [B, num_kv_heads, L, head_dim]
+    v: Tensor
+
+    @classmethod
+    def of(cls, blocks: Tensor, cache: Tensor, group: AttentionGroup) -> Gathered:
+        """`blocks` is the workspace, `cache` the cache of a layer of this shape."""
+        both = blocks.view(group.num_seqs, -1, *cache.shape[2:])[:, : group.num_keys]
+        k, v = (part.transpose(1, 2) for part in both.unbind(2))
+        return cls(blocks, blocks.view(-1, math.prod(cache.shape[2:])), k, v)
 
 
 # ---- what a step attends to ----------------------------------------------------------------------
@@ -110,6 +130,7 @@ class AttentionGroup:
     visible: NDArray[np.bool_] | None  # [B, Q, L]; None: every key, or as `is_causal` says
     is_causal: bool
     distances: NDArray[np.float32] | None  # [B, Q, L] key position less query position, for ALiBi
+    gathered: dict[int, Gathered] = field(default_factory=dict)  # by elements a token
 
 
 class PagedStep:
@@ -271,20 +292,20 @@ def _attend(
 ) -> Tensor:
     """Q [B * Q, num_heads, head_dim] of one group; the result has its shape and dtype."""
     batch, queries, kv_heads = group.num_seqs, group.query_len, spec.num_kv_heads
-    gathered = kv.gather(layer, group.blocks)
-    if group.stale is not None:
-        gathered.index_fill_(0, group.stale, 0.0)
-    gathered = gathered.view(batch, -1, 2, kv_heads, spec.head_dim)[:, : group.num_keys]
+    gathered = kv.gather(layer, group)
     # Where the cache and the model differ in dtype, float32 is the one that loses nothing.
     dtype = q.dtype if q.dtype == kv.dtype else torch.float32
-    k, v = (gathered[:, :, part].transpose(1, 2).to(dtype) for part in (0, 1))  # [B, Hkv, L, D]
+    k, v = gathered.k.to(dtype), gathered.v.to(dtype)
+    if queries == 1 and spec.soft_cap is None:  # the G query rows of a KV head share its K and V
+        flat = step.mask(group, spec, dtype)
+        flat = None if flat is None else flat[:, :, :, 0]
+        rows = q.to(dtype).view(batch, kv_heads, -1, spec.head_dim)
+        out = F.scaled_dot_product_attention(rows, k, v, attn_mask=flat, scale=spec.scale)
+        return out.view(q.shape).to(q.dtype)
     rows = q.to(dtype).view(batch, queries, kv_heads, -1, spec.head_dim).permute(0, 2, 3, 1, 4)
     mask = step.mask(group, spec, dtype)  # rows are [B, Hkv, G, Q, D]
     if spec.soft_cap is not None:
         out = _capped_attention(rows, k, v, spec, mask if mask is not None else _causal(group, dtype))
-    elif queries == 1:  # G query rows share K and V of their head: one call over [B, Hkv]
-        flat = None if mask is None else mask[:, :, :, 0]
-        out = F.scaled_dot_product_attention(rows[:, :, :, 0], k, v, attn_mask=flat, scale=spec.scale)
     else:  # B is 1: KV heads stand in the batch axis, so that all G heads read the same K and V
         k, v = (x[0][:, None].expand(-1, rows.shape[2], -1, -1) for x in (k, v))
         is_causal = group.is_causal and mask is None
