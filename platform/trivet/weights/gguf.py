@@ -1,7 +1,7 @@
 """Reader of GGUF headers: metadata and where the tensors stand.
 
 Ours, because the `gguf` package's reader makes a NumPy view of every token of the vocabulary and takes
-two seconds for what takes 60 ms here, and because it trusts the counts that a file states. Format:
+two seconds for what takes 50 ms here, and because it trusts the counts that a file states. Format:
 ggml's docs/gguf.md, versions 2 and 3.
 """
 

@@ -130,7 +130,8 @@ def test_facts_of_the_metadata(
 def test_piece_of_a_split_model_opens_the_whole(
     llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
 ) -> None:
-    whole = open_model(write_gguf(tmp_path / "whole.gguf", llama))
+    (tmp_path / "whole").mkdir()
+    whole = open_model(write_gguf(tmp_path / "whole" / "whole.gguf", llama))
     names = [f"blk.{i}.{name}.weight" for i in range(3) for name in ("ffn_up", "ffn_gate", "ffn_down")]
     first = tmp_path / "m-00001-of-00002.gguf"
     write_gguf(first, llama, tensors=dict.fromkeys(names, None))
@@ -143,10 +144,15 @@ def test_piece_of_a_split_model_opens_the_whole(
     second.write_kv_data_to_file()
     second.write_tensors_to_file()
     second.close()
+    for given in ("m-00002-of-00002.gguf", "m-00001-of-00002.gguf", "."):
+        assert open_model(tmp_path / given).path == first
     files = open_model(tmp_path / "m-00002-of-00002.gguf")
     assert (files.path, files.name, len(files.files)) == (first, "m", 2)
     assert files.spec == whole.spec
     assert files.weights.size_bytes == whole.weights.size_bytes
+    first.unlink()
+    with pytest.raises(WeightsError, match=r"m-00001-of-00002.gguf is missing"):
+        open_model(tmp_path)
 
 
 ROPES: dict[str, tuple[Add, Rope]] = {

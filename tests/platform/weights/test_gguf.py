@@ -93,6 +93,12 @@ def test_alignment_of_the_file_is_kept(tmp_path: Path) -> None:
     assert read_header(path).tensors[0].offset == 128
 
 
+def test_last_text_may_be_empty_at_the_end_of_the_file(tmp_path: Path) -> None:
+    texts = struct.pack("<IQ", 8, 2) + string(b"x") + string(b"")
+    path = write(tmp_path, header([field(b"a", 9, texts)], []))
+    assert read_header(path).metadata == {"a": ["x", ""]}
+
+
 def test_text_that_is_no_utf8_is_read_with_a_replacement(tmp_path: Path) -> None:
     path = write(tmp_path, header([field(b"token", 8, string(b"a\xff"))], []))
     assert read_header(path).metadata == {"token": "a\ufffd"}
