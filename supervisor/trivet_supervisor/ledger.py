@@ -37,6 +37,12 @@ class Ledger:
         )
         return replace(device, free_bytes=max(0, free))
 
+    def without_ours(self, device: DeviceInfo) -> DeviceInfo:
+        """The device as it would be if none of our instances were there."""
+        key = device.kind, device.uid
+        spent = self.reserved.get(key, 0) - self.unspent.get(key, 0)
+        return replace(device, free_bytes=min(device.total_bytes, device.free_bytes + spent))
+
 
 def ledger_of(instances: Iterable[Instance]) -> Ledger:
     """Each device of an instance carries the sum of its plan (a plan is of one rank)."""

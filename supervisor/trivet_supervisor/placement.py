@@ -7,7 +7,7 @@ on is what the ledger leaves: instances that are still loading have a claim to m
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trivet.config import EngineSettings
@@ -65,16 +65,17 @@ class Placer:
         candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel)
         candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
         refusals: list[DoesNotFit] = []
+
+        def plan_on(devices: Sequence[DeviceInfo]) -> MemoryPlan:
+            return backend.plan(spec, files.weights, config, devices)
+
         for group in candidates:
             for chosen in group:
                 backend.check(spec, files.weights, config, chosen)
             try:
-                plan = backend.plan(spec, files.weights, config, [ledger.left_on(d) for d in group])
-                _check_ledger(plan, group, ledger)
-                return Placement(backend, tuple(group), config, plan)
+                return Placement(backend, tuple(group), config, _plan_within(plan_on, group, ledger))
             except DoesNotFit as error:
-                taken = any(ledger.is_used(d) for d in group)
-                refusals.append(NoRoom(f"{error} (other instances hold memory there)") if taken else error)
+                refusals.append(error)
         raise next((error for error in refusals if isinstance(error, NoRoom)), refusals[0])
 
     def _open(self, version: Version) -> ModelFiles:
@@ -114,6 +115,24 @@ def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceIn
             return device
     have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
     raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
+
+
+def _plan_within(
+    plan_on: Callable[[Sequence[DeviceInfo]], MemoryPlan], group: Sequence[DeviceInfo], ledger: Ledger
+) -> MemoryPlan:
+    """A plan for what the ledger leaves.
+
+    Raises: NoRoom where it would fit if the other instances were gone; DoesNotFit where it never would.
+    """
+    try:
+        plan = plan_on([ledger.left_on(device) for device in group])
+        _check_ledger(plan, group, ledger)
+        return plan
+    except DoesNotFit as error:
+        if not any(ledger.is_used(device) for device in group):
+            raise
+        plan_on([ledger.without_ours(device) for device in group])
+        raise NoRoom(f"{error} (other instances hold memory there)") from error
 
 
 def _check_ledger(plan: MemoryPlan, group: Sequence[DeviceInfo], ledger: Ledger) -> None:

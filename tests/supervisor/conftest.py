@@ -273,6 +273,11 @@ class Files:
     licence: str | None = None
 
 
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
 @pytest.fixture(scope="session")
 def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Migrated once; a copy is quicker than the migrations."""

@@ -1,0 +1,142 @@
+"""`trivet serve` as an operator starts it: its two children, and what happens when one of the three dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+DEADLINE_S = 120.0
+TRIVET = str(Path(sys.executable).with_name("trivet"))
+
+
+class Served:
+    """A running serve without any model."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environ = {**os.environ, "TRIVET_HOME": str(home)}
+        self.out = home / "serve.out"
+        with self.out.open("wb") as out:
+            self.parent = subprocess.Popen(
+                [TRIVET, "serve", "--port", "0"], env=self.environ, stdout=out, stderr=out
+            )
+        self.until(lambda: "╯" in self.out.read_text(), "the box is shown")
+        found = re.search(r"(http://127\.0\.0\.1:\d+)/v1", self.out.read_text())
+        assert found is not None
+        self.url = found[1]
+
+    def until(self, is_true: Callable[[], object], what: str) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not is_true():
+            assert time.monotonic() < deadline_s, f"not in time: {what}; {self.out.read_text()}"
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        try:
+            return httpx2.get(f"{self.url}/health/live", timeout=5).is_success
+        except httpx2.TransportError:
+            return False
+
+    def children(self, word: str) -> list[int]:
+        """Processes of this home with the word in their command line; of web its master, not its workers."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                is_ours = process.environ().get("TRIVET_HOME") == str(self.home)
+                if is_ours and word in process.cmdline() and os.getsid(process.pid) == process.pid:
+                    found.append(process.pid)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
+                continue
+        return found
+
+    def status(self) -> dict[str, object]:
+        token = (self.home / "run" / "token").read_text().strip()
+        answer = httpx2.get(
+            f"{self.url}/platform/v1/status", headers={"Authorization": f"Bearer {token}"}, timeout=10
+        )
+        supervisor: dict[str, object] = answer.json()["supervisor"]
+        return supervisor
+
+    def clean_up(self) -> None:
+        for pid in [self.parent.pid, *self.children("trivet_supervisor"), *self.children("trivet_web")]:
+            with_group = os.killpg if pid != self.parent.pid else os.kill
+            try:
+                with_group(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.parent.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
+        served = Served(Path(home))
+        yield served
+        served.clean_up()
+
+
+def test_children_come_back_and_end_with_their_parent(served: Served) -> None:
+    box = served.out.read_text()
+    token = (served.home / "run" / "token").read_text().strip()
+    assert f"{served.url}/#token={token}" in box
+    assert str(served.home) in box
+    assert "cpu 0" in box
+
+    (web,) = served.children("trivet_web")
+    os.killpg(web, signal.SIGKILL)
+    served.until(lambda: served.children("trivet_web") not in ([], [web]), "web is started again")
+    served.until(served.answers, "web answers on the same port")
+
+    (supervisor,) = served.children("trivet_supervisor")
+    os.kill(supervisor, signal.SIGKILL)
+    served.until(lambda: served.status()["up"] and served.status()["pid"] != supervisor, "a new supervisor")
+
+    served.parent.kill()
+    served.parent.wait(DEADLINE_S)
+    served.until(lambda: not served.children("trivet_supervisor"), "the supervisor notices")
+    served.until(lambda: not served.children("trivet_web"), "web notices")
+    assert not served.answers()
+
+
+def test_sigterm_ends_everything_with_exit_code_0(served: Served) -> None:
+    served.parent.terminate()
+    assert served.parent.wait(DEADLINE_S) == 0
+    assert not served.children("trivet_supervisor")
+    assert not served.children("trivet_web")
+    assert served.out.read_text().endswith("stopped\n")
+
+
+def refused(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TRIVET, "serve", *arguments],
+        env={**os.environ, "TRIVET_HOME": str(home), **environ},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def test_an_address_that_others_reach_is_refused_with_the_reason(tmp_path: Path) -> None:
+    done = refused(tmp_path, "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 2
+    assert "--insecure" in done.stderr
+    assert not (tmp_path / "run" / "token").exists()
+
+
+def test_a_child_that_cannot_come_up_ends_the_serve_with_its_own_words() -> None:
+    with tempfile.TemporaryDirectory(prefix="tv") as home:
+        done = refused(Path(home), "--port", "0", TRIVET_AUTH="nonsense")
+        assert done.returncode == 1
+        assert "auth is 'nonsense'" in done.stderr
+        assert "web.log" in done.stderr

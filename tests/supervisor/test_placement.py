@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trivet.config import EngineSettings
+from trivet.contract import (
+    Backend,
+    DeviceInfo,
+    KVCacheSpec,
+    KVGroup,
+    KVKind,
+    MemoryPart,
+    MemoryPlan,
+    Runner,
+    RunnerConfig,
+)
+from trivet.demo_model import find_demo_model
+from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
+from trivet.models.model_files import open_model
+from trivet.plugins import PluginHost, hookimpl
+from trivet_registry.database import Database
+from trivet_registry.models_store import register_model
+from trivet_registry.tables import Version
+from trivet_supervisor.devices import DeviceTable
+from trivet_supervisor.ledger import Ledger
+from trivet_supervisor.placement import NoRoom, Placer
+
+NOBODY = Ledger({}, {})
+AUTO = EngineSettings()
+
+
+class MadeUp:
+    """A backend with devices of the test's choice; a plan takes `need` bytes."""
+
+    def __init__(self, name: str, devices: Sequence[DeviceInfo], need: int = 100, refuses: str = "") -> None:
+        self.name = name
+        self.devices = list(devices)
+        self.need = need
+        self.refuses = refuses
+        self.num_probes = 0
+
+    def probe(self, timeout_s: float) -> list[DeviceInfo]:
+        self.num_probes += 1
+        return self.devices
+
+    def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
+        return {}
+
+    def check(self, spec: Any, weights: Any, config: RunnerConfig, device: DeviceInfo) -> None:
+        if self.refuses:
+            raise Unsupported(self.refuses)
+
+    def plan(
+        self, spec: Any, weights: Any, config: RunnerConfig, devices: Sequence[DeviceInfo]
+    ) -> MemoryPlan:
+        free = min(device.free_bytes for device in devices)
+        if self.need > free:
+            raise DoesNotFit(f"it needs {self.need} bytes and {free} are free on {devices[0].uid}")
+        kv = KVCacheSpec(16, (KVGroup(KVKind.FULL, (0,), "f32", 1),))
+        return MemoryPlan(kv, (2,), 0, (MemoryPart("kv", self.need),), 256, 2048)
+
+    def create_runner(self, *_: Any) -> Runner:
+        raise NotImplementedError
+
+
+def device(kind: str, index: int = 0, **fields: Any) -> DeviceInfo:
+    made = DeviceInfo(
+        kind=kind,
+        index=index,
+        uid=f"{kind}{index}",
+        name="",
+        arch="",
+        total_bytes=1000,
+        free_bytes=1000,
+        dtypes=frozenset(),
+    )
+    return replace(made, **fields)
+
+
+@pytest.fixture
+def version(database: Database) -> Version:
+    with database.session() as session:
+        return register_model(session, open_model(find_demo_model()))
+
+
+def placer(*backends: Backend) -> Placer:
+    host = PluginHost()
+    for backend in backends:
+
+        class Plugin:
+            @hookimpl
+            def trivet_backend(self, backend: Backend = backend) -> Backend:
+                return backend
+
+        host.register(Plugin(), backend.name)
+    return Placer(host, DeviceTable(host.backends))
+
+
+def test_auto_takes_the_first_backend_in_order_that_can(version: Version) -> None:
+    cpu, cuda = MadeUp("cpu", [device("cpu")]), MadeUp("cuda", [device("cuda")])
+    assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cuda"
+    cuda.devices = [device("cuda", unusable_because="no driver")]
+    assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cpu"
+    cuda.devices, cuda.need = [device("cuda")], 2000
+    assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cpu"
+    cuda.need, cuda.refuses = 1, "no bf16"
+    assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cpu"
+
+
+def test_auto_never_takes_null(version: Version) -> None:
+    with pytest.raises(Unsupported):
+        placer(MadeUp("null", [device("null")])).place(version, AUTO, "auto", None, NOBODY)
+    placed = placer(MadeUp("null", [device("null")])).place(version, AUTO, "null", None, NOBODY)
+    assert placed.backend.name == "null"
+
+
+def test_each_backends_own_reason_is_told_when_none_can(version: Version) -> None:
+    cpu = MadeUp("cpu", [device("cpu")], need=5000)
+    cuda = MadeUp("cuda", [device("cuda", unusable_because="driver 470 is too old")])
+    with pytest.raises(Unsupported) as caught:
+        placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY)
+    assert "it needs 5000 bytes and 1000 are free on cpu0" in str(caught.value)
+    assert "driver 470 is too old" in str(caught.value)
+
+
+def test_an_explicit_backend_is_honoured_or_its_reason_told(version: Version) -> None:
+    cpu, cuda = MadeUp("cpu", [device("cpu")]), MadeUp("cuda", [])
+    with pytest.raises(Unsupported, match="backend cuda has 0 usable devices"):
+        placer(cpu, cuda).place(version, AUTO, "cuda", None, NOBODY)
+    with pytest.raises(Unsupported, match=r"'tpu' is not installed; installed: cpu, cuda"):
+        placer(cpu, cuda).place(version, AUTO, "tpu", None, NOBODY)
+
+
+@pytest.mark.parametrize("name", ["1", "cuda1"])
+def test_an_explicit_device_is_honoured(version: Version, name: str) -> None:
+    cuda = MadeUp("cuda", [device("cuda", 0), device("cuda", 1, free_bytes=500)])
+    placed = placer(cuda).place(version, AUTO, "cuda", name, NOBODY)
+    assert [d.uid for d in placed.devices] == ["cuda1"]
+
+
+def test_an_unknown_or_unusable_device_is_told(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda", 0), device("cuda", 1, unusable_because="ECC error")])
+    with pytest.raises(Unsupported, match=r"no device '7'; it has: 0 \(cuda0\)"):
+        placer(cuda).place(version, AUTO, "cuda", "7", NOBODY)
+    with pytest.raises(Unsupported, match="ECC error"):
+        placer(cuda).place(version, AUTO, "cuda", "1", NOBODY)
+
+
+def test_the_device_with_most_room_is_taken(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda", 0), device("cuda", 1, free_bytes=900)])
+    assert placer(cuda).place(version, AUTO, "cuda", None, NOBODY).devices[0].index == 0
+    loading = Ledger({("cuda", "cuda0"): 300}, {("cuda", "cuda0"): 300})
+    assert placer(cuda).place(version, AUTO, "cuda", None, loading).devices[0].index == 1
+
+
+def test_tensor_parallelism_takes_as_many_devices(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda", n, free_bytes=400 + n) for n in range(4)])
+    settings = EngineSettings(tensor_parallel_size=2)
+    placed = placer(cuda).place(version, settings, "cuda", None, NOBODY)
+    assert [d.index for d in placed.devices] == [3, 2]
+    with pytest.raises(Unsupported, match="4 usable devices here and 8 are needed"):
+        placer(cuda).place(version, EngineSettings(tensor_parallel_size=8), "cuda", None, NOBODY)
+
+
+def test_lack_of_room_through_other_instances_is_worth_waiting_for(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda")], need=800)
+    taken = Ledger({("cuda", "cuda0"): 300}, {("cuda", "cuda0"): 300})
+    with pytest.raises(NoRoom, match=r"700 are free on cuda0 \(other instances"):
+        placer(cuda).place(version, AUTO, "cuda", None, taken)
+    cuda.need = 5000
+    with pytest.raises(DoesNotFit) as caught:
+        placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
+    assert not isinstance(caught.value, NoRoom)
+
+
+def test_a_model_that_no_stopping_of_others_would_fit_is_not_waited_for(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda")], need=5000)
+    taken = Ledger({("cuda", "cuda0"): 300}, {})
+    with pytest.raises(DoesNotFit) as caught:
+        placer(cuda).place(version, AUTO, "cuda", None, taken)
+    assert not isinstance(caught.value, NoRoom)
+
+
+def test_one_hopeless_device_does_not_hide_another_that_fits(version: Version) -> None:
+    small = device("cuda", 0, total_bytes=50, free_bytes=50)
+    cuda = MadeUp("cuda", [small, device("cuda", 1, free_bytes=40)])
+    taken = Ledger({("cuda", "cuda0"): 1, ("cuda", "cuda1"): 960}, {})
+    with pytest.raises(NoRoom, match="cuda1"):
+        placer(cuda).place(version, AUTO, "cuda", None, taken)
+
+
+def test_a_changed_or_missing_file_is_never_loaded(database: Database, tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(find_demo_model().read_bytes())
+    with database.session() as session:
+        version = register_model(session, open_model(file))
+    cpu = placer(MadeUp("cpu", [device("cpu")]))
+    assert cpu.place(version, AUTO, "cpu", None, NOBODY)
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(ModelFilesError, match=r"model.gguf has changed since it was registered"):
+        cpu.place(version, AUTO, "cpu", None, NOBODY)
+    file.unlink()
+    with pytest.raises(ModelFilesError, match=r"model.gguf cannot be read"):
+        cpu.place(version, AUTO, "cpu", None, NOBODY)
+
+
+def test_a_probe_is_used_for_a_moment_and_then_repeated(clock: Any) -> None:
+    backend = MadeUp("cpu", [device("cpu")])
+    table = DeviceTable({"cpu": backend}, clock)
+    for _ in range(3):
+        table.of(backend)
+        clock.advance(0.9)
+    assert backend.num_probes == 1
+    clock.advance(1)
+    assert table.all() == backend.devices
+    assert backend.num_probes == 2
