@@ -1,1 +1,1 @@
-"""To come."""
+"""Models as data: specs, the files they come from, one decoder, and the fallback to transformers."""

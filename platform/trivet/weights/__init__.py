@@ -1,1 +1,1 @@
-"""To come."""
+"""Weight files: our own readers of safetensors and GGUF, mapped tensors, quantised formats."""

@@ -7,6 +7,7 @@ safetensors: `model.safetensors`, or the shards that `model.safetensors.index.js
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,29 +98,37 @@ def read_gguf_files(path: Path) -> tuple[gguf.GGUFHeader, WeightFiles]:
 
     Raises: ModelFilesError, WeightsError naming the piece that is missing.
     """
-    match = _SPLIT.fullmatch(path.name)
-    pieces = _pieces(path, match) if match else [path]
+    pieces: list[Path] = []
     headers = []
-    for piece in pieces:
-        if len(pieces) > 1 and not piece.exists():
-            raise WeightsError(
-                f"{piece} is missing; {path.name} is one of {len(pieces)} pieces: fetch this file"
-            )
+    for piece in _pieces(path):
         if not piece.is_file():  # reading a pipe would wait for ever
-            raise ModelFilesError(f"{piece} is no regular file; give a GGUF file or the folder of a model")
+            raise WeightsError(_no_piece(piece, path))
         headers.append(gguf.read_header(piece))
+        pieces.append(piece)
     tensors = [tensor for header in headers for tensor in header.tensors]
     _check_split(headers[0], pieces, tensors)
     return headers[0], WeightFiles(tensors, tuple(pieces))
 
 
-def _pieces(path: Path, match: re.Match[str]) -> list[Path]:
+def _pieces(path: Path) -> Iterator[Path]:
+    """One by one, since the number in a name may be absurd. Raises: ModelFilesError."""
+    match = _SPLIT.fullmatch(path.name)
+    if match is None:
+        yield path
+        return
     stem, number, count = match[1], int(match[2]), int(match[3])
     if not 1 <= number <= count:
         raise ModelFilesError(
             f"{path} is named as piece {number} of {count}: give the file its own name back"
         )
-    return [path.with_name(f"{stem}-{piece:05}-of-{count:05}.gguf") for piece in range(1, count + 1)]
+    for piece in range(1, count + 1):
+        yield path.with_name(f"{stem}-{piece:05}-of-{count:05}.gguf")
+
+
+def _no_piece(piece: Path, given: Path) -> str:
+    if piece.exists() or piece == given:
+        return f"{piece} is no regular file; give a GGUF file or the folder of a model"
+    return f"{piece} is missing and {given.name} needs it: fetch this file"
 
 
 def _check_split(first: gguf.GGUFHeader, pieces: list[Path], tensors: list[RawTensor]) -> None:
