@@ -23,7 +23,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
 
     Raises: ConfigError where the registry cannot be opened.
     """
-    app = Flask("trivet_web", static_folder=None)
+    app = Flask("trivet_web")
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
     process = process or WebProcess(settings)
     app.extensions[EXTENSION] = process

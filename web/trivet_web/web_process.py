@@ -14,6 +14,7 @@ from trivet.config import Settings
 from trivet.errors import EngineLost, Overloaded
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
+from trivet_web.engine_link import EngineView
 from trivet_web.guard import read_or_make_token
 from trivet_web.hang_up import HangUpWatcher
 from trivet_web.registry_view import table_reader
@@ -72,6 +73,11 @@ class WebProcess:
                 "retry, or raise web_threads or web_workers"
             )
         return self._slots.release
+
+    def engine_view(self, instance_id: str) -> EngineView | None:
+        """What the instance's own beats say; None until it is known."""
+        self.router.table()  # which follows new instances
+        return self.relay.view(instance_id)
 
     def _follow(self, table: Table) -> None:
         self.relay.watch([row.id for deployed in table.values() for row in deployed.instances])

@@ -113,7 +113,7 @@ def stop(name: str) -> Response:
 
 def _object(process: WebProcess, session: Session, row: Deployment) -> DeploymentObject:
     instances = list_instances(session, deployment=row.name, states=LIVE_STATES)
-    return deployment_object(row, [instance_object(i, process.relay.view(i.id)) for i in instances])
+    return deployment_object(row, [instance_object(i, process.engine_view(i.id)) for i in instances])
 
 
 def _check_backend(process: WebProcess, name: str) -> None:

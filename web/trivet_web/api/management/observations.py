@@ -42,7 +42,7 @@ def instances() -> Response:
     states = None if request.args.get("all") == "1" else LIVE_STATES
     with process.database.reading() as session:
         rows = list_instances(session, request.args.get("deployment"), states)
-        return json_response(Listing([instance_object(row, process.relay.view(row.id)) for row in rows]))
+        return json_response(Listing([instance_object(row, process.engine_view(row.id)) for row in rows]))
 
 
 @blueprint.get("/events")

@@ -1,0 +1,177 @@
+"""/platform/v1 on a real registry: what console, command line and client library rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trivet.demo_model import find_demo_model
+from trivet_registry.instance_state import InstanceState as State
+from trivet_registry.instances_store import update_instance
+
+if TYPE_CHECKING:
+    from conftest import Site
+    from flask.testing import FlaskClient
+
+ROOT = "/platform/v1"
+
+
+class Api:
+    """The management API with its token."""
+
+    def __init__(self, client: FlaskClient, token: str) -> None:
+        self._client = client
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    def __call__(self, method: str, path: str, body: object = None, status: int = 200) -> Any:
+        given = {} if body is None else {"json": body}
+        response = self._client.open(f"{ROOT}{path}", method=method, headers=self._headers, **given)
+        assert response.status_code == status, response.data
+        return response.get_json() if response.data else None
+
+    def text(self, path: str) -> str:
+        return self._client.get(f"{ROOT}{path}", headers=self._headers).get_data(as_text=True)
+
+
+@pytest.fixture
+def api(site: Site, site_client: FlaskClient) -> Api:
+    return Api(site_client, site.token)
+
+
+def test_status_says_that_no_supervisor_answers(api: Api) -> None:
+    status = api("GET", "/status")
+    assert status["supervisor"] == {"up": False, "pid": None, "as_of": None}
+    assert status["auth"] == "auto"
+
+
+def test_models_are_registered_listed_and_removed(api: Api) -> None:
+    path = str(find_demo_model())
+    made = api("POST", "/models", {"path": path, "name": "mine"}, 201)
+    assert (made["name"], made["version"], made["format"]) == ("mine", 1, "gguf")
+    assert api("POST", "/models", {"path": path, "name": "mine"}, 201) == made
+    assert [model["name"] for model in api("GET", "/models")["data"]] == ["mine", "smollm2"]
+    assert api("DELETE", "/models/mine", status=204) is None
+    assert api("DELETE", "/models/mine", status=404)["error"]["code"] == "model_not_found"
+    assert api("DELETE", "/models/smollm2", status=409)["error"]["code"] == "conflict"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({}, "path", "missing"),
+        ({"path": "relative/path"}, "path", "whole path"),
+        ({"path": "/nowhere/at/all"}, None, "/nowhere/at/all"),
+        ({"path": "/tmp", "nmae": "x"}, None, "nmae"),
+        ({"path": 5}, "path", "str"),
+    ],
+)
+def test_wrong_model_registration_says_what_is_wrong(
+    api: Api, body: object, param: str | None, words: str
+) -> None:
+    error = api("POST", "/models", body, 400)["error"]
+    assert words in error["message"]
+    assert error["param"] == param
+
+
+def test_deployment_is_launched_scaled_and_stopped(api: Api) -> None:
+    made = api("POST", "/deployments", {"model": "smollm2", "name": "two", "settings": {"seed": "3"}}, 201)
+    assert (made["name"], made["model"], made["version"]) == ("two", "smollm2", 1)
+    assert (made["desired"], made["replicas"], made["instances"]) == ("running", 1, [])
+    assert api("GET", "/deployments/two")["settings"] == {"seed": "3"}
+    assert api("PATCH", "/deployments/two", {"replicas": 3})["replicas"] == 3
+    assert api("DELETE", "/deployments/two?drain_timeout_s=5")["desired"] == "stopped"
+    assert [one["name"] for one in api("GET", "/deployments")["data"]] == ["demo", "two"]
+    assert any("launch" in event["reason"] for event in api("GET", "/events?deployment=two")["data"])
+
+
+def test_deployment_takes_a_path_and_the_models_name(api: Api, site: Site) -> None:
+    api("DELETE", "/deployments/demo")
+    made = api("POST", "/deployments", {"model": str(find_demo_model()), "backend": "null"}, 201)
+    assert made["name"] == made["model"] == "smollm2"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"model": "smollm2", "name": "demo"}, 409, "runs already"),
+        ({"model": "nothing"}, 404, "smollm2:1"),
+        ({"model": "smollm2:7"}, 404, "smollm2:1"),
+        ({"model": "smollm2", "name": "x", "backend": "abacus"}, 400, "installed"),
+        ({"model": "smollm2", "name": "x", "replicas": -1}, 400, "replicas"),
+        ({"model": "smollm2", "name": "x", "settings": {"max_seq": "1"}}, 400, "max_num_seqs"),
+        ({"model": "smollm2", "name": "x", "settings": {"seed": 1}}, 400, "settings"),
+        ({"model": "smollm2", "name": "../x"}, 400, "name"),
+        ({"model": "relative/path"}, 400, "whole path"),
+        ({}, 400, "model"),
+    ],
+)
+def test_wrong_launch_is_refused_with_what_would_do(api: Api, body: object, status: int, words: str) -> None:
+    error = api("POST", "/deployments", body, status)["error"]
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize("seconds", ["soon", "-1", "nan"])
+def test_wrong_drain_time_is_400(api: Api, seconds: str) -> None:
+    error = api("DELETE", f"/deployments/demo?drain_timeout_s={seconds}", status=400)["error"]
+    assert error["param"] == "drain_timeout_s"
+
+
+def test_instances_show_the_engines_own_load_and_end(site: Site, api: Api, eventually: Any) -> None:
+    engine = site.start_engine()
+
+    def instance() -> Any:
+        return api("GET", "/instances?deployment=demo")["data"][0]
+
+    eventually(lambda: instance()["load"] is not None, what="the load is known")
+    assert instance()["state"] == "ready"
+    assert instance()["plan"] == {"max_model_len": 512}
+    engine.kill()
+    eventually(lambda: instance()["reason"] == "ended", what="its end is known")
+
+
+def test_ended_instances_are_listed_if_asked_for(site: Site, api: Api) -> None:
+    site.add_instance(State.PLACING, State.STOPPED)
+    assert api("GET", "/instances")["data"] == []
+    assert [one["state"] for one in api("GET", "/instances?all=1")["data"]] == ["stopped"]
+
+
+def test_events_have_from_and_to(site: Site, api: Api) -> None:
+    name = site.add_instance(State.PLACING)
+    event = api("GET", "/events?limit=1")["data"][0]
+    assert (event["instance"], event["from"], event["to"]) == (name, "pending", "placing")
+    assert api("GET", "/events?limit=0", status=400)["error"]["param"] == "limit"
+    assert api("GET", "/events?limit=x", status=400)["error"]["param"] == "limit"
+
+
+def test_devices_are_a_list(api: Api) -> None:
+    assert api("GET", "/devices") == {"data": []}
+
+
+def test_logs_are_the_last_lines_of_an_attempt(site: Site, api: Api) -> None:
+    name = site.add_instance(State.PLACING)
+    assert api("GET", f"/logs/{name}", status=404)["error"]["code"] == "not_found"
+    folder = site.settings.paths.logs / "demo"
+    folder.mkdir()
+    (folder / f"{name}-1.log").write_text("first\n")
+    (folder / f"{name}-2.log").write_text("".join(f"line {n}\n" for n in range(20_000)))
+    with site.database.session() as session:
+        update_instance(session, name, attempt=2, log_file=str(folder / f"{name}-2.log"))
+    assert api.text(f"/logs/{name}?tail=2") == "line 19998\nline 19999\n"
+    assert api.text(f"/logs/{name}?tail=0") == ""
+    assert api.text(f"/logs/{name}?tail=100000").count("\n") == 20_000
+    assert api.text(f"/logs/{name}?attempt=1") == "first\n"
+    assert api("GET", f"/logs/{name}?attempt=7", status=404)["error"]["param"] == "attempt"
+    assert api("GET", f"/logs/{name}?tail=-1", status=400)["error"]["param"] == "tail"
+    assert api("GET", "/logs/..%2f..%2fetc%2fpasswd", status=404)
+
+
+def test_plan_tells_what_fits_and_what_would(api: Api) -> None:
+    plan = api("POST", "/plan", {"model": "smollm2", "backend": "cpu", "settings": {"max_model_len": "256"}})
+    assert (plan["fits"], plan["backend"], plan["max_model_len"]) == (True, "cpu", 256)
+    assert {part["name"] for part in plan["parts"]} >= {"weights", "kv"}
+    wanted = {"num_gpu_blocks_override": "100000000"}
+    refused = api("POST", "/plan", {"model": "smollm2", "backend": "cpu", "settings": wanted})
+    assert refused["fits"] is False
+    assert "GiB" in refused["reason"]
+    assert api("POST", "/plan", {"model": "nothing"}, 404)["error"]["code"] == "model_not_found"

@@ -1,0 +1,72 @@
+"""/metrics: the names that dashboards use, and the truth when engines and supervisor are gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from trivet.metrics import METRICS, Kind
+
+if TYPE_CHECKING:
+    from conftest import Site
+    from flask.testing import FlaskClient
+
+
+def samples(client: FlaskClient) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Sample name → labels → value."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(client.get("/metrics").get_data(as_text=True)):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_page_holds_every_metric_with_its_kind_and_no_other(client: FlaskClient) -> None:
+    text = client.get("/metrics").get_data(as_text=True)
+    shown = {line.split()[2]: line.split()[3] for line in text.splitlines() if line.startswith("# TYPE")}
+    wanted = {
+        metric.full_name + ("_total" if metric.kind is Kind.COUNTER else ""): str(metric.kind)
+        for metric in METRICS
+    }
+    assert shown == wanted
+
+
+def test_request_is_counted_once_everywhere(site: Site, site_client: FlaskClient, eventually: Any) -> None:
+    engine = site.start_engine()
+    body = {"model": "demo", "prompt": "a b c", "max_tokens": 5}
+    assert site_client.post("/v1/completions", json=body).status_code == 200
+    own = (("instance", engine.instance), ("model_name", "demo"))
+    now = samples(site_client)
+    assert now["trivet:time_to_first_token_seconds_count"][own] == 1
+    assert now["trivet:inter_token_latency_seconds_count"][own] == 4
+    assert now["trivet:e2e_request_latency_seconds_count"][own] == 1
+    assert now["trivet:request_generation_tokens_sum"][own] == 5
+    bucket = tuple(sorted((*own, ("le", "+Inf"))))
+    assert now["trivet:e2e_request_latency_seconds_bucket"][bucket] == 1
+    eventually(
+        lambda: samples(site_client)["trivet:generation_tokens_total"].get(own) == 5,
+        what="the engine's beat brings its totals",
+    )
+    reason = tuple(sorted((*own, ("finished_reason", "length"))))
+    assert samples(site_client)["trivet:request_success_total"][reason] == 1
+
+
+def test_page_is_answered_without_supervisor_and_engine(
+    site: Site, site_client: FlaskClient, eventually: Any
+) -> None:
+    engine = site.start_engine()
+    own = (("instance", engine.instance), ("model_name", "demo"))
+    eventually(lambda: own in samples(site_client).get("trivet:num_requests_running", {}), what="it is seen")
+    engine.kill()
+    eventually(
+        lambda: own not in samples(site_client).get("trivet:num_requests_running", {}), what="it is gone"
+    )
+    now = samples(site_client)
+    assert now["trivet:supervisor_up"] == {(): 0.0}
+    assert now["trivet:instance_state"][tuple(sorted((*own, ("state", "ready"))))] == 1
+
+
+def test_labels_are_escaped(site: Site, site_client: FlaskClient) -> None:
+    site_client.get('/v1/models/"\\')
+    assert samples(site_client)["trivet:http_requests_total"]

@@ -1,0 +1,160 @@
+"""Who may ask what: token, Host, Origin, headers."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from flask import Flask
+
+from trivet.config import Settings
+from trivet.errors import ConfigError
+from trivet_web import error_objects, guard
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+TOKEN = "secret-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def open_with() -> Callable[..., FlaskClient]:
+    """A client of an application that has nothing but the guard and a few routes."""
+
+    def make(**settings: object) -> FlaskClient:
+        app = Flask(__name__)
+        guard.register(app, Settings(**settings), lambda: TOKEN)
+        error_objects.register(app)
+        for path in ("/", "/health", "/metrics", "/v1/models", "/platform/v1/status"):
+            app.add_url_rule(path, path, lambda: {"ok": True}, methods=["GET", "POST"])
+        return app.test_client()
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "needs_token"),
+    [
+        ({}, "/v1/models", False),
+        ({}, "/metrics", False),
+        ({}, "/platform/v1/status", True),
+        ({"auth": "required"}, "/v1/models", True),
+        ({"auth": "required"}, "/metrics", True),
+        ({"auth": "required"}, "/health", False),
+        ({"auth": "required"}, "/", False),
+        ({"auth": "off"}, "/platform/v1/status", False),
+        ({"host": "0.0.0.0", "insecure": True}, "/v1/models", True),
+        ({"host": "0.0.0.0", "insecure": True}, "/metrics", True),
+        ({"host": "0.0.0.0", "insecure": True}, "/platform/v1/status", True),
+        ({"host": "0.0.0.0", "insecure": True}, "/health", False),
+    ],
+)
+def test_token_is_asked_for_where_it_must_be(
+    open_with: Callable[..., FlaskClient], settings: dict[str, object], path: str, needs_token: bool
+) -> None:
+    client = open_with(**settings)
+    assert client.get(path).status_code == (401 if needs_token else 200)
+    assert client.get(path, headers=BEARER).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic c2VjcmV0LXRva2Vu", TOKEN])
+def test_wrong_token_is_401_with_an_error_object(open_with: Callable[..., FlaskClient], header: str) -> None:
+    response = open_with().get("/platform/v1/status", headers={"Authorization": header})
+    assert response.status_code == 401
+    assert response.get_json()["error"]["code"] == "invalid_api_key"
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert TOKEN not in response.get_data(as_text=True)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "127.5.5.5"])
+def test_loopback_hosts_are_served(open_with: Callable[..., FlaskClient], host: str) -> None:
+    assert open_with().get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1"])
+def test_other_hosts_are_refused_on_loopback(open_with: Callable[..., FlaskClient], host: str) -> None:
+    """A page that points its own name at 127.0.0.1 would otherwise be of our origin."""
+    response = open_with().get("/v1/models", headers={"Host": host})
+    assert response.status_code == 400
+    assert response.get_json()["error"]["param"] == "Host"
+    beyond = open_with(host="0.0.0.0", insecure=True)
+    assert beyond.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, True),
+        ({"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, True),
+        ({"Origin": "https://evil.example"}, False),
+        ({"Origin": "http://localhost:3000"}, False),
+        ({"Origin": "null"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, False),
+    ],
+)
+def test_pages_of_other_origins_are_refused(
+    open_with: Callable[..., FlaskClient], headers: dict[str, str], allowed: bool
+) -> None:
+    for method in ("GET", "POST"):
+        response = open_with().open("/v1/models", method=method, headers=headers)
+        assert response.status_code == (200 if allowed else 403), method
+        assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_another_site_may_link_to_the_console_but_not_post(open_with: Callable[..., FlaskClient]) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert open_with().get("/", headers=headers).status_code == 200
+    assert open_with().post("/", headers=headers).status_code == 403
+
+
+def test_every_answer_carries_the_security_headers(open_with: Callable[..., FlaskClient]) -> None:
+    client = open_with()
+    for path in ("/", "/health", "/nothing", "/platform/v1/status"):
+        headers = client.get(path).headers
+        assert "default-src 'self'" in headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"  # all of these are JSON
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"host": "0.0.0.0"}, "no TLS"),
+        ({"host": "192.168.1.5"}, "no TLS"),
+        ({"host": "0.0.0.0", "insecure": True, "auth": "off"}, "auth is off"),
+        ({"auth": "maybe"}, "auto, required or off"),
+    ],
+)
+def test_bind_that_would_expose_the_site_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        guard.check_bind(Settings(**settings))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+def test_loopback_bind_is_allowed(host: str) -> None:
+    guard.check_bind(Settings(host=host))
+    guard.check_bind(Settings(host="0.0.0.0", insecure=True))
+
+
+def test_token_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    token = guard.read_or_make_token(file)
+    assert len(token) >= 32
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert guard.read_or_make_token(file) == token
+
+
+def test_management_body_with_unknown_field_names_it(client: FlaskClient) -> None:
+    """The application as a whole asks for the token before it reads a body."""
+    response = client.post("/platform/v1/plan", data=msgspec.json.encode({"nonsense": 1}))
+    assert response.status_code == 401

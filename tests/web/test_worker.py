@@ -1,0 +1,56 @@
+"""When a request is complete enough for a thread. (The worker itself: test_server.py.)"""
+
+from __future__ import annotations
+
+import pytest
+
+from trivet_web.api.request_body import MAX_BODY_BYTES
+from trivet_web.worker import MAX_HEAD_BYTES, MAX_SWALLOWED_BYTES, Collected
+
+GET = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+CHUNKED = b"POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def collected(data: bytes, piece: int = 1 << 20) -> Collected:
+    one = Collected()
+    for start in range(0, len(data), piece):
+        one.add(data[start : start + piece])
+    return one
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    "request_bytes", [GET, POST % 5 + b"12345", POST % 0, CHUNKED + b"5\r\n12345\r\n0\r\n\r\n"]
+)
+def test_request_is_complete_with_its_last_byte_and_not_before(request_bytes: bytes, piece: int) -> None:
+    assert collected(request_bytes, piece).is_complete
+    assert not collected(request_bytes[:-1], piece).is_complete
+    assert bytes(collected(request_bytes, piece).data) == request_bytes
+
+
+def test_header_names_may_be_written_in_any_case() -> None:
+    assert not collected(b"POST / HTTP/1.1\r\ncontent-LENGTH:  3\r\n\r\n").is_complete
+    assert not collected(b"POST / HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n").is_complete
+
+
+def test_text_of_a_body_is_no_header() -> None:
+    assert collected(POST % 40 + b"\r\nContent-Length: 99999\r\n".ljust(40)).is_complete
+
+
+def test_head_without_end_is_given_to_the_parser_that_refuses_it() -> None:
+    assert collected(b"GET / HTTP/1.1\r\nX: " + b"x" * MAX_HEAD_BYTES).is_complete
+
+
+def test_body_over_the_limit_is_swallowed_to_its_end_and_not_kept() -> None:
+    size = MAX_BODY_BYTES + 3
+    one = collected(POST % size + b"x" * (size - 1))
+    assert one.is_too_large
+    assert not one.is_complete
+    one.add(b"x")
+    assert one.is_complete
+    assert len(one.data) <= (1 << 20) + 100
+
+
+def test_body_far_over_the_limit_is_not_waited_for() -> None:
+    assert collected(POST % (MAX_SWALLOWED_BYTES + 1)).is_complete
