@@ -5,7 +5,8 @@ calls it. `Runner` owns the device inside the engine process. This module import
 only; arrays are NumPy on the host, C-contiguous. Members marked [extension] are reserved: no runner
 needs them today.
 
-Letters in shapes: S sequences, T tokens, R logits rows, G KV groups, K top tokens, V vocabulary.
+Letters in shapes: S sequences, T tokens, R logits rows, G KV groups, K top tokens, V vocabulary
+(`ModelSpec.num_tokens`: rows with which a head is padded beyond exist inside the runner only).
 
 The rules that every runner keeps, each checked by the contract suite (`trivet.contract_suite`):
 
