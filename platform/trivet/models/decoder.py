@@ -174,7 +174,7 @@ class Decoder:
         ops, attention = self._ops, self.spec.layer(index).attention
         heads, kv_heads = attention.num_heads, attention.num_kv_heads
         qkv = ops.linear(h, weights.qkv)
-        qkv = qkv.view(qkv.shape[0], -1, attention.head_dim)
+        qkv = qkv.view(qkv.shape[0], heads + 2 * kv_heads, attention.head_dim)  # -1 is refused at T = 0
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         if attention.qk_norm is not None:
             norm = replace(attention.qk_norm, add_one=False)
