@@ -315,6 +315,10 @@ def test_null_content_stays_null_for_a_template_that_asks_for_it() -> None:
     assert ours(source, [PLAIN[2], {"role": "assistant", "content": None}]) == "And 2+2?[none]"
 
 
+def test_null_content_is_empty_for_a_template_that_does_not_ask() -> None:
+    assert ours("{{ '[' + messages[0]['content'] + ']' }}", [{"role": "assistant", "content": None}]) == "[]"
+
+
 def test_arguments_given_as_json_text_become_values() -> None:
     as_text = [
         CALLED[0],

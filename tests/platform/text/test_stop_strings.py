@@ -69,6 +69,11 @@ def test_a_stop_string_inside_the_failed_start_of_another_is_found() -> None:
     assert run(list("abcabd"), ["abcabx", "cab"]) == (["", "", "", "", "ab"], "cab")
 
 
+def test_a_stop_string_that_starts_anew_inside_its_own_failed_start_is_found() -> None:
+    pieces, stop = run(list("aabaaabaaac"), ["aabaaac"])
+    assert ("".join(pieces), stop) == ("aaba", "aabaaac")
+
+
 def test_nothing_comes_out_after_a_match() -> None:
     search = StopStrings(["b"])
     assert search.push("abc") == ("a", "b")

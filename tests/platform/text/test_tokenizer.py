@@ -62,6 +62,13 @@ def test_token_text_shows_one_token_and_part_of_a_character_as_a_replacement(smo
     assert "\ufffd" in smollm.token_text(parts[0])
 
 
+def test_added_token_reads_as_it_is_written(byte_level: Callable[..., Backend]) -> None:
+    backend = byte_level()
+    backend.add_tokens(["é", "两 字"])
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.decode(tokenizer.encode("aé两 字b")) == "aé两 字b"
+
+
 def test_other_threads_run_while_a_long_text_is_encoded(smollm: Tokenizer) -> None:
     # The point is that the GIL is free, not how fast it is: while it is held no turn at all is made.
     text = "The quick brown fox. " * 40_000
