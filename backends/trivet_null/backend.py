@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BLOCK_SIZE = 128  # tokens; unlike the CPU's 16, so that nobody can assume that
 MAX_NUM_BATCHED_TOKENS = 2048
 TOKEN_BYTES = 4  # a token's KV is the token itself
-DTYPES = ("auto", "f32", "bf16", "f16")  # all the same here
+DTYPES = ("auto", "f32", "bf16", "f16")  # all the same here, for KV too
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,6 @@ class NullBackend:
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
         """The one device "null", with the host's memory."""
-        page = os.sysconf("SC_PAGE_SIZE")
         return [
             DeviceInfo(
                 kind=self.name,
@@ -79,8 +78,8 @@ class NullBackend:
                 uid="null",
                 name="no device",
                 arch="none",
-                total_bytes=page * os.sysconf("SC_PHYS_PAGES"),
-                free_bytes=page * os.sysconf("SC_AVPHYS_PAGES"),
+                total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+                free_bytes=free_bytes(),
                 dtypes=frozenset({"f32"}),
             )
         ]
@@ -92,8 +91,9 @@ class NullBackend:
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
         """As the contract."""
         NullOptions.parse(config.options)
-        if config.dtype not in DTYPES:
-            raise Unsupported(f"dtype {config.dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+        for name, dtype in (("dtype", config.dtype), ("kv_dtype", config.kv_dtype)):
+            if dtype not in DTYPES:
+                raise Unsupported(f"{name} {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
         if config.tensor_parallel != 1:
             raise Unsupported(f"tensor_parallel is {config.tensor_parallel}; the null backend has one device")
         if config.block_size is not None and config.block_size < 1:
@@ -123,9 +123,9 @@ class NullBackend:
             num_blocks=(num_blocks,),
             num_host_blocks=0,
             parts=(
-                MemoryPart("weights", weights_bytes(spec.vocab_size)),
+                MemoryPart("weights", weights_bytes(spec.num_tokens)),
                 MemoryPart("kv", num_blocks * kv.block_bytes),
-                MemoryPart("logits", logits_rows(config) * spec.vocab_size * 4),
+                MemoryPart("logits", logits_rows(config) * spec.num_tokens * 4),
             ),
             max_num_batched_tokens=config.max_num_batched_tokens
             or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
@@ -146,7 +146,12 @@ class NullBackend:
         """[T, V]: the documented function whose values the runner computes out of its KV blocks."""
         from trivet_null.model import NullModel
 
-        return NullModel(spec.vocab_size).logits_after_each(token_ids)
+        return NullModel(spec.num_tokens).logits_after_each(token_ids)
+
+
+def free_bytes() -> int:
+    """Of the host's memory, now."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def logits_rows(config: RunnerConfig) -> int:

@@ -26,20 +26,20 @@ NOISE_SEED = 1
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-def weights_bytes(vocab_size: int) -> int:
+def weights_bytes(num_tokens: int) -> int:
     """Of the noise."""
-    return (vocab_size + NUM_ROWS) * 4
+    return (num_tokens + NUM_ROWS) * 4
 
 
 class NullModel:
     """The noise, and which part of it a sequence of tokens points to."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, num_tokens: int) -> None:
         generator = np.random.default_rng(NOISE_SEED)
-        noise = generator.standard_normal(vocab_size + NUM_ROWS, dtype=np.float32)
+        noise = generator.standard_normal(num_tokens + NUM_ROWS, dtype=np.float32)
         self._noise: Float32 = noise * np.float32(NOISE_SCALE)
         self._weights: UInt64 = np.empty(0, np.uint64)  # of positions, as far as they were needed
-        self.vocab_size = vocab_size
+        self.num_tokens = num_tokens
 
     @property
     def size_bytes(self) -> int:
@@ -54,7 +54,7 @@ class NullModel:
 
     def logits(self, state: int) -> Float32:
         """[V], a view of the noise."""
-        return self._noise[state : state + self.vocab_size]
+        return self._noise[state : state + self.num_tokens]
 
     def logits_after_each(self, token_ids: Sequence[int]) -> Float32:
         """[T, V]"""

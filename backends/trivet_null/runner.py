@@ -21,10 +21,10 @@ from trivet.contract import (
     StepOutput,
 )
 from trivet.engine.sampler import sample_pieces
-from trivet.errors import DeviceLost, OutOfMemory, Unsupported
+from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
-from trivet_null.backend import NullOptions, logits_rows
+from trivet_null.backend import NullOptions, free_bytes, logits_rows
 from trivet_null.batch_checks import Unchanged, check_batch, check_sampling
 from trivet_null.model import NullModel
 
@@ -59,6 +59,7 @@ class NullRunner:
         self._plan = plan
         self._max_num_seqs = config.max_num_seqs
         self._vocab_size = spec.vocab_size
+        self._num_tokens = spec.num_tokens
         self._logits_rows = logits_rows(config)
         self._model: NullModel | None = None
         self._logits: Float32 = np.empty((0, 0), np.float32)
@@ -72,17 +73,20 @@ class NullRunner:
 
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """No weight is read; the progress says that all are."""
-        self._model = NullModel(self._vocab_size)
+        self._model = NullModel(self._num_tokens)
         on_progress(weights.size_bytes, weights.size_bytes)
 
     def allocate_kv(self) -> None:
         """As the contract."""
-        shape = self._plan.kv.block_size
-        self._kv = [np.full((count, shape), UNWRITTEN, np.int32) for count in self._plan.num_blocks]
+        size = self._plan.kv.block_size
+        needed, free = sum(self._plan.num_blocks) * size * 4, free_bytes()
+        if needed > free:
+            raise DoesNotFit(f"the KV cache needs {needed} bytes and {free} are free; lower num_blocks")
+        self._kv = [np.full((count, size), UNWRITTEN, np.int32) for count in self._plan.num_blocks]
 
     def warm_up(self) -> None:
         """The logits buffer."""
-        self._logits = np.zeros((self._logits_rows, self._vocab_size), np.float32)
+        self._logits = np.zeros((self._logits_rows, self._num_tokens), np.float32)
 
     def host_buffer(self, num_int32: int) -> Int32:
         """Ordinary memory."""

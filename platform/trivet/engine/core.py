@@ -35,8 +35,8 @@ class CoreConfig:
     """What the core has to know beside the memory plan."""
 
     eos_token_ids: tuple[int, ...]
-    vocab_size: int  # rows of the head
-    num_tokens: int  # ids the tokenizer can make; higher ones are never sampled
+    vocab_size: int  # rows of the embedding: a prompt's ids are below
+    num_tokens: int  # ids the tokenizer can make, the contract's V: drawn ids are below
     max_num_seqs: int = 64
     enable_prefix_caching: bool = True
     max_num_waiting: int = 1024  # a longer queue answers 429
@@ -78,7 +78,7 @@ class EngineCore:
             enable_prefix_caching=config.enable_prefix_caching,
         )
         self._builder = BatchBuilder(runner, plan, self.block_pool)
-        self._columns = SamplingColumns(max_num_seqs, config.vocab_size, config.num_tokens)
+        self._columns = SamplingColumns(max_num_seqs, config.num_tokens)
         self._committer = Committer(self.scheduler, clock)
         self._sequences: dict[str, Sequence] = {}
         self._random = random.Random(config.seed)

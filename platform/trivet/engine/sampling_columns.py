@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from trivet.engine.scheduler import Scheduled
     from trivet.engine.sequence import Sequence
 
+NO_IDS: Int32 = np.empty(0, np.int32)
+
 
 class SamplingColumns:
     """Columns of all slots."""
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, num_tokens: int) -> None:
+    def __init__(self, max_num_seqs: int, num_tokens: int) -> None:
         self._temperature = np.zeros(max_num_seqs, np.float32)
         self._top_k = np.zeros(max_num_seqs, np.int32)
         self._top_p = np.ones(max_num_seqs, np.float32)
@@ -34,10 +36,9 @@ class SamplingColumns:
         self._seed = np.zeros(max_num_seqs, np.uint64)
         self._num_logprobs = np.zeros(max_num_seqs, np.int32)
         self._stop_after = np.zeros(max_num_seqs, np.int32)  # total tokens before which no stop id is drawn
-        self._stop_ids: list[Int32] = [np.empty(0, np.int32)] * max_num_seqs
+        self._stop_ids: list[Int32] = [NO_IDS] * max_num_seqs
         self._owners: list[Sequence | None] = [None] * max_num_seqs
-        self._num_tokens = num_tokens
-        self._padding = np.arange(num_tokens, vocab_size, dtype=np.int32)  # rows of the head without a token
+        self._num_tokens = num_tokens  # the contract's V
 
     def build(self, step: Parts[Scheduled], batch: Batch) -> Sampling:
         """Columns of the batch's rows, all of which draw. A drawn token's position = the tokens before it."""
@@ -77,12 +78,12 @@ class SamplingColumns:
         self._stop_ids[slot] = np.array(stop_ids, np.int32)
 
     def _forbidden(self, slots: Int32, positions: Int32) -> tuple[Int32, Int32] | tuple[None, None]:
-        """Sparse edits' start and ids: tokens that do not exist; stop ids before `min_tokens`."""
+        """Sparse edits' start and ids: stop ids before `min_tokens` are there."""
         too_early: NDArray[np.bool_] = positions < self._stop_after[slots]
-        if not too_early.any() and not (self._padding.size and slots.size):
+        if not too_early.any():
             return None, None
         ids = [
-            np.concatenate((self._stop_ids[slot], self._padding)) if early else self._padding
+            self._stop_ids[slot] if early else NO_IDS
             for slot, early in zip(slots.tolist(), too_early.tolist(), strict=True)
         ]
         start = np.zeros(len(slots) + 1, np.int32)

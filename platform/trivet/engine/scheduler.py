@@ -182,8 +182,7 @@ class Scheduler:
         if sequence.state is SequenceState.WAITING:
             self.waiting.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
-            if not is_suspect:
-                self._publish(sequence)
+            self._publish(sequence)
             self._release(sequence)
         if is_suspect:
             self._pool.withdraw(sequence.block_keys)
@@ -205,4 +204,3 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         self.running.remove(sequence)
         sequence.num_computed_tokens = 0
-        sequence.num_published_blocks = 0

@@ -92,16 +92,15 @@ class Engine:
 
     def expected(self, sequence: Sequence) -> list[int]:
         """The sequence's output, computed alone, one token after the other, without KV."""
-        model, params = NullModel(self.spec.vocab_size), sequence.params
+        model, params = NullModel(self.spec.num_tokens), sequence.params
         token_ids, output = list(sequence.prompt_token_ids), []
         limit = self.core.max_model_len - len(token_ids)
         limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
         while len(output) < limit:
             logits = model.logits_after_each(token_ids)[-1:].copy()
-            logits[:, self.spec.num_tokens :] = -np.inf
             if len(output) < params.min_tokens:
-                logits[:, [token for token in ends if token < self.spec.vocab_size]] = -np.inf
+                logits[:, [token for token in ends if token < self.spec.num_tokens]] = -np.inf
             token = draw_alone(logits, params, sequence.seed, len(token_ids))
             token_ids.append(token)
             output.append(token)

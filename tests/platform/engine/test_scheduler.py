@@ -174,6 +174,18 @@ def test_the_least_urgent_is_preempted_before_the_newest() -> None:
     assert least.state is SequenceState.WAITING
 
 
+def test_an_urgent_one_that_came_later_is_not_preempted() -> None:
+    world = make_world(num_blocks=6, budget=100)
+    world.scheduler._spare_blocks = 0
+    patient = world.add(8, priority=1)
+    world.step()
+    urgent = world.add(7, priority=0)  # takes the last but one block, and soon the last
+    world.step()
+    while patient.state is SequenceState.RUNNING:
+        assert urgent in world.step()
+    assert urgent.state is SequenceState.RUNNING
+
+
 def test_a_preempted_sequence_starts_over_with_all_its_tokens() -> None:
     world = crowded()
     first, _, third = world.sequences

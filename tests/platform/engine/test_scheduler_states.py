@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.scheduler import Scheduled, Scheduler
@@ -19,6 +19,30 @@ from trivet.engine.sequence import Sequence, SequenceState
 from trivet.sampling_params import SamplingParams
 
 SHARED = [[9, 8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7], [9, 8, 7, 6, 1, 1, 1, 1, 1, 1, 1, 1]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A request to come."""
+
+    prompt: list[int]
+    max_tokens: int
+    priority: int
+    salt: str
+
+
+WISHES = st.builds(
+    Wish,
+    prompt=st.builds(
+        lambda shared, count, own: shared[:count] + own,
+        st.sampled_from(SHARED),
+        st.integers(0, 12),
+        st.lists(st.integers(1, 2), min_size=1, max_size=8),
+    ),
+    max_tokens=st.integers(1, 9),
+    priority=st.integers(0, 1),
+    salt=st.sampled_from(["", "", "", "salt"]),
+)
 
 
 @dataclass
@@ -53,35 +77,31 @@ class Scheduling(RuleBasedStateMachine):
         self.sequences: list[Sequence] = []
         self.num_steps = 0
 
-    @rule(
-        shared=st.sampled_from(SHARED),
-        num_shared=st.integers(0, 12),
-        own=st.lists(st.integers(1, 2), max_size=8),
-        max_tokens=st.integers(1, 9),
-        priority=st.integers(0, 1),
-        salt=st.sampled_from(["", "", "salt"]),
-    )
-    def add(
-        self,
-        shared: list[int],
-        num_shared: int,
-        own: list[int],
-        max_tokens: int,
-        priority: int,
-        salt: str,
-    ) -> None:
-        prompt = (shared[:num_shared] + own)[: self.capacity - 1]
-        if not prompt:
-            return
-        name = str(len(self.sequences))
-        sequence = Sequence(name, prompt, SamplingParams(), priority=priority, cache_salt=salt)
-        sequence.arrival = len(self.sequences)
-        sequence.max_total_tokens = min(len(prompt) + max_tokens, self.capacity)
-        self.sequences.append(sequence)
-        self.scheduler.waiting.push(sequence)
+    @rule(wishes=st.lists(WISHES, min_size=1, max_size=4))
+    def add(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            prompt = wish.prompt[: self.capacity - 1]
+            sequence = Sequence(
+                str(len(self.sequences)),
+                prompt,
+                SamplingParams(),
+                priority=wish.priority,
+                cache_salt=wish.salt,
+            )
+            sequence.arrival = len(self.sequences)
+            sequence.max_total_tokens = min(len(prompt) + wish.max_tokens, self.capacity)
+            self.sequences.append(sequence)
+            self.scheduler.waiting.push(sequence)
 
-    @precondition(lambda self: len(self.in_flight) < 2)
-    @rule()
+    @rule(count=st.integers(1, 8), depth=st.integers(1, 2))
+    def turn(self, count: int, depth: int) -> None:
+        """Turns of the loop with so many steps in flight."""
+        for _ in range(count):
+            while len(self.in_flight) >= depth:
+                self.collect()
+            self.submit()
+            self.books_agree()
+
     def submit(self) -> None:
         waiting_before, running_before = len(self.scheduler.waiting), len(self.scheduler.running)
         parts = self.scheduler.schedule()
@@ -136,8 +156,6 @@ class Scheduling(RuleBasedStateMachine):
         """Tokens that were on their way when the part was scheduled."""
         return part.sequence.num_pending_tokens - part.draws
 
-    @precondition(lambda self: self.in_flight)
-    @rule()
     def collect(self) -> None:
         step = self.in_flight.popleft()
         self.pool.confirm(step.number)
@@ -149,7 +167,6 @@ class Scheduling(RuleBasedStateMachine):
                 if len(sequence.token_ids) >= sequence.max_total_tokens:
                     self.scheduler.finish(sequence)
 
-    @precondition(lambda self: self.in_flight)
     @rule()
     def lose(self) -> None:
         """The oldest step fails, so what is behind it does too; what they wrote is undefined."""
@@ -158,11 +175,11 @@ class Scheduling(RuleBasedStateMachine):
             self.contents.update(dict.fromkeys(step.places, "undefined"))
         self.in_flight.clear()
 
-    @precondition(lambda self: any(s.state is not SequenceState.FINISHED for s in self.sequences))
     @rule(data=st.data(), is_suspect=st.booleans())
     def abort(self, data: st.DataObject, is_suspect: bool) -> None:
         living = [s for s in self.sequences if s.state is not SequenceState.FINISHED]
-        self.scheduler.finish(data.draw(st.sampled_from(living)), is_suspect=is_suspect)
+        if living:
+            self.scheduler.finish(data.draw(st.sampled_from(living)), is_suspect=is_suspect)
 
     @invariant()
     def books_agree(self) -> None:
@@ -199,4 +216,4 @@ class Scheduling(RuleBasedStateMachine):
 
 
 TestScheduling = pytest.mark.timeout(900)(Scheduling.TestCase)  # a failure is shrunk, which takes minutes
-TestScheduling.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestScheduling.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

@@ -1,0 +1,108 @@
+"""Text, stop strings and ends, on a text stream made of plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as TokenIds
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from trivet.messages import FinishReason
+
+EngineFactory = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class WordStep:
+    text: str
+    stop_reason: str | None = None
+
+
+class Words:
+    """Token 17 reads "17 "; the newest word is held back; a stop string is a word."""
+
+    def __init__(self, stop: str | None = None) -> None:
+        self.stop = stop
+        self.held = ""
+        self.pushed: list[int] = []
+        self.is_finished = False
+
+    def push(self, ids: TokenIds[int]) -> WordStep:
+        assert not self.is_finished
+        (token,) = ids
+        self.pushed.append(token)
+        text, self.held = self.held, f"{token} "
+        if self.held.strip() == self.stop:
+            self.held = ""
+            return WordStep(text, self.stop)
+        return WordStep(text)
+
+    def finish(self) -> str:
+        assert not self.is_finished
+        self.is_finished = True
+        return self.held
+
+
+def texts(engine: Any, request_id: str) -> list[str]:
+    return [update.text for update in engine.updates[request_id]]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_pieces_joined_are_the_whole_text(make_engine: EngineFactory, depth: int) -> None:
+    engine = make_engine(depth=depth)
+    sequence = engine.add([3, 4, 5], max_tokens=6, ignore_eos=True, text=Words())
+    engine.run()
+    assert "".join(texts(engine, "1")) == "".join(f"{token} " for token in sequence.output_token_ids)
+    assert texts(engine, "1")[0] == "", "held back, and the token is reported all the same"
+    assert [update.token_ids for update in engine.updates["1"]] == [[t] for t in sequence.output_token_ids]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_stop_string_ends_the_sequence_with_itself_as_the_reason(
+    make_engine: EngineFactory, depth: int
+) -> None:
+    engine = make_engine(depth=depth)
+    probe = engine.add([3, 4, 5], max_tokens=6, ignore_eos=True)
+    engine.run()
+    word = str(probe.output_token_ids[3])
+    sequence = engine.add([3, 4, 5], max_tokens=30, ignore_eos=True, text=Words(word))
+    engine.run()
+    last = engine.updates["2"][-1]
+    assert (last.finish_reason, last.stop_reason) == (FinishReason.STOP, word)
+    assert sequence.output_token_ids == probe.output_token_ids[:4]
+    assert "".join(texts(engine, "2")) == "".join(f"{token} " for token in probe.output_token_ids[:3])
+    assert engine.core.block_pool.usage == 0
+
+
+def test_a_stop_string_beats_the_length(make_engine: EngineFactory) -> None:
+    engine = make_engine()
+    probe = engine.add([3, 4, 5], max_tokens=3, ignore_eos=True)
+    engine.run()
+    engine.add([3, 4, 5], max_tokens=3, ignore_eos=True, text=Words(str(probe.output_token_ids[2])))
+    engine.run()
+    assert engine.updates["2"][-1].finish_reason is FinishReason.STOP
+
+
+def test_an_end_token_goes_through_the_text_stream_and_flushes_it(make_engine: EngineFactory) -> None:
+    engine = make_engine(vocab_size=8, max_model_len=400)
+    stream = Words()
+    sequence = engine.add([3, 4], max_tokens=None, text=stream)
+    engine.run()
+    assert sequence.output_token_ids[-1] == 2
+    assert stream.pushed == sequence.output_token_ids
+    assert stream.is_finished
+
+
+def test_an_aborted_sequence_is_not_touched_again(make_engine: EngineFactory) -> None:
+    engine = make_engine(depth=2)
+    stream = Words()
+    engine.add([3, 4], max_tokens=20, ignore_eos=True, text=stream)
+    for _ in range(4):
+        engine.step()
+    pushed = list(stream.pushed)
+    engine.core.abort("1")
+    engine.run()
+    assert stream.pushed == pushed
+    assert engine.core.load().num_finished["abort"] == 1

@@ -1,0 +1,94 @@
+"""What a sequence asks for, as columns of a step's rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trivet.contract import Batch, Sampling
+from trivet.engine.sampling_columns import SamplingColumns
+from trivet.engine.scheduler import Scheduled
+from trivet.engine.sequence import Sequence
+from trivet.engine.uniform import uniforms
+from trivet.sampling_params import SamplingParams
+
+
+def sequence(seed: int = 1, stop_ids: tuple[int, ...] = (2,), prompt: int = 3, **params: Any) -> Sequence:
+    made = Sequence("r", [5] * prompt, SamplingParams(**params))
+    made.seed, made.stop_ids = seed, frozenset(stop_ids)
+    return made
+
+
+def build(columns: SamplingColumns, *rows: tuple[int, Sequence, int]) -> Sampling:
+    """Rows of slot, sequence and tokens before the drawn one."""
+    step = [Scheduled(made, slot, length - 1, 1, True) for slot, made, length in rows]
+    count = np.arange(len(rows), dtype=np.int32)
+    batch = Batch(
+        step=1,
+        slots=np.array([slot for slot, _, _ in rows], np.int32),
+        query_start_loc=np.arange(len(rows) + 1, dtype=np.int32),
+        seq_lens=np.array([length for _, _, length in rows], np.int32),
+        block_tables=(),
+        token_ids=count,
+        positions=count,
+        logits_rows=count,
+        row_seqs=count,
+    )
+    return columns.build(step, batch)
+
+
+def test_rows_carry_their_sequences_wishes() -> None:
+    columns = SamplingColumns(max_num_seqs=4, num_tokens=100)
+    one = sequence(temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, logprobs=2)
+    two = sequence(seed=9, temperature=0.0, top_k=-1, logprobs=None)
+    sampling = build(columns, (3, one, 4), (0, two, 11))
+    assert sampling.temperature.tolist() == [0.5, 0.0]
+    assert sampling.top_p.tolist() == [pytest.approx(0.9), 1.0]
+    assert sampling.top_k.tolist() == [7, 0]
+    assert sampling.min_p.tolist() == [pytest.approx(0.1), 0.0]
+    assert sampling.draws.all()
+    assert sampling.target_ids.tolist() == [-1, -1]
+    assert sampling.num_logprobs == 2
+    assert sampling.edit_start is None
+    expected = uniforms(np.array([1, 9], np.uint64), np.array([4, 11]))
+    assert (sampling.uniform == expected).all()
+
+
+def test_a_slots_next_owner_brings_its_own_wishes() -> None:
+    columns = SamplingColumns(max_num_seqs=1, num_tokens=100)
+    build(columns, (0, sequence(temperature=0.5, logprobs=5), 4))
+    sampling = build(columns, (0, sequence(temperature=1.5), 4))
+    assert sampling.temperature.tolist() == [1.5]
+    assert sampling.num_logprobs == 0
+
+
+def test_more_than_the_vocabulary_is_the_vocabulary() -> None:
+    columns = SamplingColumns(max_num_seqs=1, num_tokens=10)
+    sampling = build(columns, (0, sequence(top_k=5000, logprobs=20), 4))
+    assert sampling.top_k.tolist() == [10]
+    assert sampling.num_logprobs == 10
+
+
+def test_stop_ids_are_forbidden_until_min_tokens_are_there() -> None:
+    columns = SamplingColumns(max_num_seqs=2, num_tokens=100)
+    made = sequence(min_tokens=2, stop_ids=(40, 2, 5000))
+    for drawn, forbidden in ((0, [2, 40]), (1, [2, 40]), (2, [])):
+        sampling = build(columns, (0, made, 3 + drawn), (1, sequence(), 3 + drawn))
+        ids = [] if sampling.edit_ids is None else sampling.edit_ids.tolist()
+        assert ids == forbidden
+        if forbidden:
+            assert sampling.edit_start is not None
+            assert sampling.edit_start.tolist() == [0, 2, 2]
+            assert sampling.edit_mul is not None
+            assert sampling.edit_add is not None
+            assert (sampling.edit_mul == 1).all()
+            assert (sampling.edit_add == -np.inf).all()
+
+
+def test_a_step_without_rows_has_empty_columns() -> None:
+    sampling = build(SamplingColumns(max_num_seqs=2, num_tokens=10))
+    assert sampling.draws.shape == (0,)
+    assert sampling.uniform.shape == (0, 2)
+    assert sampling.num_logprobs == 0
