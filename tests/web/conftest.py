@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -76,6 +77,14 @@ class Engine:
 
 
 @dataclass
+class Served:
+    """A deployment and its engine."""
+
+    model: str
+    engine: Engine
+
+
+@dataclass
 class Site:
     """A home with a registry in which the model `demo` is deployed."""
 
@@ -117,6 +126,12 @@ class Site:
         self.engines.append(engine)
         self._wait_for_beat(instance)
         return engine
+
+    def serve(self, *options: str) -> Served:
+        """A deployment of its own with one engine."""
+        name = f"m{len(self.engines)}"
+        self.deploy(name)
+        return Served(name, self.start_engine(*options, name=name))
 
     def _wait_for_beat(self, instance: str) -> None:
         with zmq.Context() as context, context.socket(zmq.SUB) as beats:
@@ -193,50 +208,62 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
-    def metric(self, name: str) -> float:
-        """The sum of all series of one name."""
+    def metric(self, name: str, model: str = "") -> float:
+        """The sum of all series of one name, or of those of one model."""
         lines = self.get("/metrics")[1].decode().splitlines()
-        return sum(
-            float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name
-        )
+        own = [line for line in lines if line.startswith((name + "{", name + " "))]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in own if not model or f'"{model}"' in line)
 
     def terminate(self) -> int:
         self.process.terminate()
         return self.process.wait(timeout=30)
 
 
+def run_server(site: Site, **environment: str) -> Server:
+    """Start `python -m trivet_web` in the site and wait until it answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "trivet_web", "--home", site.settings.home, "--port", str(port)]
+    env = {**os.environ, "TRIVET_DRAIN_TIMEOUT_S": "3", "TRIVET_WEB_THREADS": "64", **environment}
+    process = subprocess.Popen(command, env=env)
+    server = Server(process, port)
+
+    def end() -> None:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    site.stack.callback(end)
+    wait_until(lambda: _answers(port), what="the server answers")
+    return server
+
+
 @pytest.fixture
 def start_server(site: Site) -> Callable[..., Server]:
-    """Start `python -m trivet_web` in the site and wait until it answers."""
+    """For tests that need a server of their own."""
+    return partial(run_server, site)
 
-    def start(**environment: str) -> Server:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "trivet_web", "--home", site.settings.home, "--port", str(port)]
-        env = {
-            **os.environ,
-            "TRIVET_DRAIN_TIMEOUT_S": "3",
-            "TRIVET_WEB_THREADS": "64",
-            **environment,
-        }
-        process = subprocess.Popen(command, env=env)
-        server = Server(process, port)
 
-        def end() -> None:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(timeout=15)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+@dataclass
+class Live:
+    """A site with a server; each test makes its own deployment in it."""
 
-        site.stack.callback(end)
-        wait_until(lambda: _answers(port), what="the server answers")
-        return server
+    site: Site
+    server: Server
 
-    return start
+    def serve(self, *options: str) -> Served:
+        return self.site.serve(*options)
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with new_site() as made:
+        yield Live(made, run_server(made))
 
 
 def _answers(port: int) -> bool:

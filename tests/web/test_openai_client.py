@@ -1,0 +1,110 @@
+"""The official `openai` client, unchanged, against the real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Live, Server, Site
+
+MODEL = "demo"
+HELLO: list[Any] = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def client(live: Live) -> Iterator[openai.OpenAI]:
+    live.site.start_engine()
+    with openai.OpenAI(base_url=f"{live.server.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
+
+
+def test_chat_whole_and_streamed(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=4, seed=1, temperature=0.5)
+    assert whole.choices[0].message.content == "w0 w1 w2 w3 "
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 4
+    stream = client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=4, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "w0 w1 w2 w3 "
+    assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] == [4]
+
+
+def test_chat_logprobs_are_parsed(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=2, logprobs=True, top_logprobs=2
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert [len(entry.top_logprobs) for entry in logprobs.content] == [2, 2]
+
+
+def test_stream_helper_accumulates_the_answer(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model=MODEL, messages=HELLO, stop="w3") as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.content == "w0 w1 w2 "
+
+
+def test_completions_whole_and_streamed(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model=MODEL, prompt=["a", "b"], max_tokens=2, logprobs=1)
+    assert [choice.text for choice in whole.choices] == ["w0 w1 ", "w0 w1 "]
+    stream = client.completions.create(model=MODEL, prompt="a", max_tokens=3, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream) == "w0 w1 w2 "
+
+
+def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).owned_by == "trivet"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "param"),
+    [
+        ({"model": "nothing"}, openai.NotFoundError, "model"),
+        ({"max_tokens": -1}, openai.BadRequestError, "max_tokens"),
+        ({"n": 3}, openai.BadRequestError, "n"),
+        ({"messages": [{"role": "user", "content": "word " * 900}]}, openai.BadRequestError, "messages"),
+    ],
+)
+def test_failures_are_the_clients_own_classes(
+    client: openai.OpenAI, fields: dict[str, Any], kind: type[openai.APIStatusError], param: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        client.chat.completions.create(**{"model": MODEL, "messages": HELLO, **fields})
+    assert caught.value.param == param
+    assert caught.value.request_id
+
+
+def test_full_engine_is_a_rate_limit_error(live: Live, client: openai.OpenAI) -> None:
+    served = live.serve("--refuse", "429")
+    with pytest.raises(openai.RateLimitError):
+        client.chat.completions.create(model=served.model, messages=HELLO)
+
+
+def test_engine_that_dies_under_a_stream_is_an_error_in_the_loop(live: Live, client: openai.OpenAI) -> None:
+    served = live.serve("--step-s", "0.02")
+    stream = client.chat.completions.create(model=served.model, messages=HELLO, max_tokens=480, stream=True)
+    next(iter(stream))
+    served.engine.kill()
+    with pytest.raises(openai.APIError, match="ended while it held the request"):
+        list(stream)
+
+
+def test_wrong_key_is_an_authentication_error_where_keys_are_asked_for(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    site.start_engine()
+    server = start_server(TRIVET_AUTH="required")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        assert [model.id for model in client.with_options(api_key=site.token).models.list()] == [MODEL]
