@@ -48,6 +48,11 @@ def test_end_token_that_is_no_id_is_refused(ends: object, tmp_path: Path) -> Non
         read(tmp_path, generation_config={"eos_token_id": ends})
 
 
+@pytest.mark.parametrize(("bos", "expected"), [(1, 1), (0, 0), (None, None), ([1], None), (True, None)])
+def test_begin_token_is_one_id_or_none(bos: object, expected: int | None, tmp_path: Path) -> None:
+    assert read(tmp_path, {"bos_token_id": bos}).bos_token_id == expected
+
+
 def test_sampling_defaults_are_taken_and_the_rest_is_not(tmp_path: Path) -> None:
     generation = {
         "temperature": 0.7,

@@ -81,6 +81,13 @@ def test_frequencies_equal_transformers(rope_type: str, theta: float, length: in
     assert_equal(config(rope_type, theta), length)
 
 
+@pytest.mark.parametrize(("original", "beta_fast"), [(64, 32.0), (1_000_000, 100_000.0)])
+def test_yarn_range_is_kept_inside_the_head(original: int, beta_fast: float) -> None:
+    # With a base of 100 the range would begin at dimension -8, or end at 84 of 64.
+    hf = config("yarn", 100.0, original_max_position_embeddings=original, beta_fast=beta_fast)
+    assert_equal(hf, 2048)
+
+
 @pytest.mark.parametrize("variant", YARN_VARIANTS)
 def test_yarn_variants_equal_transformers(variant: str) -> None:
     assert_equal(config("yarn", 10_000.0, **YARN_VARIANTS[variant]), 2048)
