@@ -30,6 +30,7 @@ class Site:
     log: str | None = "loading weights\nout of memory\n"
     answer: list[str] = field(default_factory=lambda: ["The", " capital", " is", " Paris", "."])
     stop_states: list[str] = field(default_factory=lambda: ["draining", "stopping", "stopped"])
+    num_unseen: int = 0  # so many views of a deployment before the supervisor has made its instances
     stop_after: int | None = None  # so many views of a deployment until someone stops it
     break_stream: str | None = None  # "cut": the stream ends early; "error": it carries an error event
     supervisor_up: bool = True
@@ -45,6 +46,9 @@ class Site:
             self.stop_after -= 1
             if self.stop_after == 0:
                 deployment["desired"] = "stopped"
+        if self.num_unseen > 0:
+            self.num_unseen -= 1
+            return {**deployment, "instances": []}
         shown = {**deployment, "instances": [self.instance_view(i) for i in deployment["instances"]]}
         for instance in deployment["instances"]:
             if len(instance["states"]) > 1:

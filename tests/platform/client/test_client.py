@@ -114,6 +114,19 @@ def test_a_name_that_runs_already_is_a_conflict(site) -> None:
             client.deployments.create("smollm2")
 
 
+def test_a_name_of_any_characters_is_part_of_the_path(site) -> None:
+    with Client() as client, pytest.raises(errors.NotFound, match="'a\\?b#c' does not exist"):
+        client.deployments.get("a?b#c")
+
+
+def test_ended_instances_are_listed_if_asked(site) -> None:
+    site.boot = ["stopped"]
+    with Client() as client:
+        client.deployments.create("smollm2")
+        assert client.instances.list() == ()
+        assert [instance.state for instance in client.instances.list(ended=True)] == ["stopped"]
+
+
 def test_a_deployment_that_is_not_there_is_not_found(site) -> None:
     with Client() as client, pytest.raises(errors.NotFound, match="'nope' does not exist"):
         client.deployments.get("nope")
@@ -142,6 +155,8 @@ def test_events_devices_and_logs(site) -> None:
     with Client() as client:
         (event,) = client.events("d", limit=3)
         assert (event.source, event.target, event.reason) == ("starting", "loading", "weights")
+        assert client.events()
+        assert site.requests[-1][1] == "/platform/v1/events?limit=100"
         assert client.devices()[0].uid == "host"  # and a field of a newer server is ignored
         assert "".join(client.logs("i1", tail=3, attempt=2)) == site.log
     assert site.requests[-1][1] == "/platform/v1/logs/i1?attempt=2&tail=3&follow=0"

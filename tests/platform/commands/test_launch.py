@@ -61,6 +61,13 @@ def test_what_it_waits_for_is_shown(site, trivet) -> None:
     assert trivet("launch", "smollm2").err == "smollm2: placing (waits for room)\nsmollm2: ready\n"
 
 
+def test_no_instance_at_all_is_not_ready(site, trivet) -> None:
+    site.num_unseen = 3
+    done = trivet("launch", "smollm2")
+    assert done.err.splitlines()[:2] == ["smollm2: pending", "smollm2: starting"]
+    assert site.deployments["smollm2"]["instances"][0]["states"] == ["ready"]
+
+
 def test_a_deadline_ends_the_waiting_and_not_the_launch(site, trivet) -> None:
     site.boot = ["placing"]
     done = trivet("launch", "smollm2", "--timeout", "0.05")

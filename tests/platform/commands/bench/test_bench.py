@@ -65,6 +65,9 @@ def test_serve_measures_streams(site, trivet) -> None:
     sent = [body for _, path, body in site.requests if path == "/v1/completions"]
     assert len(sent) == 12  # one run to warm up, two that count
     assert len({tuple(body["prompt"]) for body in sent}) == 12  # nothing can come from a prefix cache
+    trivet("bench", "serve", *SHAPE, "-c", "2", "-n", "4", "--json")
+    sent = [body for _, path, body in site.requests if path == "/v1/completions"]
+    assert len({tuple(body["prompt"]) for body in sent}) == 24  # nor from the one of a bench before
     assert sent[0]["ignore_eos"] is True
     assert sent[0]["max_tokens"] == 5
 
