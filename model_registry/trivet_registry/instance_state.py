@@ -5,9 +5,9 @@
     stopped <- stopping <- draining <-------------------------+
 
 `failed` (it ended by itself, or could not start) and `lost` (it fell silent or passed a deadline, and is
-being killed) are reached from every state with a process and lead back to `pending` when the supervisor
-tries again. Moves may skip
-`loading` and `warming`: heart-beats travel by PUB/SUB, and one may be missed.
+being killed) are reached from every state with a process; `failed` leads back to `pending` when the
+supervisor tries again. Moves may skip `loading` and `warming`: heart-beats travel by PUB/SUB, and one may
+be missed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEGAL_MOVES: Mapping[InstanceState, frozenset[InstanceState]] = {
     _S.STOPPING: frozenset({_S.STOPPED}),
     _S.STOPPED: frozenset(),
     _S.FAILED: frozenset({_S.PENDING, _S.STOPPED}),
-    _S.LOST: frozenset({_S.PENDING, _S.STOPPED, _S.FAILED}),
+    _S.LOST: frozenset({_S.FAILED, _S.STOPPED}),
 }
 
 # A process may exist in these; in all others it is known to be gone.

@@ -49,7 +49,7 @@ def chat_once(client: Client, out: TextIO) -> None:
     first_s = last_s = None
     num_tokens = 0
     messages = [{"role": "user", "content": QUESTION}]
-    for chunk in client.chat.stream(NAME, messages, max_tokens=MAX_TOKENS, temperature=0):  # type: ignore[arg-type]
+    for chunk in client.chat.stream(NAME, messages, max_tokens=MAX_TOKENS, temperature=0):
         if chunk.text:
             last_s = time.monotonic()
             first_s = last_s if first_s is None else first_s

@@ -99,8 +99,7 @@ class Endings:
             self.forget(instance.id)
             return
         # In one transaction: nobody sees a `failed` that is not final.
-        if old is not S.LOST:
-            move_instance(session, instance.id, S.FAILED, reason, **values)
+        move_instance(session, instance.id, S.FAILED, reason, **values)
         failures = self._failures.get(instance.id, 0) + 1
         delay_s = backoff.delay_s(failures)
         self._failures[instance.id] = failures

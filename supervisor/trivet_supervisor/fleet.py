@@ -96,6 +96,13 @@ class Fleet:
         with self._means.database.session() as session:
             update_instance(session, instance_id, pid=identity.pid, process_start_time=identity.start_time)
 
+    def _repair(self, instance: Instance, watched: Watched) -> None:
+        """After a write that failed half way: the row's state is the one to go on from."""
+        identity = watched.handle.identity
+        with self._means.database.session() as session:
+            update_instance(session, instance.id, pid=identity.pid, process_start_time=identity.start_time)
+        watched.enter(instance.instance_state, self._means.clock())
+
     # ---- signs of life ----
 
     def hear(self) -> bool:
@@ -150,10 +157,12 @@ class Fleet:
             return True
         code = watched.handle.exit_code()
         if code is not None:
-            del self._watched[instance.id]
-            self._means.wire.forget(instance.id)
             self.endings.ended(instance.id, watched, code)
+            del self._watched[instance.id]  # last: a registry that cannot be written is tried again
+            self._means.wire.forget(instance.id)
             return True
+        if instance.pid != watched.handle.identity.pid or instance.state != watched.state:
+            self._repair(instance, watched)
         match instance.instance_state:
             case S.DRAINING:
                 return self._go_on_draining(instance, watched, drain_timeout_s)

@@ -35,7 +35,7 @@ ASK_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # a probe of a device may hold the supervisor's loop for 10 s
 WEB_END_TIMEOUT_S = 15.0
 KILL_MARGIN_S = 20.0  # past the drain: Stop, SIGTERM and SIGKILL of an engine take 10 s at most
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # not SIGHUP under nohup
 
 
 class Parent:
@@ -152,6 +152,9 @@ class Parent:
 
     def _end_everything(self) -> None:
         drain_s = self._settings.drain_timeout_s if self._num_stop_requests == 1 else 0.0
+        if drain_s:
+            limit = f"at most {drain_s:g} s; Ctrl-C again does not wait"
+            print(f"finishing running requests ({limit})", file=sys.stderr, flush=True)
         try:
             self._end_engines(drain_s)
         finally:
@@ -193,7 +196,11 @@ class Parent:
         def count(number: int, frame: FrameType | None) -> None:
             self.request_stop()
 
-        before = {number: signal.signal(number, count) for number in _STOP_SIGNALS}
+        before = {
+            number: signal.signal(number, count)
+            for number in _STOP_SIGNALS
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        }
         try:
             yield
         finally:

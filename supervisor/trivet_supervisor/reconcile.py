@@ -115,6 +115,7 @@ class Reconciler:
                 with self._means.database.session() as session:
                     move_instance(session, instance.id, S.STOPPED, "is not wanted any more")
                 self.fleet.endings.forget(instance.id)
+                self._room_s.pop(instance.id, None)
             case _:
                 self.fleet.stop(instance, self._drain_timeout_s(deployment))
         return True
@@ -158,6 +159,10 @@ class Reconciler:
             return False
         except TrivetError as error:
             self.fleet.endings.not_started(instance, str(error))
+        except Exception as error:  # a stranger's backend: it must not hold up the other instances
+            logger.exception("instance=%s cannot be placed", instance.id)
+            reason = f"the backend failed to plan: {type(error).__name__}: {error}"
+            self.fleet.endings.not_started(instance, reason)
         else:
             self.fleet.start(instance, placement)
         self._room_s.pop(instance.id, None)

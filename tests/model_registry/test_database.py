@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import stat
 import subprocess
 import sys
@@ -80,6 +81,20 @@ def test_processes_that_open_a_new_registry_at_once_all_succeed(tmp_path: Path) 
     database.close()
     counts = [int(event.reason.split()[2]) for event in events]
     assert counts == list(range(100)), "read-then-write transactions saw each other's state"
+
+
+def test_an_opening_waits_for_another_that_migrates(tmp_path: Path) -> None:
+    # Two that switch a new file to WAL together would fail now and then, whatever the busy timeout.
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    opened: list[Database] = []
+    thread = threading.Thread(target=lambda: opened.append(open_database(url)))
+    with open(tmp_path / "registry.db.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread.start()
+        thread.join(0.5)
+        assert not opened
+    thread.join(60)
+    opened[0].close()
 
 
 def test_threads_share_one_database(db: Database) -> None:

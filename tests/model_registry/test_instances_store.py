@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from trivet.errors import NotFound
 from trivet_registry.database import Database
@@ -90,6 +91,16 @@ def test_of_two_who_make_the_same_move_one_loses(db: Database, instance_id: str)
     for thread in threads:
         thread.join(30)
     assert sorted(outcomes) == ["moved", "refused"]
+
+
+def test_a_move_from_a_state_that_is_no_longer_true_is_refused(db: Database, instance_id: str) -> None:
+    # As where transactions do not exclude each other (PostgreSQL): this session still sees "pending".
+    with db.session() as session:
+        seen = get_instance(session, instance_id)
+        session.connection().execute(text("UPDATE instances SET state = 'stopped'"))
+        assert seen.state == "pending"
+        with pytest.raises(IllegalMove, match="no longer pending"):
+            move_instance(session, instance_id, S.PLACING)
 
 
 def test_only_ready_instances_are_routed_to(db: Database, instance_id: str) -> None:

@@ -328,6 +328,59 @@ def test_files_that_change_under_a_running_model_do_not_give_it_up_at_once(site:
     assert "has changed" in site.only().reason
 
 
+def test_a_backend_that_breaks_harms_only_its_own_instance(site: Site) -> None:
+    site.places.refuses = KeyError("vram")
+    site.launch("broken")
+    site.settle()
+    assert "KeyError: 'vram'" in site.only().reason
+    site.places.refuses = None
+    site.launch("whole")
+    site.settle()
+    assert site.states() == ["failed", "starting"]
+
+
+# ---- a registry that cannot be written ----
+
+
+class DiskFull(Exception):
+    """Stands for what SQLAlchemy raises."""
+
+
+def test_an_end_that_could_not_be_written_is_written_later_with_its_reason(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make_ready()
+    site.process.code = -9
+
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trivet_supervisor.endings.move_instance", fail)
+        with pytest.raises(DiskFull):
+            site.settle()
+    assert site.states() == ["ready"]
+    site.settle()
+    assert "SIGKILL" in site.only().reason
+
+
+def test_a_pid_that_could_not_be_written_is_written_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.launch()
+
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trivet_supervisor.fleet.update_instance", fail)
+        with pytest.raises(DiskFull):
+            site.settle()
+    assert site.only().pid is None
+    site.settle()
+    assert (site.only().pid, len(site.launcher.processes)) == (1001, 1)
+
+
 # ---- scale and stop ----
 
 
@@ -345,6 +398,28 @@ def test_scaling_down_ends_those_first_that_serve_nobody(site: Site) -> None:
     site.change(set_replicas, "chat", 1)
     site.settle()
     assert site.states() == ["ready", "draining", "stopping", "stopping"]
+
+
+def test_scaling_down_keeps_the_one_that_serves_even_if_it_is_younger(site: Site) -> None:
+    site.launch(replicas=2)
+    site.settle()
+    _, younger = site.instances()
+    site.say(Phase.READY, younger)
+    site.change(set_replicas, "chat", 1)
+    site.settle()
+    assert site.states() == ["stopping", "ready"]
+
+
+def test_an_engine_that_dies_as_it_is_stopped_is_told_once(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat")
+    site.process.code = 4
+    site.settle()
+    with site.database.reading() as session:
+        events = list_events(session, instance=site.only().id)
+    ends = [(e.to_state, e.reason) for e in events[-3:]]
+    assert ends[0] == ("failed", "exit code 4")
+    assert [state for state, _ in ends] == ["failed", "pending", "stopped"]
 
 
 def test_a_stop_drains_and_is_complete_only_when_the_process_is_gone(site: Site) -> None:
