@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from trivet.client.connection import Connection
 from trivet.client.results import ChatChunk, ChatCompletion, Completion
 
-
-class ChatMessage(TypedDict):
-    """A message to the model: role "system", "user" or "assistant"."""
-
-    role: str
-    content: str
+# A message to the model, as OpenAI has it: {"role": "user", "content": "Hello"}.
+ChatMessage: TypeAlias = Mapping[str, object]
 
 
 class Chat:
