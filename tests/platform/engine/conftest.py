@@ -98,7 +98,8 @@ class Engine:
         limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
         while len(output) < limit:
-            logits = model.logits_after_each(token_ids)[-1:].copy()
+            last = np.array([len(token_ids) - 1], np.int32)
+            logits = model.logits(int(model.states(np.array(token_ids, np.int32), last)[0]))[None].copy()
             if len(output) < params.min_tokens:
                 logits[:, [token for token in ends if token < self.spec.num_tokens]] = -np.inf
             token = draw_alone(logits, params, sequence.seed, len(token_ids))

@@ -34,7 +34,7 @@ def test_any_mix_of_requests_equals_each_request_alone(
     make_engine: EngineFactory, depth: int, block_size: int, caches: bool
 ) -> None:
     """Chunked prefill, preemption, aborts, shared prefixes, every way to sample; tiny pools."""
-    for seed in range(6):
+    for seed in range(4):
         rng = random.Random(seed * 1000 + block_size)
         longest = 24 if block_size == 4 else 90 if block_size == 16 else 250
         per_sequence = -(-(longest + 30) // block_size)
