@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from trivet_registry.instances_store import update_instance
+
 if TYPE_CHECKING:
     from conftest import Eventually, Live, Server, Site
 
@@ -258,3 +260,19 @@ def test_only_some_threads_are_for_inference(
     finally:
         for sock in sockets:
             sock.close()
+
+
+def test_followed_log_shows_new_lines(live: Live) -> None:
+    served = live.serve()
+    name = served.engine.instance
+    file = live.site.settings.paths.logs / f"{name}-1.log"
+    file.write_text("old\n")
+    with live.site.database.session() as session:
+        update_instance(session, name, attempt=1, log_file=str(file))
+    head = f"GET /platform/v1/logs/{name}?follow=1 HTTP/1.1\r\nHost: localhost\r\n"
+    with live.server.connect() as sock:
+        sock.sendall(f"{head}Authorization: Bearer {live.site.token}\r\n\r\n".encode())
+        read_until(sock, b"old\n")
+        with file.open("a") as log:
+            log.write("new\n")
+        read_until(sock, b"new\n")

@@ -85,6 +85,9 @@ def _events(answer: Answer, chunks: Chunks, first: list[Arrival]) -> Iterator[by
     except TrivetError as error:
         logger.warning("instance=%s stream ended: %s", answer.instance_of(0), error)
         yield _event(error_body(error))
+    except Exception:  # the HTTP border, behind the point where Flask's own handler could answer
+        logger.exception("instance=%s stream failed", answer.instance_of(0))
+        yield _event(error_body(TrivetError("internal error; the server's log has it")))
 
 
 def _event(value: msgspec.Struct) -> bytes:

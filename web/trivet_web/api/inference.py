@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from trivet_web.routing import Deployed
 from trivet_web.served_models import ServedModel
 from trivet_web.web_process import WebProcess, now_s, web_process
 
+logger = logging.getLogger(__name__)
 READ_S = 60.0  # a whole answer has no pings: only a wake-up to look around
 
 
@@ -51,7 +53,8 @@ class Exchange:
         self.id = f"{kind}-{secrets.token_hex(12)}"
         self.created = now_s()
         self._process: WebProcess = web_process()
-        timer = RequestTimer(self._process.metrics, target.deployed.name, time.monotonic())
+        self._begun_s = time.monotonic()
+        timer = RequestTimer(self._process.metrics, target.deployed.name, self._begun_s)
         self._fd = client_fd()
         self._give_slot_back = self._process.take_slot()
         self.answer = Answer(self._process.relay, self._process.router, target.deployed.name, timer.observe)
@@ -71,6 +74,12 @@ class Exchange:
         """Idempotent."""
         if self._is_open:
             self._is_open = False
+            logger.info(
+                "request_id=%s model=%s duration_s=%.3f",
+                self.id,
+                self.target.deployed.name,
+                time.monotonic() - self._begun_s,
+            )
             if self._fd is not None:
                 self._process.hang_up.forget(self._fd)
             self.answer.close()

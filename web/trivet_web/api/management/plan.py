@@ -1,4 +1,7 @@
-"""POST /platform/v1/plan: what a launch would take, decided exactly as the launch decides it."""
+"""POST /platform/v1/plan: what a launch would take, by the same backends on the same devices.
+
+What running instances hold is counted, as the probe sees it; what loading ones are about to take is not.
+"""
 
 from __future__ import annotations
 
