@@ -6,21 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 from urllib.parse import quote
 
-from trivet.client.connection import Connection, host_of
+from trivet.client.connection import Connection, is_loopback
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import ROOT, Deployments, Instances, Listing, Models
 from trivet.client.results import Device, Event, Plan, Status
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 class Client:
     """A connection to a Trivet server; thread-safe, and a context manager that closes it.
 
     Without arguments it is the server of this home (`TRIVET_HOME`): host and port of its settings and
-    the token of its run directory. That token goes to loopback addresses only, never to another host.
+    the token of its run directory. To a server given by `base_url` that token goes on this host only.
     """
 
     def __init__(
@@ -33,7 +31,7 @@ class Client:
     ) -> None:
         settings = load_settings()
         url = base_url or local_url(settings)
-        if host_of(url) in LOOPBACK and api_key is None:
+        if api_key is None and (base_url is None or is_loopback(url)):
             api_key = _token_of_home(settings)
         self._connection = Connection(url, api_key, timeout_s, max_connections)
         self.chat = Chat(self._connection)

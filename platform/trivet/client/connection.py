@@ -14,6 +14,7 @@ from trivet.errors import ConfigError, TrivetError, Unavailable
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def host_of(base_url: str) -> str:
@@ -25,6 +26,11 @@ def host_of(base_url: str) -> str:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"{base_url!r} is not the URL of a server; give http://HOST:PORT")
     return url.host
+
+
+def is_loopback(base_url: str) -> bool:
+    """Whether the URL names this host and nobody in between. Raises: ConfigError."""
+    return host_of(base_url) in LOOPBACK
 
 
 class Connection:
@@ -41,6 +47,7 @@ class Connection:
             headers=headers,
             timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             limits=limits,
+            trust_env=not is_loopback(self.base_url),  # a proxy of the environment is not for this host
         )
 
     def request(
@@ -117,10 +124,10 @@ class Connection:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except httpx2.ConnectError as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise Unavailable(
-                f"no server answers at {self.base_url} ({error}); start one with `trivet serve`, "
-                "or name another with --url"
+                f"no server answers at {self.base_url} ({str(error) or 'timed out'}); "
+                "start one with `trivet serve`, or name another with --url"
             ) from error
         except httpx2.TimeoutException as error:
             raise Unavailable(

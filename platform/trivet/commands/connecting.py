@@ -21,7 +21,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def connect(given: argparse.Namespace) -> Client:
+def connect(given: argparse.Namespace, max_connections: int = 100) -> Client:
     """The client for the options. Raises: ConfigError."""
     from trivet.client import Client
 
@@ -31,7 +31,7 @@ def connect(given: argparse.Namespace) -> Client:
             key = given.api_key_file.read_text().strip()
         except OSError as error:
             raise ConfigError(f"--api-key-file {given.api_key_file}: {error.strerror}") from error
-    return Client(given.url, key)
+    return Client(given.url, key, max_connections=max_connections)
 
 
 def model_argument(text: str) -> str:

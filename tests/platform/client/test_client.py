@@ -9,6 +9,8 @@ import pytest
 
 from trivet import errors
 from trivet.client import Client
+from trivet.client.client import local_url
+from trivet.config import Settings
 
 
 def test_defaults_are_the_server_and_the_token_of_this_home(site) -> None:
@@ -23,6 +25,24 @@ def test_defaults_are_the_server_and_the_token_of_this_home(site) -> None:
 def test_the_token_of_this_home_never_goes_to_another_host(site) -> None:
     with Client("http://trivet.invalid:8000") as client:
         assert "authorization" not in client._connection._http.headers
+
+
+def test_the_server_of_this_home_gets_its_token_wherever_it_listens(site, monkeypatch) -> None:
+    monkeypatch.setenv("TRIVET_HOST", "192.0.2.1")
+    with Client() as client:
+        assert client._connection._http.headers["authorization"] == "Bearer the-token"
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("192.0.2.1", "http://192.0.2.1:8000"),
+    ],
+)
+def test_an_address_for_all_interfaces_is_asked_on_loopback(host: str, url: str) -> None:
+    assert local_url(Settings(host=host, port=8000)) == url
 
 
 def test_a_given_key_goes_before_the_token_of_the_home(site) -> None:
@@ -194,6 +214,20 @@ def test_a_server_that_stays_silent_runs_into_the_timeout() -> None:
         pytest.raises(errors.Unavailable, match="nothing in time"),
     ):
         client.models.list()
+
+
+def test_a_proxy_of_the_environment_is_not_asked_about_this_host(site, monkeypatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with Client() as client:
+        assert client.health()
+
+
+def test_a_pool_that_is_full_waits_for_its_own_requests(site) -> None:
+    with Client(max_connections=1, timeout_s=5) as client:
+        stream = client.chat.stream("m", [])
+        next(stream)
+        stream.close()  # gives the connection back
+        assert client.health()
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "http://h:port"])

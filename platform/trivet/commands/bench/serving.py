@@ -28,7 +28,7 @@ FIRST_ID, LAST_ID = 300, 8000
 def bench_serve(given: argparse.Namespace) -> int:
     """`concurrency` streams are kept open until all requests of a run are answered."""
     before = machine()
-    with connect(given) as client:
+    with connect(given, max_connections=given.concurrency + 1) as client:
         model = given.name or only_model(client)
         # A server's prefix cache outlives this process: the clock keeps the prompts new.
         entropy = [given.seed, time.time_ns()]
