@@ -19,7 +19,7 @@ from trivet.config import parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.commit import Update
 from trivet.engine.sequence import Sequence as EngineSequence
-from trivet.errors import Overloaded, RequestError
+from trivet.errors import GenerationError, Overloaded, RequestError
 from trivet.messages import TokenLogprob
 from trivet.models.model_files import open_model
 from trivet.plugins import load_plugins
@@ -106,7 +106,10 @@ class LLM:
         return outputs
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
-        """Complete one prompt, yielding text as it becomes final."""
+        """Complete one prompt, yielding text as it becomes final.
+
+        Raises: RequestError, ContextLengthExceeded; GenerationError where the sequence fails on the way.
+        """
         params = sampling_params or self.get_default_sampling_params()
         outputs, sequences = self._prepare([prompt], [params])
         seen = 0
@@ -115,6 +118,8 @@ class LLM:
             if len(text) > seen:
                 yield text[seen:]
                 seen = len(text)
+        if outputs[0].error is not None:
+            raise GenerationError(outputs[0].error)
 
     def chat(
         self,

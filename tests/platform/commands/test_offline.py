@@ -10,6 +10,8 @@ import pytest
 from trivet.commands.offline import read_lines, whole_file
 from trivet.demo_model import find_demo_model
 from trivet.errors import RequestError
+from trivet.text.tokenizer import load_tokenizer
+from trivet_null.backend import NullOptions
 
 MODEL = str(find_demo_model())
 NULL = ("--backend", "null", "--set", "max_model_len=512")
@@ -40,6 +42,16 @@ def test_run_puts_the_prompt_through_the_chat_template_unless_raw(trivet) -> Non
     )
     assert chat["prompt_tokens"] > raw["prompt_tokens"] == 1
     assert (chat["completion_tokens"], chat["finish_reason"]) == (2, "length")
+
+
+def test_run_that_fails_on_the_way_says_so(trivet, monkeypatch) -> None:
+    token = load_tokenizer(MODEL).encode("hi", add_special_tokens=False)[0]
+    options = NullOptions(nan_token=token)  # a prompt with this token has no finite logits
+    monkeypatch.setattr(NullOptions, "parse", lambda given: options)
+    done = trivet("run", MODEL, *NULL, "--prompt", "hi", "--raw")
+    assert done.code == 1
+    assert done.err.startswith("trivet: ")
+    assert trivet("run", MODEL, *NULL, "--prompt", "hi", "--raw", "--json").code == 1
 
 
 def test_run_of_a_missing_file_names_it(trivet) -> None:
