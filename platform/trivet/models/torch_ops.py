@@ -140,7 +140,7 @@ class TorchOps:
 
 
 def _as_one(q: Tensor, k: Tensor) -> Tensor | None:
-    """q and k as one tensor [T, num_heads + num_kv_heads, head_dim] where they lie side by side.
+    """Join q and k to one tensor [T, num_heads + num_kv_heads, head_dim] where they lie side by side.
 
     They do when both are slices of one product; rotating them together saves three operations a layer.
     """
