@@ -140,6 +140,12 @@ class LeavesTheSlotToItsOldToken(PlainRunner):
         super().keep_newest(batch, sampling, replace(output, num_tokens=output.num_tokens * is_decode))
 
 
+class KeepsTheLastRowInsteadOfTheLastThatCounts(PlainRunner):
+    def keep_newest(self, batch: Batch, sampling: Sampling, output: StepOutput) -> None:
+        drawing = np.bincount(batch.row_seqs[sampling.draws], minlength=len(batch.slots))
+        super().keep_newest(batch, sampling, replace(output, num_tokens=drawing.astype(np.int32)))
+
+
 class ScoringMovesTheNewestToken(PlainRunner):
     def draw(self, logits: Float32, sampling: Sampling, batch: Batch) -> StepOutput:
         output = super().draw(logits, sampling, batch)
@@ -377,6 +383,10 @@ DEFECTS = [
     Defect(CopiesAfterTheForward, test_order.test_block_copies_come_before_the_forward_of_their_batch),
     Defect(ForgetsCopiesOfEmptyBatches, test_order.test_a_batch_of_copies_alone_is_carried_out),
     Defect(KeepsNewestTokensByPlace, test_order.test_the_newest_token_of_a_slot_is_read_on_the_device),
+    Defect(
+        KeepsTheLastRowInsteadOfTheLastThatCounts,
+        test_order.test_a_slots_newest_token_is_the_last_that_counted_also_after_drafts,
+    ),
     Defect(
         LeavesTheSlotToItsOldToken,
         test_order.test_a_slot_may_be_given_away_while_its_last_step_is_under_way,

@@ -119,10 +119,10 @@ def _fill(name: str, tensor: torch.Tensor, generator: torch.Generator) -> None:
     elif name.endswith("bias"):
         tensor.mul_(0.5)
     elif "embed_tokens" in name:
-        tensor.mul_(0.4)
+        tensor.mul_(0.3)
     elif "lm_head" in name:
-        tensor.mul_(3 / tensor.shape[1] ** 0.5)
+        tensor.mul_(2.5 / tensor.shape[1] ** 0.5)
     elif "q_proj" in name or "k_proj" in name:
-        tensor.mul_(1.6 / tensor.shape[1] ** 0.5)
+        tensor.mul_(1.2 / tensor.shape[1] ** 0.5)
     else:
         tensor.mul_(1 / tensor.shape[1] ** 0.5)

@@ -21,7 +21,7 @@ from trivet.errors import DoesNotFit
 PART_NAMES = {"weights", "kv", "activations", "logits", "graphs", "collectives", "context", "host_kv"}
 AGREEMENT = 0.02  # of the plan and the measured total
 NUM_STEPS = 200
-LONGEST_PIECE = 20  # tokens
+LONGEST_PIECE = 12  # tokens
 # Of the process beside the planned parts: NumPy's and Python's own arenas wander by a few MiB.
 RSS_SLACK_BYTES = 12 << 20
 

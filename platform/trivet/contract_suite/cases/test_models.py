@@ -11,9 +11,15 @@ from trivet.contract_suite.tiny_models import MODELS, ORIGINAL_LEN
 
 SOUND_MODELS = sorted(name for name, recipe in MODELS.items() if not recipe.is_poisoned)
 
-# "The water of a river flows from the mountains to the sea. ..." in SmolLM2's vocabulary would need the
-# tokenizer; any ids in the middle of the vocabulary do, and ordinary words have low ids.
-REAL_PROMPT = [1, 504, 3575, 282, 4649, 314, 260, 1123, 12617, 28, 284, 357, 314, 325, 260, 2240, 30, 378]
+# "The water of a river flows from the mountains to the sea. ...", as SmolLM2's tokenizer has it.
+# fmt: off
+REAL_PROMPT = [
+    504, 913, 282, 253, 4626, 8634, 429, 260, 8718, 288, 260, 3426, 30, 1985, 624, 970, 357, 6497, 20257, 28,
+    11046, 7761, 284, 17586, 3705, 30, 7655, 357, 314, 2890, 357, 22702, 1187, 4903, 28, 284, 837, 357, 314,
+    3538, 357, 2047, 99, 253, 4463, 327, 2581, 281, 260, 4022, 30, 533, 216, 33, 40, 37, 38, 260, 7460, 6090,
+    216, 33, 34, 28, 36, 32, 32, 16992, 13897, 253, 1796, 2141, 260, 1573, 7395, 30,
+]
+# fmt: on
 
 
 @pytest.mark.parametrize("model", SOUND_MODELS)
@@ -39,6 +45,6 @@ def test_the_real_model_computes_what_transformers_computes(subject: Subject) ->
         pytest.skip(f"backend {subject.backend.name} computes one function whatever the model")
     driver = subject.driver(GGUF_MODEL)
     sequence = driver.add(REAL_PROMPT)
-    expect_scores(subject, REAL_PROMPT, driver.score(sequence, chunk=7), GGUF_MODEL)
-    driver.generate([sequence], 16)
+    expect_scores(subject, REAL_PROMPT, driver.score(sequence, chunk=50), GGUF_MODEL)
+    driver.generate([sequence], 12)
     expect_greedy(subject, REAL_PROMPT, sequence.token_ids[len(REAL_PROMPT) :], GGUF_MODEL)

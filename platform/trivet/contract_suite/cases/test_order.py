@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from trivet.contract_suite.driver import greedy_work
 from trivet.contract_suite.expect import expect_greedy, expect_scores
-from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.prompts import FIRST_PLAIN_TOKEN, random_prompt
+from trivet.contract_suite.sampling_oracle import RowSampling
+from trivet.contract_suite.steps import DrivenSequence, Work
 from trivet.contract_suite.subject import Subject
 
 
@@ -55,6 +57,37 @@ def test_the_newest_token_of_a_slot_is_read_on_the_device(subject: Subject) -> N
     generated = driver.generate(sequences, 12)
     for prompt, tokens in zip(prompts, generated, strict=True):
         expect_greedy(subject, prompt, tokens)
+
+
+def test_a_slots_newest_token_is_the_last_that_counted_also_after_drafts(subject: Subject) -> None:
+    """At any depth: the driver hides what it has seen and names it ON_DEVICE."""
+    driver = subject.driver()
+    plain, drafting, wrong = (driver.add(random_prompt(length, length)) for length in (6, 9, 12))
+    (right,) = driver.generate([driver.add(random_prompt(9, 9))], 2)
+    works = [
+        greedy_work(plain),
+        _drafting_work(drafting, right),
+        _drafting_work(wrong, [FIRST_PLAIN_TOKEN, FIRST_PLAIN_TOKEN + 1]),
+    ]
+    step, output = driver.run(works)
+    sequences = [plain, drafting, wrong]
+    drawn = {id(work.sequence): int(n) for work, n in zip(step.works, output.num_tokens, strict=True)}
+    assert drawn[id(drafting)] == 3
+    hidden = [sequence.token_ids.pop() for sequence in sequences]
+    for sequence in sequences:
+        sequence.num_unseen = 1
+    driver.run([greedy_work(sequence) for sequence in sequences])
+    for sequence, token, length in zip(sequences, hidden, (6, 9, 12), strict=True):
+        sequence.token_ids.insert(-1, token)
+        expect_greedy(subject, sequence.token_ids[:length], sequence.token_ids[length:])
+
+
+def _drafting_work(sequence: DrivenSequence, drafts: list[int]) -> Work:
+    """A whole prompt with greedy drafts behind it."""
+    length = len(sequence.token_ids)
+    rows = tuple(range(length - 1, length + len(drafts)))
+    sampling = (*(RowSampling(target=token) for token in drafts), RowSampling())
+    return Work(sequence, length + len(drafts), rows, sampling, tuple(drafts))
 
 
 def test_block_copies_come_before_the_forward_of_their_batch(subject: Subject) -> None:
