@@ -342,6 +342,16 @@ def test_what_a_failed_step_published_is_withdrawn(make_engine: EngineFactory, d
     assert sequence.output_token_ids == engine.expected(sequence)
 
 
+@BOTH_DEPTHS
+def test_a_failed_step_costs_earlier_ones_nothing(make_engine: EngineFactory, depth: int) -> None:
+    engine = make_engine(depth=depth, options={"out_of_memory_steps": "2"})
+    first = engine.add(random_prompt(20), max_tokens=1)
+    engine.run()
+    engine.add(random_prompt(20, 1), max_tokens=1)
+    engine.run()
+    assert len(engine.core.block_pool.find(first.block_keys)) == 5
+
+
 def test_a_budget_that_shrank_grows_back(make_engine: EngineFactory) -> None:
     engine = make_engine(token_budget=32, options={"out_of_memory_steps": "1"})
     engine.add(random_prompt(40), max_tokens=80, ignore_eos=True)
