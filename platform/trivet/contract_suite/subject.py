@@ -18,6 +18,7 @@ from trivet.contract_suite.gguf_oracle import read_gguf_oracle
 from trivet.contract_suite.oracle import FunctionOracle, Oracle, TransformersOracle
 from trivet.contract_suite.tiny_models import MAX_MODEL_LEN, make_tiny_model
 from trivet.contract_suite.watched_runner import WatchedRunner
+from trivet.engine.assembly import planned_spec
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.errors import TrivetError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -91,9 +92,7 @@ class ModelLibrary:
         return self._files[name]
 
     def spec(self, name: str) -> ModelSpec:
-        spec = self.files(name).spec
-        assert spec is not None, f"{name} has no ModelSpec"
-        return spec
+        return planned_spec(self.files(name))
 
     def oracle(self, name: str) -> Oracle:
         if name not in self._oracles:

@@ -63,6 +63,10 @@ MODELS: Mapping[str, TinyModel] = {
     "qwen3": TinyModel("qwen3", {"head_dim": 32}, seed=9),
     "mistral-window": TinyModel("mistral", {"sliding_window": 24}, seed=10),
     "mistral": TinyModel("mistral", {"sliding_window": None, "num_key_value_heads": 4}, seed=11),
+    # Without a ModelSpec: transformers' own code with paged attention, where a backend has that.
+    "olmo2": TinyModel("olmo2", seed=14),
+    "granite": TinyModel("granite", {"residual_multiplier": 0.8, "attention_multiplier": 0.25}, seed=15),
+    "starcoder2": TinyModel("starcoder2", {"sliding_window": 24}, seed=16),
     "padded-head": TinyModel("llama", seed=13, num_tokens=NUM_TOKENS),
     "poisoned": TinyModel("llama", seed=12, is_poisoned=True),
 }
