@@ -99,8 +99,6 @@ def _spec(
         return builders[architecture](config), None
     except UnsupportedArchitecture as error:
         return None, f"{folder}: {error}"
-    except WeightsError:
-        raise
     except ModelFilesError as error:
         raise ModelFilesError(f"{folder}: {error}") from error
 
