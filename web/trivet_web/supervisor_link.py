@@ -7,9 +7,8 @@ import time
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from trivet_supervisor.client import SupervisorClient
-
 from trivet.config import Paths
+from trivet_supervisor.client import SupervisorClient
 
 MAX_AGE_S = 1.0
 
