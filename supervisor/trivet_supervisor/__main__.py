@@ -62,7 +62,7 @@ def run(parent_fd: int | None) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     is_ending = threading.Event()
     with (
-        closing(open_database(settings.resolved_database_url)) as database,
+        closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
         claim_supervision(database, f"the supervisor with pid {os.getpid()}"),
         closing(ZmqWire(context)) as wire,
         closing(Server(context, settings.paths.supervisor_socket())) as server,

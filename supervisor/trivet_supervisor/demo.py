@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trivet.client import Client, Deployment
 
 NAME = "smollm2"
-QUESTION = "What is a trivet, and what is it good for? Answer in three sentences."
+QUESTION = "What is the capital of France, and what is it known for?"
 MAX_TOKENS = 160
 
 

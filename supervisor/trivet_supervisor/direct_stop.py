@@ -46,7 +46,7 @@ def end_engines(
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with (
-        closing(open_database(settings.resolved_database_url)) as database,
+        closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
         claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}"),
         closing(ZmqWire(context)) as wire,
     ):

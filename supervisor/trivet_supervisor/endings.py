@@ -12,7 +12,7 @@ from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance, move_instance
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
-from trivet_supervisor.exit_reason import CANNOT_START, UNSEEN, exit_reason
+from trivet_supervisor.exit_reason import CANNOT_START, UNSEEN, exit_reason, stopped_reason
 from trivet_supervisor.instance_watch import Watched
 from trivet_supervisor.launch_order import remove_run_files
 from trivet_supervisor.means import Means
@@ -67,14 +67,14 @@ class Endings:
             state = instance.instance_state
             gone = {"pid": None, "process_start_time": None, "exit_code": code}
             if state in (S.DRAINING, S.STOPPING):
-                move_instance(session, instance_id, S.STOPPED, f"stopped ({reason})", **gone)
+                move_instance(session, instance_id, S.STOPPED, stopped_reason(code), **gone)
                 self.forget(instance_id)
             else:
                 if state is S.LOST:  # why it was given up says more than how it was killed
                     reason = instance.reason
                 is_final = is_final or (code == CANNOT_START and instance.ready_at is None)
                 self._write_failure(session, instance, reason, was_boot, is_final, gone)
-        logger.warning("instance=%s state=%s ended reason=%s", instance_id, state, reason)
+        logger.info("instance=%s state=%s ended reason=%s", instance_id, state, reason)
 
     def _write_failure(
         self,

@@ -11,6 +11,13 @@ CANNOT_START = 3  # trivet.engine.process: starting again gives the same
 UNSEEN = "its process ended while no supervisor was there to see why"
 
 
+def stopped_reason(code: int | None) -> str:
+    """How a process went that was told to go."""
+    if code is None or code == UNSEEN_EXIT:
+        return "stopped"
+    return f"stopped; killed by {_signal_name(-code)}" if code < 0 else f"stopped with exit code {code}"
+
+
 def exit_reason(code: int, beat: Beat | None) -> str:
     """The engine's own words where its last beat had some, and how the process ended."""
     said = beat.reason if beat is not None and beat.phase is Phase.FAILED else ""

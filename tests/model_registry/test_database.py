@@ -58,6 +58,14 @@ def test_file_is_closed_to_others_and_in_wal_mode(db: Database, tmp_path: Path) 
         assert (tmp_path / "registry.db-wal").exists()
 
 
+@pytest.mark.parametrize(("is_durable", "level"), [(True, 2), (False, 1)])
+def test_only_a_durable_commit_waits_for_the_disk(tmp_path: Path, is_durable: bool, level: int) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}", is_durable=is_durable)
+    with database.session() as session:
+        assert session.execute(text("PRAGMA synchronous")).scalar() == level
+    database.close()
+
+
 def test_foreign_keys_hold(db: Database) -> None:
     lost = Deployment(
         name="x", version_id=999, backend="auto", replicas=1, settings={}, desired="running", generation=1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from trivet_registry.deployments_store import create_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import find_version, register_model
-from trivet_registry.tables import Instance, Version
+from trivet_registry.tables import Base, Instance, Version
 from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
@@ -279,19 +278,22 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(scope="session")
-def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Migrated once; a copy is quicker than the migrations."""
-    file = tmp_path_factory.mktemp("registry") / "registry.db"
-    open_database(f"sqlite:///{file}").close()
-    return file
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Opened once: SQLAlchemy then compiles each statement once."""
+    opened = open_database(
+        f"sqlite:///{tmp_path_factory.mktemp('registry') / 'registry.db'}", is_durable=False
+    )
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
-def database(tmp_path: Path, empty_registry: Path) -> Iterator[Database]:
-    shutil.copy(empty_registry, tmp_path / "registry.db")
-    opened = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
-    yield opened
-    opened.close()
+def database(registry: Database) -> Database:
+    """The registry with nothing in it."""
+    with registry.session() as session:
+        for table in reversed(Base.metadata.sorted_tables):
+            session.execute(table.delete())
+    return registry
 
 
 @pytest.fixture

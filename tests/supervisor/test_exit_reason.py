@@ -4,7 +4,7 @@ import pytest
 
 from trivet.engine import process
 from trivet.messages import Beat, Phase
-from trivet_supervisor.exit_reason import CANNOT_START, exit_reason
+from trivet_supervisor.exit_reason import CANNOT_START, exit_reason, stopped_reason
 
 
 def beat(phase: Phase, reason: str) -> Beat:
@@ -30,6 +30,12 @@ def test_every_way_to_end_has_its_words(code: int, words: str) -> None:
 def test_the_engines_own_words_are_kept() -> None:
     assert exit_reason(3, beat(Phase.FAILED, "no such file")) == "exit code 3: no such file"
     assert exit_reason(3, beat(Phase.LOADING, "layer 3")) == "exit code 3", "only a failure explains an end"
+
+
+def test_a_wanted_end_is_no_failure() -> None:
+    assert stopped_reason(0) == "stopped with exit code 0"
+    assert stopped_reason(-9) == "stopped; killed by SIGKILL"
+    assert stopped_reason(255) == stopped_reason(None) == "stopped"
 
 
 def test_the_code_for_a_hopeless_start_is_the_engines() -> None:
