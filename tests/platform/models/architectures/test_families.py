@@ -83,6 +83,13 @@ def test_mistral_window_is_of_every_layer(window: int | None, expected: int | No
     assert only_kind(spec("MistralForCausalLM", sliding_window=window)).attention.window == expected
 
 
+def test_mistral_has_no_biases() -> None:
+    kind = only_kind(spec("MistralForCausalLM", attention_bias=True, mlp_bias=True))
+    assert kind.mlp == MLP(80, bias=False)
+    assert not kind.attention.qkv_bias
+    assert not kind.attention.out_bias
+
+
 def test_qwen2_has_biases_on_q_k_v_only() -> None:
     attention = only_kind(spec("Qwen2ForCausalLM")).attention
     assert (attention.qkv_bias, attention.out_bias, attention.qk_norm) == (True, False, None)
