@@ -9,8 +9,11 @@ import pytest
 from trivet.config import (
     EngineSettings,
     Paths,
+    Settings,
+    inherited_environment,
     load_settings,
     parse_engine_settings,
+    settings_to_environment,
     socket_address,
 )
 from trivet.errors import ConfigError
@@ -96,3 +99,16 @@ def test_the_run_folder_is_closed_to_others(tmp_path: Path) -> None:
 def test_a_socket_path_longer_than_the_kernel_allows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"TRIVET_HOME"):
         socket_address(tmp_path / ("x" * 120))
+
+
+def test_a_child_reads_the_settings_that_its_parent_had(home: Path) -> None:
+    settings = Settings(home=str(home), port=8123, insecure=True, drain_timeout_s=2.5, database_url="x://y")
+    assert load_settings(environ=settings_to_environment(settings)) == settings
+    assert load_settings(environ=settings_to_environment(Settings(home=str(home)))) == Settings(
+        home=str(home)
+    )
+
+
+def test_an_engine_inherits_nothing_of_ours() -> None:
+    environ = {"PATH": "/bin", "TRIVET_DATABASE_URL": "postgresql://user:secret@host/db", "TRIVET_HOME": "/x"}
+    assert inherited_environment(environ) == {"PATH": "/bin"}
