@@ -68,7 +68,7 @@ class FakeEngine:
             phase = Phase(self.options.phase)
             beat = Beat(self.options.instance, "lease", os.getpid(), number, phase, load=self.load())
             socket.send(msgspec.msgpack.encode(beat))
-            time.sleep(0.05)
+            time.sleep(self.options.beat_s)
 
     def serve_for_ever(self) -> None:
         socket = zmq.Context.instance().socket(zmq.ROUTER)
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("instance")
     parser.add_argument("--step-s", type=float, default=0.001)
     parser.add_argument("--first-s", type=float, default=0.0)
+    parser.add_argument("--beat-s", type=float, default=0.05)
     parser.add_argument("--phase", default="ready")
     parser.add_argument("--refuse", default="")
     engine = FakeEngine(parser.parse_args())

@@ -127,10 +127,10 @@ def test_frozen_engine_is_lost_by_its_silence(
 def test_process_that_slept_itself_takes_no_engine_for_lost(
     site: Site, relay: Relay, clock: Clock, eventually: Eventually
 ) -> None:
-    engine = site.start_engine("--step-s", "0.02")
+    engine = site.start_engine("--step-s", "1", "--beat-s", "1.5")
     relay.watch([engine.instance])
     mailbox = Mailbox()
-    relay.submit(engine.instance, submit("r", 60), mailbox, 0)
+    relay.submit(engine.instance, submit("r", 2), mailbox, 0)
     assert mailbox.read(20)
     clock.ahead_s += 3600
     assert read_all(mailbox)[1] is FinishReason.LENGTH

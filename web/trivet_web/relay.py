@@ -147,7 +147,9 @@ class Relay:
         now = self._clock()
         was_held_up = now - self._ticked_s > 4 * TICK_S
         self._ticked_s = now
-        if was_held_up:  # this process slept, not the engines: hear what they have sent meanwhile
+        if was_held_up:  # this process slept, not the engines: give them their time again
+            for view in self._views.values():
+                view.last_seen_s = now
             return
         for link in list(self._links.values()):
             if link.has_timed_out(now):
