@@ -9,7 +9,6 @@ import pytest
 from trivet.config import (
     EngineSettings,
     Paths,
-    Settings,
     inherited_environment,
     load_settings,
     parse_engine_settings,
@@ -102,11 +101,16 @@ def test_a_socket_path_longer_than_the_kernel_allows_is_refused(tmp_path: Path) 
 
 
 def test_a_child_reads_the_settings_that_its_parent_had(home: Path) -> None:
-    settings = Settings(home=str(home), port=8123, insecure=True, drain_timeout_s=2.5, database_url="x://y")
+    given = {
+        "home": str(home),
+        "port": 8123,
+        "insecure": True,
+        "drain_timeout_s": 2.5,
+        "database_url": "x://y",
+    }
+    settings = load_settings(given, {})
     assert load_settings(environ=settings_to_environment(settings)) == settings
-    assert load_settings(environ=settings_to_environment(Settings(home=str(home)))) == Settings(
-        home=str(home)
-    )
+    assert settings.for_backend("ascend").env == {"A": "b"}, "read from the home, not from the environment"
 
 
 def test_an_engine_inherits_nothing_of_ours() -> None:
