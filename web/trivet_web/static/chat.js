@@ -116,6 +116,7 @@ class AnswerView {
     this.pending = ""; // not shown yet
     this.frame = null;
     this.usage = null;
+    this.chunks = 0;
     this.reason = "";
     this.begun = performance.now();
     this.first = null;
@@ -136,6 +137,7 @@ class AnswerView {
     if (!choice.delta.content) return;
     this.last = performance.now();
     this.first ??= this.last;
+    this.chunks += 1;
     this.content += choice.delta.content;
     this.pending += choice.delta.content;
     this.frame ??= requestAnimationFrame(() => this.flush());
@@ -159,7 +161,8 @@ class AnswerView {
     this.text.classList.remove("waiting");
     const parts = [];
     if (this.first !== null) parts.push(`TTFT ${count(this.first - this.begun)} ms`);
-    const tokens = this.usage?.completion_tokens ?? 0;
+    // A stopped answer brings no usage; a chunk is a token or a few.
+    const tokens = this.usage?.completion_tokens ?? this.chunks;
     const seconds = (this.last - this.first) / 1000;
     if (tokens > 1 && seconds > 0) parts.push(`${rate((tokens - 1) / seconds)} tok/s`);
     if (tokens) parts.push(`${count(tokens)} tokens`);

@@ -45,8 +45,7 @@ const poller = new Poller(
     const { up, as_of: asOf } = state.status.supervisor;
     const since = asOf ? ` since ${time(asOf)}` : "";
     showBanner(up ? "" : `The supervisor has not answered${since}. Engines go on serving; their states are old.`);
-    byId("token-form").hidden = true;
-    byId("main").hidden = false;
+    lock(false);
   },
   (error) => {
     if (error instanceof ApiError && error.status === 401) return askForToken(error);
@@ -67,18 +66,24 @@ function showBanner(text) {
   banner.hidden = !text;
 }
 
+function lock(isLocked) {
+  byId("token-form").hidden = !isLocked;
+  byId("main").hidden = isLocked;
+  byId("launch-open").hidden = isLocked;
+}
+
 function askForToken(error) {
   const form = byId("token-form");
+  const wasLocked = !form.hidden;
   showConnection("Locked", "warn");
   showBanner("");
-  byId("main").hidden = true;
-  if (!form.hidden) {
+  lock(true);
+  if (wasLocked) {
     if (!form.dataset.used) return;
     setText(byId("token-error"), error.message);
     byId("token-error").hidden = false;
     return;
   }
-  form.hidden = false;
   byId("token").focus();
 }
 
