@@ -20,5 +20,6 @@ may offer to be tested further:
 
 Where to read: `subject` (what a case is given), `driver` (runs batches without the engine core), `oracle`
 and `sampling_oracle` (the right answers), `expect` (what is asserted), `cases` (one module a subject, each
-name a sentence), `plain_runner` (the contract in NumPy, to read beside your own).
+name a sentence), `plain_runner` (the contract in NumPy, to read beside your own), `defects` (wrong variants
+of it, to see that a case of yours can fail).
 """
