@@ -1,0 +1,64 @@
+"""One side of a request goes away: the client, or an engine that is alive and does nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+PROMPT = {"model": "null", "prompt": "go on", "max_tokens": 4000, "ignore_eos": True}
+
+
+def metric(site: Any, name: str) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"trivet:{name}{{"))
+
+
+@pytest.fixture
+def null_site(site: Any) -> Any:
+    site.serve()
+    site.launch("null", "null")
+    return site
+
+
+def test_client_that_hangs_up_leaves_no_sequence_and_no_block_behind(null_site: Any) -> None:
+    for stream in (True, False):
+        connection = http.client.HTTPConnection("127.0.0.1", null_site.port, timeout=20)
+        connection.request("POST", "/v1/completions", json.dumps({**PROMPT, "stream": stream}))
+        if stream:
+            connection.getresponse().read(2000)
+        null_site.wait_for("it runs", lambda: metric(null_site, "num_requests_running") == 1)
+        assert connection.sock is not None or stream
+        connection.close()
+        closed_s = time.monotonic()
+        null_site.wait_for("it ends", lambda: metric(null_site, "num_requests_running") == 0)
+        # Seen through a beat, which comes each half second.
+        assert time.monotonic() - closed_s < 2.0
+        assert metric(null_site, "kv_cache_usage_perc") == 0
+
+
+def test_frozen_engine_is_an_error_and_no_hang(null_site: Any) -> None:
+    (pid,) = null_site.engine_pids()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", null_site.port, timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps(PROMPT))
+        response = connection.getresponse()
+        error = json.loads(response.read())["error"]
+        connection.close()
+        assert (response.status, error["code"]) == (503, "engine_lost")
+        ready = http.client.HTTPConnection("127.0.0.1", null_site.port, timeout=20)
+        ready.request("GET", "/health/ready")
+        assert ready.getresponse().status == 503
+        ready.close()
+    finally:
+        if os.path.exists(f"/proc/{pid}"):
+            os.kill(pid, signal.SIGCONT)
