@@ -96,7 +96,8 @@ def add_sizes(writer: gguf.GGUFWriter, config: Any) -> None:
 def write_gguf() -> WriteGGUF:
     """write_gguf(path, model, add=..., tensors=..., kinds=...) writes a model as llama.cpp's converter does.
 
-    `add` is called with the writer; `tensors` replaces or (None) drops; `kinds` quantises matrices by name.
+    `add` is called with the writer; `drop_first` are keys to go before that, `drop_keys` after;
+    `tensors` replaces or (None) drops; `kinds` quantises matrices by name.
     """
 
     def write(
@@ -107,11 +108,14 @@ def write_gguf() -> WriteGGUF:
         add: Callable[[gguf.GGUFWriter], object] = lambda writer: None,
         tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
         kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+        drop_first: tuple[str, ...] = (),
         drop_keys: tuple[str, ...] = (),
     ) -> Path:
         name = architecture or model.config.model_type.replace("mistral", "llama")
         writer = gguf.GGUFWriter(path, name)
         add_sizes(writer, model.config)
+        for key in drop_first:
+            del writer.kv_data[0][f"{name}.{key}"]
         add(writer)
         for key in drop_keys:
             del writer.kv_data[0][f"{name}.{key}"]

@@ -308,6 +308,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ModelFilesError], str]] = {
         UnsupportedArchitecture,
         "rope.scaling.type 'spiral' without frequency factors is not supported",
     ),
+    "heads that do not divide": (
+        {
+            "add": lambda w: w.add_array("llama.attention.head_count_kv", [3]),
+            "drop_first": ("attention.head_count_kv",),
+        },
+        ModelFilesError,
+        "head_count_kv is .3.; it must be a divisor of the 4 heads",
+    ),
     "longrope without its factors": (
         {"add": lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)},
         UnsupportedArchitecture,
