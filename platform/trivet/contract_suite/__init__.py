@@ -11,10 +11,12 @@ transformers in float32 on tiny random models. To test a backend of your own, in
     --trivet-option KEY=VALUE  an option of the backend, for all cases
 
 A backend that is installed and finds no device is skipped with the reason of its probe. What is compared:
-greedy ids are equal in float32; other dtypes agree as `trivet.engine.agreement` says. Two things a backend
-may offer to be tested further:
+greedy ids are equal in float32; other dtypes agree as `trivet.engine.agreement` says. Some things a
+backend may offer to be tested further:
 
     options = {"out_of_memory_steps": "4"}       collect(4) raises OutOfMemory (rule 9)
+    options = {"num_threads": "3"}               chunks are tested at several numbers of threads (rule 2)
+    options = {"nan_token": "7"}                 without weights: the token whose KV is NaN (rules 3 and 4)
     Backend.reference_logits(spec, token_ids)    float32 [T, V], row t after the first t + 1 tokens: for a
                                                  backend without weights, the function that it computes
 
