@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 
 import msgspec
 
@@ -51,10 +52,10 @@ class Fleet:
 
     # ---- processes ----
 
-    def start(self, instance: Instance, placement: Placement) -> None:
+    def start(self, instance: Instance, placement: Placement, launch_env: Mapping[str, str]) -> None:
         """Spawn the next attempt of a placed instance."""
         try:
-            handle, lease = start_engine(self._means, instance, placement)
+            handle, lease = start_engine(self._means, instance, placement, launch_env)
         except Unavailable as error:
             self.endings.not_spawned(instance.id, str(error))
             return

@@ -57,14 +57,18 @@ def engine_command(settings: Settings, backend: str, order_file: Path) -> list[s
 
 
 def engine_environment(
-    settings: Settings, inherited: Mapping[str, str], placement: Placement, lease: str
+    settings: Settings,
+    inherited: Mapping[str, str],
+    backend: str,
+    launch_env: Mapping[str, str],
+    lease: str,
 ) -> dict[str, str]:
-    """In full; the site's variables for the backend beat the backend's own."""
+    """In full; the site's variables for the backend beat the backend's own (`launch_env`)."""
     return {
         **inherited,
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # torch would import torch_npu in every engine
         "PYTHONUNBUFFERED": "1",  # a crash loses no line of the log
-        **placement.backend.launch_env(placement.devices),
-        **settings.for_backend(placement.backend.name).env,
+        **launch_env,
+        **settings.for_backend(backend).env,
         LEASE_VARIABLE: lease,
     }

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from trivet.config import EngineSettings, parse_engine_settings
 from trivet.engine.assembly import Placement
 from trivet.errors import TrivetError
@@ -150,6 +152,7 @@ class Reconciler:
             placement = self._places.place(
                 instance.version, settings, deployment.backend, deployment.device, ledger
             )
+            launch_env = msgspec.convert(placement.backend.launch_env(placement.devices), dict[str, str])
         except NoRoom as error:
             self._room_s[instance.id] = self._means.clock() + ROOM_INTERVAL_S
             reason = f"waits for room: {error}"
@@ -161,10 +164,10 @@ class Reconciler:
             self.fleet.endings.not_started(instance, str(error))
         except Exception as error:  # a stranger's backend: it must not hold up the other instances
             logger.exception("instance=%s cannot be placed", instance.id)
-            reason = f"the backend failed to plan: {type(error).__name__}: {error}"
+            reason = f"the backend failed: {type(error).__name__}: {error}"
             self.fleet.endings.not_started(instance, reason)
         else:
-            self.fleet.start(instance, placement)
+            self.fleet.start(instance, placement, launch_env)
         self._room_s.pop(instance.id, None)
         return True
 

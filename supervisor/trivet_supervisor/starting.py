@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 from trivet.engine.assembly import Placement
 from trivet.launching import EngineHandle, ProcessOrder
@@ -21,8 +22,13 @@ from trivet_supervisor.ledger import describe_plan
 from trivet_supervisor.means import Means
 
 
-def start_engine(means: Means, instance: Instance, placement: Placement) -> tuple[EngineHandle, str]:
+def start_engine(
+    means: Means, instance: Instance, placement: Placement, launch_env: Mapping[str, str]
+) -> tuple[EngineHandle, str]:
     """Spawn the engine; the instance is `starting` afterwards. Returns its handle and its lease.
+
+    `launch_env` is what the placement's backend wants in the environment. It was asked before: nothing
+    here runs a plugin's code, because an instance whose row says `starting` must get its process.
 
     Raises: Unavailable where no process could be started.
     """
@@ -57,7 +63,9 @@ def start_engine(means: Means, instance: Instance, placement: Placement) -> tupl
     handle = means.launcher.start(
         ProcessOrder(
             command=means.command(means.settings, placement.backend.name, file),
-            env=engine_environment(means.settings, means.inherited, placement, lease),
+            env=engine_environment(
+                means.settings, means.inherited, placement.backend.name, launch_env, lease
+            ),
             log_file=log,
             lease=lease,
         )

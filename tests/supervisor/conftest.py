@@ -140,6 +140,7 @@ class FakePlaces:
 
     def __init__(self) -> None:
         self.refuses: Exception | None = None
+        self.backend = FakeBackend()
         self.ledgers: list[Ledger] = []
 
     def place(
@@ -148,7 +149,7 @@ class FakePlaces:
         self.ledgers.append(ledger)
         if self.refuses is not None:
             raise self.refuses
-        return Placement(FakeBackend(), (HOST,), RunnerConfig(), PLAN)
+        return Placement(self.backend, (HOST,), RunnerConfig(), PLAN)
 
 
 class FakeBackend:

@@ -339,6 +339,26 @@ def test_a_backend_that_breaks_harms_only_its_own_instance(site: Site) -> None:
     assert site.states() == ["failed", "starting"]
 
 
+@pytest.mark.parametrize("env", [KeyError("vram"), {"FAKE_DEVICES": 0}])
+def test_a_backend_whose_launch_env_is_broken_is_told_as_that_and_holds_nobody_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch, env: object
+) -> None:
+    def launch_env(devices: object) -> object:
+        if isinstance(env, Exception):
+            raise env
+        return env
+
+    site.launch("broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(site.places.backend, "launch_env", launch_env)
+        site.settle()
+    assert site.states() == ["failed"]
+    assert "the backend failed" in site.only().reason
+    site.launch("whole")
+    site.settle()
+    assert site.states() == ["failed", "starting"]
+
+
 # ---- a registry that cannot be written ----
 
 

@@ -117,6 +117,10 @@ class LocalLauncher:
                 f"engine process cannot be started: {order.command[0]}: {error.strerror}; "
                 "check python in [backend.NAME] of trivet.toml"
             ) from error
+        except ValueError as error:  # a NUL in the command or in a variable
+            raise Unavailable(
+                f"engine process cannot be started: {error}; check env in [backend.NAME] of trivet.toml"
+            ) from error
         finally:
             os.close(log)
         # A child that has ended already is a zombie until we reap it; its start time no longer matters.

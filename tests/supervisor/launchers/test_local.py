@@ -131,6 +131,12 @@ def test_a_missing_interpreter_is_unavailable(tmp_path: Path) -> None:
         LocalLauncher().start(order)
 
 
+def test_a_variable_that_no_process_can_have_is_unavailable(tmp_path: Path) -> None:
+    order = ProcessOrder([sys.executable], {"A": "b\0c"}, tmp_path / "x.log", LEASE)
+    with pytest.raises(Unavailable, match=r"null byte.*\[backend.NAME\]"):
+        LocalLauncher().start(order)
+
+
 def test_a_log_that_cannot_be_written_is_unavailable() -> None:
     order = ProcessOrder([sys.executable], {}, Path("/proc/none/x.log"), LEASE)
     with pytest.raises(Unavailable, match="log file"):
