@@ -8,6 +8,9 @@ import msgspec
 
 from trivet.errors import RequestError
 
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 1024  # of one: the engine builds a state for each (0.6 us and 600 bytes)
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Field names and defaults are vLLM's. `max_tokens` None: up to the context limit."""
@@ -30,7 +33,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: RequestError naming the field, its value and the values that would do."""
         for name, is_good, wanted in self._rules():
             if not is_good:
-                raise RequestError(f"{name} is {getattr(self, name)!r}; it must be {wanted}", param=name)
+                value = repr(getattr(self, name))
+                shown = value if len(value) <= 200 else f"{value[:200]}..."
+                raise RequestError(f"{name} is {shown}; it must be {wanted}", param=name)
 
     def _rules(self) -> list[tuple[str, bool, str]]:
         finite = math.isfinite
@@ -48,6 +53,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 f"at most max_tokens ({self.max_tokens})",
             ),
             ("stop", all(self.stop), "made of non-empty strings"),
+            (
+                "stop",
+                len(self.stop) <= MAX_STOP_STRINGS
+                and max(map(len, self.stop), default=0) <= MAX_STOP_CHARACTERS,
+                f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_CHARACTERS} characters",
+            ),
             ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "between 0 and 20"),
             ("stop_token_ids", all(i >= 0 for i in self.stop_token_ids), "made of ids >= 0"),
         ]

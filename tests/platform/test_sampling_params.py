@@ -1,0 +1,43 @@
+"""What a request may ask of the sampler."""
+
+from __future__ import annotations
+
+import pytest
+
+from trivet.errors import RequestError
+from trivet.sampling_params import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SamplingParams
+
+
+@pytest.mark.parametrize("stop", [(), ("a" * MAX_STOP_CHARACTERS,) * MAX_STOP_STRINGS])
+def test_stop_strings_up_to_the_limits_are_taken(stop: tuple[str, ...]) -> None:
+    SamplingParams(stop=stop).check()
+
+
+@pytest.mark.parametrize("stop", [("",), ("a" * (MAX_STOP_CHARACTERS + 1),), ("a",) * (MAX_STOP_STRINGS + 1)])
+def test_stop_strings_that_would_hold_up_the_engine_are_refused(stop: tuple[str, ...]) -> None:
+    # 16 MiB of them, a request's body, took the engine's loop 10 s and several GB.
+    with pytest.raises(RequestError, match="stop is") as caught:
+        SamplingParams(stop=stop).check()
+    assert caught.value.param == "stop"
+    assert len(str(caught.value)) < 400, "the message does not repeat a huge value"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", float("nan")),
+        ("temperature", -0.1),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("min_p", float("inf")),
+        ("seed", 2**63),
+        ("max_tokens", -1),
+        ("min_tokens", 17),  # more than max_tokens
+        ("logprobs", 21),
+        ("stop_token_ids", (-1,)),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(RequestError, match=field) as caught:
+        SamplingParams(**{field: value}).check()  # type: ignore[arg-type]
+    assert caught.value.param == field
