@@ -279,6 +279,13 @@ def test_top_tokens_are_raw_and_ordered_by_id_among_equals() -> None:
     assert output.top_logprobs[0] == pytest.approx(raw[[1, 2, 4, 5]], abs=1e-6)
 
 
+def test_many_equals_are_ordered_by_id_too() -> None:
+    logits = np.tile(np.array([2.0, 3.0, 1.0], np.float32), 300)[None]
+    output = sample_rows(logits, columns([Row()], 900, num_logprobs=20), np.zeros(1, np.int32), 1)
+    assert output.top_ids is not None
+    assert output.top_ids[0].tolist() == list(range(1, 60, 3))
+
+
 def test_extra_tokens_get_their_raw_logprobs() -> None:
     logits = np.random.default_rng(5).normal(0, 3, (2, 30)).astype(np.float32)
     extra = np.array([[3, 29], [0, 3]], np.int32)
