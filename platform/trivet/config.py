@@ -85,6 +85,11 @@ class Paths:
         return self.run / "token"
 
     @property
+    def url_file(self) -> Path:
+        """Where the running `trivet serve` of this home listens, for its own commands."""
+        return self.run / "url"
+
+    @property
     def lock_file(self) -> Path:
         """Held by the one `trivet serve` of this home."""
         return self.run / "serve.lock"

@@ -50,7 +50,11 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
             if show is not None:
                 show.start(chats)
 
-        parent.run(on_up)
+        settings.paths.url_file.write_text(local_url(settings))
+        try:
+            parent.run(on_up)
+        finally:
+            settings.paths.url_file.unlink(missing_ok=True)
         if show is not None:
             show.join()
     print("stopped")

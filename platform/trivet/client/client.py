@@ -17,8 +17,8 @@ from trivet.errors import ConfigError
 class Client:
     """A connection to a Trivet server; thread-safe, and a context manager that closes it.
 
-    Without arguments it is the server of this home (`TRIVET_HOME`): host and port of its settings and
-    the token of its run directory. To a server given by `base_url` that token goes on this host only.
+    Without arguments it is the server of this home (`TRIVET_HOME`): the address that it left in its run
+    directory, else host and port of the settings, and the token of its run directory. To a server given by `base_url` that token goes on this host only.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Client:
         max_connections: int = 100,
     ) -> None:
         settings = load_settings()
-        url = base_url or local_url(settings)
+        url = base_url or _url_of_home(settings)
         if api_key is None and (base_url is None or is_loopback(url)):
             api_key = _token_of_home(settings)
         self._connection = Connection(url, api_key, timeout_s, max_connections)
@@ -91,6 +91,14 @@ def local_url(settings: Settings) -> str:
     """Where the server of this home listens, as seen from this host."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def _url_of_home(settings: Settings) -> str:
+    """The running server's own word; it may have been started on another port than the settings name."""
+    try:
+        return settings.paths.url_file.read_text().strip() or local_url(settings)
+    except OSError:
+        return local_url(settings)
 
 
 def _token_of_home(settings: Settings) -> str | None:

@@ -22,6 +22,15 @@ def test_defaults_are_the_server_and_the_token_of_this_home(site) -> None:
     assert status.supervisor.as_of.utcoffset().total_seconds() == 0
 
 
+def test_the_address_that_a_running_server_left_goes_before_the_settings(
+    site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIVET_PORT", "1")
+    (tmp_path / "home/run/url").write_text(site.url)
+    with Client() as client:
+        assert client.status().version == "0.1.0"
+
+
 def test_the_token_of_this_home_never_goes_to_another_host(site) -> None:
     with Client("http://trivet.invalid:8000") as client:
         assert "authorization" not in client._connection._http.headers
