@@ -33,7 +33,7 @@ class Placer:
     def __init__(self, host: PluginHost, devices: DeviceTable) -> None:
         self._host = host
         self._devices = devices
-        self._opened: OrderedDict[int, ModelFiles] = OrderedDict()
+        self._opened: OrderedDict[str, ModelFiles] = OrderedDict()  # by fingerprint: SQLite reuses ids
 
     def place(
         self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
@@ -82,11 +82,13 @@ class Placer:
         """Raises: ModelFilesError, also where a file has changed since it was registered."""
         for file in version.files:
             _check_unchanged(file["name"], file["size_bytes"], file["mtime_ns"])
-        if version.id not in self._opened:
-            self._opened[version.id] = open_model(version.path, self._host)
+        key = version.fingerprint
+        if key not in self._opened:
+            self._opened[key] = open_model(version.path, self._host)
             if len(self._opened) > MAX_OPEN_MODELS:
                 self._opened.popitem(last=False)
-        return self._opened[version.id]
+        self._opened.move_to_end(key)
+        return self._opened[key]
 
 
 def _choose(

@@ -25,7 +25,7 @@ from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import open_model
 from trivet.plugins import PluginHost, hookimpl
 from trivet_registry.database import Database
-from trivet_registry.models_store import register_model
+from trivet_registry.models_store import register_model, remove_model
 from trivet_registry.tables import Version
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.ledger import Ledger
@@ -44,6 +44,7 @@ class MadeUp:
         self.need = need
         self.refuses = refuses
         self.num_probes = 0
+        self.weights: Any = None  # of the last plan
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
         self.num_probes += 1
@@ -59,6 +60,7 @@ class MadeUp:
     def plan(
         self, spec: Any, weights: Any, config: RunnerConfig, devices: Sequence[DeviceInfo]
     ) -> MemoryPlan:
+        self.weights = weights
         free = min(device.free_bytes for device in devices)
         if self.need > free:
             raise DoesNotFit(f"it needs {self.need} bytes and {free} are free on {devices[0].uid}")
@@ -208,6 +210,25 @@ def test_a_changed_or_missing_file_is_never_loaded(database: Database, tmp_path:
     file.unlink()
     with pytest.raises(ModelFilesError, match=r"model.gguf cannot be read"):
         cpu.place(version, AUTO, "cpu", None, NOBODY)
+
+
+def test_another_model_with_the_id_of_a_removed_one_is_planned_by_its_own_files(
+    database: Database, tmp_path: Path
+) -> None:
+    backend = MadeUp("cpu", [device("cpu")])
+    cpu = placer(backend)
+    ids = []
+    for name in ("first", "second"):
+        file = tmp_path / f"{name}.gguf"
+        file.write_bytes(find_demo_model().read_bytes())
+        with database.session() as session:
+            version = register_model(session, open_model(file), name)
+        ids.append(version.id)
+        assert cpu.place(version, AUTO, "cpu", None, NOBODY)
+        with database.session() as session:
+            remove_model(session, name)
+        assert {Path(tensor.file) for tensor in backend.weights.tensors} == {file}
+    assert ids[0] == ids[1], "SQLite gives the id of a removed row to the next"
 
 
 def test_a_probe_is_used_for_a_moment_and_then_repeated(clock: Any) -> None:
