@@ -27,6 +27,8 @@ class Limits:
     stop_s: float = 3.0  # from the Stop message to SIGTERM
     terminate_s: float = 5.0  # from SIGTERM to SIGKILL
     silence_s: float = SILENCE_LIMIT_S
+    # While it comes up: loading a library of 2 GB from a cold disk holds the GIL, and the heart with it.
+    boot_silence_s: float = 120.0
     answer_s: float = 3.0  # to the question that follows the silence
     max_losses_per_minute: int = 3  # a busy host looks like many silent engines
 
@@ -112,8 +114,9 @@ def _judge_deadlines(watched: Watched, now: float, limits: Limits) -> GiveUp | N
     since_s = now - watched.entered_s
     if watched.failing_s is not None and now - watched.failing_s > limits.failing_s:
         return GiveUp(f"it failed and did not end within {limits.failing_s:.0f} s: {_reason(watched.beat)}")
-    if watched.state is InstanceState.STARTING and watched.beat is None and since_s > limits.starting_s:
-        return GiveUp(f"its process gave no sign of life within {limits.starting_s:.0f} s of its start")
+    if watched.state is InstanceState.STARTING and since_s > limits.starting_s:
+        said = "said nothing of loading" if watched.beat else "gave no sign of life"
+        return GiveUp(f"its process {said} within {limits.starting_s:.0f} s of its start")
     if watched.state is InstanceState.LOADING and now - watched.progressed_s > limits.loading_stall_s:
         beat = watched.beat
         done = (
@@ -127,8 +130,10 @@ def _judge_deadlines(watched: Watched, now: float, limits: Limits) -> GiveUp | N
 
 def _judge_silence(watched: Watched, now: float, limits: Limits) -> Verdict:
     beat = watched.beat
-    if beat is None and watched.state is InstanceState.STARTING:
+    if watched.state is InstanceState.STARTING:
         return None  # has a deadline of its own
+    is_booting = watched.state in (InstanceState.LOADING, InstanceState.WARMING)
+    limit_s = limits.boot_silence_s if is_booting else limits.silence_s
     step_deadline_s = (beat.step_deadline_s if beat else None) or 0.0
     if (
         now - watched.heard_s < limits.silence_s
@@ -137,7 +142,7 @@ def _judge_silence(watched: Watched, now: float, limits: Limits) -> Verdict:
     ):
         return GiveUp("a step has run past the deadline that the engine gave for it; the device may hang")
     silent_s = now - max(watched.heard_s, step_deadline_s)
-    if silent_s <= limits.silence_s:
+    if silent_s <= limit_s:
         return None
     if watched.asked_s is None:
         return Ask()

@@ -80,6 +80,15 @@ def test_a_process_without_a_sign_of_life_has_a_deadline() -> None:
     assert "no sign of life" in verdict.reason
 
 
+def test_a_process_that_beats_and_never_loads_has_the_same_deadline() -> None:
+    starting = watched(S.STARTING)
+    late_s = LIMITS.starting_s + 1
+    starting.hear(beat(Phase.STARTING), late_s)
+    verdict = judge(starting, late_s, LIMITS)
+    assert isinstance(verdict, GiveUp)
+    assert "nothing of loading" in verdict.reason
+
+
 def test_loading_may_take_long_but_not_stand_still() -> None:
     loading = watched(S.LOADING)
     for second in range(0, 3600, 4):
@@ -117,6 +126,13 @@ def test_a_silent_engine_is_asked_before_it_is_given_up() -> None:
     verdict = judge(silent, 5.1 + LIMITS.answer_s + 0.1, LIMITS)
     assert isinstance(verdict, GiveUp)
     assert verdict.for_silence
+
+
+@pytest.mark.parametrize(("state", "phase"), [(S.LOADING, Phase.LOADING), (S.WARMING, Phase.WARMING)])
+def test_one_that_comes_up_may_be_silent_for_as_long_as_a_library_loads(state: S, phase: Phase) -> None:
+    booting = watched(state, beat(phase))
+    assert judge(booting, LIMITS.boot_silence_s - 1, LIMITS) is None
+    assert judge(booting, LIMITS.boot_silence_s + 1, LIMITS) == Ask()
 
 
 def test_an_answer_ends_the_question() -> None:
