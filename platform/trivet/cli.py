@@ -11,7 +11,7 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trivet import __version__
 from trivet.commands import core_commands
@@ -66,8 +66,9 @@ def build_parser(commands: Sequence[Command]) -> Parser:
         if command.name in names:
             raise PluginError(f"two plugins offer a command {command.name!r}; uninstall one of them")
         names.add(command.name)
+        listed: dict[str, Any] = {"help": command.help} if command.is_listed else {}
         child = parsers.add_parser(
-            command.name, help=command.help, description=_sentence(command.help), allow_abbrev=False
+            command.name, description=_sentence(command.help), allow_abbrev=False, **listed
         )
         command.add_arguments(child)
         child.set_defaults(run_command=command.run)

@@ -19,6 +19,7 @@ import msgspec
 
 from trivet.errors import ConfigError
 
+OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
 
 
@@ -188,25 +189,35 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     seed: int = 0
     served_model_name: str | None = None
     num_threads: int | None = None
+    options: dict[str, str] = {}  # the backend's own, spelt `options.NAME`
 
     def to_text(self) -> dict[str, str]:
         """Only what differs from the defaults, as `--set` would spell it."""
         defaults = EngineSettings()
-        return {
+        plain = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name in self.__struct_fields__
-            if (value := getattr(self, name)) != getattr(defaults, name)
+            if name != "options" and (value := getattr(self, name)) != getattr(defaults, name)
         }
+        return plain | {OPTION_PREFIX + name: value for name, value in self.options.items()}
 
 
 def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
     """Raises: ConfigError naming the key and the nearest one, or the value and its type."""
-    _refuse_unknown(pairs, EngineSettings.__struct_fields__, "engine settings")
+    options = {
+        key.removeprefix(OPTION_PREFIX): value
+        for key, value in pairs.items()
+        if key.startswith(OPTION_PREFIX)
+    }
+    own = {key: value for key, value in pairs.items() if not key.startswith(OPTION_PREFIX)}
+    _refuse_unknown(
+        own, [name for name in EngineSettings.__struct_fields__ if name != "options"], "engine settings"
+    )
     plain: dict[str, Any] = {
-        key: None if value.lower() in ("none", "null", "") else value for key, value in pairs.items()
+        key: None if value.lower() in ("none", "null", "") else value for key, value in own.items()
     }
     try:
-        settings = msgspec.convert(plain, EngineSettings, strict=False)
+        settings = msgspec.convert({**plain, "options": options}, EngineSettings, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"engine settings: {error}") from error
     _check_ranges(settings)

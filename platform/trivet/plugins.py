@@ -37,6 +37,7 @@ class Command:
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]  # returns the exit code; TrivetError becomes a message
+    is_listed: bool = True  # in `trivet --help`
 
 
 class HookSpecs(Protocol):

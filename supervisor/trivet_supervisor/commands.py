@@ -19,7 +19,13 @@ def commands() -> list[Command]:
     return [
         Command("serve", "serve models: API, console and supervisor, until Ctrl-C", _add_serve, _serve),
         Command("demo", "serve, launch the demo model and stream one answer", _add_demo, _demo),
-        Command("stop-all", "end every engine of this home, also without a server", _add_stop, _stop_all),
+        Command(
+            "stop-all",
+            "end every engine of this home, also without a server",
+            _add_stop,
+            _stop_all,
+            is_listed=False,  # users say `trivet stop --all`
+        ),
     ]
 
 

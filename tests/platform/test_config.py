@@ -69,6 +69,14 @@ def test_engine_settings_read_text_as_their_types() -> None:
     assert parse_engine_settings(settings.to_text()) == settings
 
 
+def test_options_of_a_backend_are_carried_by_their_prefix() -> None:
+    settings = parse_engine_settings({"options.step_ms": "5", "max_num_seqs": "2"})
+    assert settings.options == {"step_ms": "5"}
+    assert settings.to_text() == {"options.step_ms": "5", "max_num_seqs": "2"}
+    with pytest.raises(ConfigError, match=r"unknown key 'options'"):
+        parse_engine_settings({"options": "x"})
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

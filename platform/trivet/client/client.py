@@ -18,7 +18,8 @@ class Client:
     """A connection to a Trivet server; thread-safe, and a context manager that closes it.
 
     Without arguments it is the server of this home (`TRIVET_HOME`): the address that it left in its run
-    directory, else host and port of the settings, and the token of its run directory. To a server given by `base_url` that token goes on this host only.
+    directory, else host and port of the settings, and the token of its run directory. To a server given by
+    `base_url` that token goes on this host only.
     """
 
     def __init__(

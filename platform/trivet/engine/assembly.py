@@ -61,7 +61,9 @@ def runner_config(settings: EngineSettings) -> RunnerConfig:
             f"quantization {settings.quantization!r} is not supported; weights run as the files store them: "
             "leave it unset"
         )
-    options = {} if settings.num_threads is None else {"num_threads": str(settings.num_threads)}
+    options = dict(settings.options)
+    if settings.num_threads is not None:
+        options["num_threads"] = str(settings.num_threads)
     return RunnerConfig(
         dtype=_short_dtype(settings.dtype),
         kv_dtype=_short_dtype(settings.kv_cache_dtype),

@@ -149,9 +149,9 @@ def _piece(request_id: str, update: Update) -> Piece:
         update.token_ids,
         update.finish_reason,
         update.stop_reason,
-        prompt_tokens=len(sequence.prompt_token_ids),
+        prompt_tokens=sequence.num_prompt_tokens,
         cached_tokens=sequence.num_cached_tokens,
-        completion_tokens=len(sequence.output_token_ids),
+        completion_tokens=sequence.num_output_tokens,
         logprobs=update.logprobs,
         failure=update.failure,
     )
