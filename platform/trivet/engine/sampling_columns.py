@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trivet.engine.sequence import Sequence
 
 NO_IDS: Int32 = np.empty(0, np.int32)
+MAX_INT32 = int(np.iinfo(np.int32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class SamplingColumns:
@@ -67,13 +69,14 @@ class SamplingColumns:
         """Take over what the sequence asks for."""
         self._owners[slot] = sequence
         params = sequence.params
-        self._temperature[slot] = params.temperature
+        # A request may ask for more than a column holds; what does not fit changes nothing.
+        self._temperature[slot] = min(params.temperature, MAX_FLOAT32)
         self._top_k[slot] = min(max(params.top_k, 0), self._num_tokens)
         self._top_p[slot] = params.top_p
         self._min_p[slot] = params.min_p
         self._seed[slot] = sequence.seed
         self._num_logprobs[slot] = min(params.logprobs or 0, self._num_tokens)
-        self._stop_after[slot] = sequence.num_prompt_tokens + params.min_tokens
+        self._stop_after[slot] = min(sequence.num_prompt_tokens + params.min_tokens, MAX_INT32)
         stop_ids = sorted(token for token in sequence.stop_ids if token < self._num_tokens)
         self._stop_ids[slot] = np.array(stop_ids, np.int32)
 

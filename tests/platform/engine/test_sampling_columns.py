@@ -56,6 +56,15 @@ def test_rows_carry_their_sequences_wishes() -> None:
     assert (sampling.uniform == expected).all()
 
 
+def test_wishes_beyond_a_columns_range_are_its_largest_value() -> None:
+    """min_tokens of 2**31 - 1 ended the engine; an infinite temperature makes 0 * inf of a forbidden id."""
+    endless = sequence(temperature=1e308, min_tokens=2**31 - 1, max_tokens=None)
+    sampling = build(SamplingColumns(max_num_seqs=1, num_tokens=100), (0, endless, 2**20))
+    assert sampling.temperature.tolist() == [float(np.finfo(np.float32).max)]
+    assert sampling.edit_ids is not None
+    assert sampling.edit_ids.tolist() == [2]
+
+
 def test_a_slots_next_owner_brings_its_own_wishes() -> None:
     columns = SamplingColumns(max_num_seqs=1, num_tokens=100)
     build(columns, (0, sequence(temperature=0.5, logprobs=5), 4))
