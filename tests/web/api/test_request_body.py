@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gunicorn.http.errors import InvalidChunkSize
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -100,6 +102,36 @@ def test_body_that_is_no_such_object_is_400(client: FlaskClient, body: bytes, wo
     status, error = error_of(client, CHAT, body)
     assert status == 400
     assert words in error["message"]
+
+
+@pytest.mark.parametrize("number", [b"1e309", b"-1e309", b"1" * 5000])
+@pytest.mark.parametrize("name", ["logit_bias", "n", "guided_json", "temperature", "max_tokens"])
+def test_number_beyond_every_range_is_400(client: FlaskClient, name: str, number: bytes) -> None:
+    body = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "%s": %s}'
+    status, error = error_of(client, CHAT, body % (name.encode(), number))
+    assert (status, error["param"]) == (400, name)
+
+
+def test_nul_is_found_beside_a_number_beyond_every_range(client: FlaskClient) -> None:
+    body = b'{"model": "demo", "messages": [{"role": "user", "content": "a\\u0000"}], "x": [1e309, %s]}'
+    status, error = error_of(client, CHAT, body % (b"1" * 5000))
+    assert (status, error["param"]) == (400, "messages[0].content")
+
+
+def test_malformed_chunk_is_400(client: FlaskClient) -> None:
+    class Broken(io.RawIOBase):
+        """What gunicorn gives in place of a body whose framing is wrong."""
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            raise InvalidChunkSize(b"zz")
+
+    extras: dict[str, Any] = {"wsgi.input": Broken(), "wsgi.input_terminated": True}
+    response = client.post(CHAT, content_type="application/json", environ_overrides=extras)
+    assert response.status_code == 400
+    assert "zz" in response.get_json()["error"]["message"]
 
 
 def test_body_over_the_limit_is_413_with_both_sizes(client: FlaskClient) -> None:

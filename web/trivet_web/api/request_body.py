@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from flask import request
+from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from trivet.errors import RequestError, RequestTooLarge, UnsupportedParameter
@@ -35,7 +36,7 @@ def read_body(kind: type[T]) -> T:
     except RecursionError:
         raise RequestError("the body is nested too deeply; give flat JSON") from None
     if b"\\u0000" in data:
-        _refuse_unusable_text(msgspec.json.decode(data))
+        _refuse_unusable_text(data)
     return value
 
 
@@ -49,13 +50,20 @@ def refuse_unsupported(neutral: Mapping[str, tuple[object, ...]]) -> None:
     """
     given = msgspec.json.decode(_read(), type=dict[str, msgspec.Raw])
     for name in given.keys() & neutral.keys():
-        value = msgspec.json.decode(given[name])
-        if value is not None and not any(_is_same(value, one) for one in neutral[name]):
+        if not _changes_nothing(given[name], neutral[name]):
             text = bytes(given[name]).decode("utf-8", "replace")
             shown = text if len(text) <= 80 else text[:77] + "..."
             raise UnsupportedParameter(
                 f"{name} is {shown}; this version does not carry it out: leave it out", param=name
             )
+
+
+def _changes_nothing(given: msgspec.Raw, neutral: tuple[object, ...]) -> bool:
+    try:
+        value = msgspec.json.decode(given)
+    except msgspec.ValidationError:  # of no type, so: a number that Python's do not reach
+        return False
+    return value is None or any(_is_same(value, one) for one in neutral)
 
 
 def _is_same(value: object, neutral: object) -> bool:
@@ -66,6 +74,8 @@ def _is_same(value: object, neutral: object) -> bool:
 def _read() -> bytes:
     try:
         return request.get_data(cache=True)
+    except ParseException as error:  # a chunked body is parsed as it is read
+        raise RequestError(f"the chunked body is malformed: {error}") from error
     except RequestEntityTooLarge:
         size = request.content_length
         given = f"{size} bytes" if size is not None else "more"
@@ -89,15 +99,15 @@ def _wrong_field(text: str) -> RequestError:
 def _wrong_json(data: bytes, text: str) -> RequestError:
     """Name the field whose text is no Unicode; the strict decoder only says that there is one."""
     with contextlib.suppress(ValueError, RecursionError):
-        _refuse_unusable_text(json.loads(data))
+        _refuse_unusable_text(data)
     if not data.strip():
         return RequestError("the body is empty; send a JSON object")
     return RequestError(f"the body is no valid JSON: {text}")
 
 
-def _refuse_unusable_text(value: object) -> None:
-    """Raises: RequestError naming the field that holds a NUL or half a surrogate pair."""
-    for path, text in _texts(value, ""):
+def _refuse_unusable_text(data: bytes) -> None:
+    """Raises: RequestError naming the field that holds a NUL or half a surrogate; ValueError: no JSON."""
+    for path, text in _texts(json.loads(data, parse_int=float), ""):  # int() refuses 5000 digits
         if "\0" in text:
             raise RequestError(f"{path} contains a NUL character; remove it", param=path)
         if any("\ud800" <= c <= "\udfff" for c in text):
