@@ -172,6 +172,7 @@ class LLM:
         texts = self._encode(prompts)
         for (text, token_ids), wish in zip(texts, params, strict=True):
             wish.check()
+            self._engine.core.check_prompt(token_ids)
             request_id = str(self._num_requests)
             self._num_requests += 1
             stream = TextStream(self._engine.tokenizer, token_ids, wish)

@@ -55,10 +55,12 @@ def test_logprobs_come_with_their_sum(llm: LLM) -> None:
     assert completion.cumulative_logprob == pytest.approx(sum(e.logprob for e in completion.logprobs))
 
 
-def test_a_prompt_beyond_the_context_is_refused_and_the_rest_does_not_run_on(llm: LLM) -> None:
+def test_a_prompt_beyond_the_context_is_refused_before_anything_runs(llm: LLM) -> None:
+    before = llm.engine.core.load().generation_tokens
     with pytest.raises(ContextLengthExceeded, match=r"9000"):
-        llm.generate([[1], [1] * 9000], GREEDY, use_tqdm=False)
+        llm.generate([[1]] * 9 + [[1] * 9000], GREEDY, use_tqdm=False)  # the last of more than may wait
     assert not llm.engine.core.has_work
+    assert llm.engine.core.load().generation_tokens == before
 
 
 def test_an_abandoned_stream_leaves_nothing_behind(llm: LLM) -> None:

@@ -104,17 +104,38 @@ def _generate(given: argparse.Namespace) -> int:
 
 
 def _generate_all(given: argparse.Namespace, lines: Sequence[Line]) -> list[Generated]:
+    """A line that cannot run has an error in its place; the others run."""
+    results: dict[int, Generated] = {}
     with _load(given) as llm:
         base = _params(llm, given)
-        prompts: list[Any] = [
-            line.prompt if line.messages is None else llm.chat_prompt(line.messages) for line in lines
-        ]
         params = [_merge(base, line, number) for number, line in enumerate(lines, start=1)]
-        outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
-    return [
-        _generated(output, i if line.id is None else line.id)
-        for i, (line, output) in enumerate(zip(lines, outputs, strict=True))
-    ]
+        prompts: dict[int, Any] = {}
+        for i, line in enumerate(lines):
+            try:
+                prompts[i] = _checked_prompt(llm, line)
+            except RequestError as error:
+                results[i] = Generated(_identity(line, i), "", "error", 0, 0, error.message)
+        outputs = llm.generate(
+            list(prompts.values()), [params[i] for i in prompts], use_tqdm=sys.stderr.isatty()
+        )
+    for i, output in zip(prompts, outputs, strict=True):
+        results[i] = _generated(output, _identity(lines[i], i))
+    return [results[i] for i in range(len(lines))]
+
+
+def _checked_prompt(llm: LLM, line: Line) -> dict[str, Any]:
+    """Raises: RequestError where it cannot run."""
+    if line.messages is None:
+        text = line.prompt or ""
+        prompt: dict[str, Any] = {"prompt": text, "prompt_token_ids": llm.get_tokenizer().encode(text)}
+    else:
+        prompt = llm.chat_prompt(line.messages)
+    llm.engine.core.check_prompt(prompt["prompt_token_ids"])
+    return prompt
+
+
+def _identity(line: Line, index: int) -> str | int:
+    return index if line.id is None else line.id
 
 
 def read_lines(file: Path) -> Iterator[Line]:

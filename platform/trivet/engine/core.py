@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -113,24 +114,13 @@ class EngineCore:
         else:
             self._sequences[sequence.request_id] = sequence
 
-    def _check(self, sequence: Sequence) -> None:
-        count = sequence.num_prompt_tokens
-        if count == 0:
+    def check_prompt(self, token_ids: TokenIds[int]) -> None:
+        """Whether a prompt can ever run. Raises: ContextLengthExceeded with both numbers; RequestError."""
+        if not token_ids:
             raise RequestError("the prompt has no tokens; send at least one", param="prompt")
-        if count >= self.max_model_len:
-            raise self._too_long(count)
-        if sequence.request_id in self._sequences:
-            raise RequestError(f"request id {sequence.request_id!r} is in use; choose another")
-        num_waiting = len(self.scheduler.waiting)
-        if num_waiting >= self._config.max_num_waiting:
-            # A second for each full batch ahead: about what a short completion takes.
-            ahead = 1 + num_waiting // self._config.max_num_seqs
-            raise Overloaded(
-                f"{num_waiting} requests wait and max_num_waiting is {self._config.max_num_waiting}; "
-                "retry later, or add replicas",
-                retry_after_s=min(ahead, MAX_RETRY_AFTER_S),
-            )
-        lowest, highest = min(sequence.prompt_token_ids), max(sequence.prompt_token_ids)
+        if len(token_ids) >= self.max_model_len:
+            raise self._too_long(len(token_ids))
+        lowest, highest = min(token_ids), max(token_ids)
         if lowest < 0 or highest >= self._config.vocab_size:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(
@@ -138,6 +128,20 @@ class EngineCore:
                 f"ids go from 0 to {self._config.vocab_size - 1}",
                 param="prompt",
             )
+
+    def _check(self, sequence: Sequence) -> None:
+        num_waiting = len(self.scheduler.waiting)
+        if num_waiting >= self._config.max_num_waiting:  # first: a crowd must be cheap to turn away
+            # A second for each full batch ahead: about what a short completion takes.
+            ahead = 1 + num_waiting // self._config.max_num_seqs
+            raise Overloaded(
+                f"{num_waiting} requests wait and max_num_waiting is {self._config.max_num_waiting}; "
+                "retry later, or add replicas",
+                retry_after_s=min(ahead, MAX_RETRY_AFTER_S),
+            )
+        self.check_prompt(sequence.prompt_token_ids)
+        if sequence.request_id in self._sequences:
+            raise RequestError(f"request id {sequence.request_id!r} is in use; choose another")
 
     def _too_long(self, count: int) -> ContextLengthExceeded:
         if self.max_model_len < self._plan.max_model_len:

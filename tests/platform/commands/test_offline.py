@@ -75,6 +75,17 @@ def test_run_of_a_registered_name_finds_its_files(site, trivet) -> None:
     assert "has no version '7'" in trivet("run", "demo:7", *NULL, "--prompt", "hi").err
 
 
+def test_generate_puts_an_error_where_a_line_cannot_run(trivet, lines, tmp_path: Path) -> None:
+    long = {"prompt": "word " * 600, "id": "long"}
+    source = lines({"prompt": "Hi"}, long)
+    assert trivet("generate", MODEL, *NULL, "-i", source, "-o", str(tmp_path / "o")).code == 1
+    first, second = (json.loads(line) for line in (tmp_path / "o").read_text().splitlines())
+    assert first["error"] is None
+    assert first["completion_tokens"] > 0
+    assert second["id"] == "long"
+    assert "the context is 512 tokens" in second["error"]
+
+
 def test_generate_answers_each_line_in_order(trivet, lines, tmp_path: Path) -> None:
     source = lines(
         {"prompt": "one"},
