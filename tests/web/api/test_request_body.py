@@ -118,6 +118,13 @@ def test_nul_is_found_beside_a_number_beyond_every_range(client: FlaskClient) ->
     assert (status, error["param"]) == (400, "messages[0].content")
 
 
+def test_nul_in_a_deep_body_is_400_at_every_depth(client: FlaskClient) -> None:
+    """The decoder takes a little deeper nesting than the search for the NUL's field."""
+    for depth in range(800, 1000, 2):
+        body = b'{"model": "demo", "messages": [], "x": %s"\\u0000"%s}' % (b"[" * depth, b"]" * depth)
+        assert error_of(client, CHAT, body)[0] == 400
+
+
 def test_malformed_chunk_is_400(client: FlaskClient) -> None:
     class Broken(io.RawIOBase):
         """What gunicorn gives in place of a body whose framing is wrong."""

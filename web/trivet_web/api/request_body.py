@@ -29,14 +29,14 @@ def read_body(kind: type[T]) -> T:
     data = _read()
     try:
         value = msgspec.json.decode(data, type=kind)
+        if b"\\u0000" in data:
+            _refuse_unusable_text(data)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from error
     except msgspec.DecodeError as error:
         raise _wrong_json(data, str(error)) from error
     except RecursionError:
         raise RequestError("the body is nested too deeply; give flat JSON") from None
-    if b"\\u0000" in data:
-        _refuse_unusable_text(data)
     return value
 
 
