@@ -138,11 +138,10 @@ def _memory_in_use(group: Path) -> int:
     used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
     if not _is_number(used):
         return 0
-    for line in _read(group / "memory.stat").splitlines():
-        key, _, value = line.partition(" ")
-        if key in ("inactive_file", "total_inactive_file") and _is_number(value):
-            return max(0, int(used) - int(value))
-    return int(used)
+    # Version 1 counts the group alone under the first name, and with all it encloses under the second.
+    stat = dict(line.partition(" ")[::2] for line in _read(group / "memory.stat").splitlines())
+    droppable = stat.get("total_inactive_file") or stat.get("inactive_file") or "0"
+    return max(0, int(used) - (int(droppable) if _is_number(droppable) else 0))
 
 
 def _is_number(text: str) -> bool:

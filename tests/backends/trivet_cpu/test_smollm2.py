@@ -1,0 +1,149 @@
+"""The torch runner on the real SmolLM2-135M: numbers against transformers, memory against the plan."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from trivet.contract import RunnerConfig
+from trivet.contract_suite.driver import Driver
+from trivet.contract_suite.gguf_oracle import read_gguf_oracle
+from trivet.contract_suite.oracle import Oracle, scores
+from trivet.demo_model import find_demo_model
+from trivet.engine.agreement import Scores, compare
+from trivet.models.model_files import ModelFiles, open_model
+from trivet.text.tokenizer import load_tokenizer
+from trivet_cpu.backend import CpuBackend
+
+PROMPTS = (
+    "The capital of France is",
+    "def fibonacci(n):\n    if n <",
+    "Once upon a time, in a small village by the sea, there lived a girl who",
+)
+NUM_TOKENS = 64
+MAX_MODEL_LEN = 160
+BACKEND = CpuBackend()
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The prompts and what the float32 runner made of them, greedily."""
+
+    files: ModelFiles
+    oracle: Oracle
+    prompts: list[list[int]]
+    sequences: list[list[int]]
+
+
+def _driver(files: ModelFiles, dtype: str) -> Driver:
+    assert files.spec is not None
+    config = RunnerConfig(dtype=dtype, max_num_seqs=4, max_model_len=MAX_MODEL_LEN)
+    devices = BACKEND.probe(1.0)
+    plan = BACKEND.plan(files.spec, files.weights, config, devices)
+    runner = BACKEND.create_runner(files.spec, config, plan, devices)
+    runner.load(files.weights, lambda done, total: None)
+    runner.allocate_kv()
+    runner.warm_up()
+    return Driver(runner, plan, vocab_size=files.spec.vocab_size, max_num_seqs=4)
+
+
+@pytest.fixture(scope="module")
+def continued() -> Continued:
+    files = open_model(find_demo_model())
+    assert files.spec is not None
+    tokenizer = load_tokenizer(files.path)
+    prompts = [list(tokenizer.encode(text)) for text in PROMPTS]
+    driver = _driver(files, "f32")
+    sequences = [driver.add(prompt) for prompt in prompts]
+    driver.generate(sequences, NUM_TOKENS)
+    driver.runner.close()
+    oracle = read_gguf_oracle(find_demo_model(), MAX_MODEL_LEN, files.spec.num_tokens)
+    return Continued(files, oracle, prompts, [sequence.token_ids for sequence in sequences])
+
+
+def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) -> None:
+    """Each token is the oracle's first choice after the tokens before it: by induction, its greedy ids."""
+    for prompt, sequence in zip(continued.prompts, continued.sequences, strict=True):
+        assert len(sequence) == len(prompt) + NUM_TOKENS
+        chosen = continued.oracle.logits(sequence)[len(prompt) - 1 : -1].argmax(-1)
+        assert sequence[len(prompt) :] == chosen.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_teacher_forced_logprobs_agree_with_transformers(continued: Continued, dtype: str) -> None:
+    """Measured: float32 within 1e-4; bf16 within 0.3, 0.02 on average."""
+    driver = _driver(continued.files, dtype)
+    measured, reference = [], []
+    for sequence in continued.sequences:
+        driver.reset()
+        measured.append(driver.score(driver.add(sequence)))
+        reference.append(scores(continued.oracle, sequence))
+    driver.runner.close()
+    agreement = compare(Scores.join(reference), Scores.join(measured), dtype)
+    assert agreement.agrees, str(agreement)
+    assert agreement.mean_error < (1e-4 if dtype == "f32" else 0.06), str(agreement)
+
+
+PROBE = """
+import json, sys
+import numpy as np
+import torch
+from trivet.contract import RunnerConfig
+from trivet.contract_suite.driver import Driver, greedy_work, scoring_work
+from trivet.contract_suite.steps import Work
+from trivet.demo_model import find_demo_model
+from trivet.models.model_files import open_model
+from trivet_cpu.backend import CpuBackend
+import trivet_cpu.runner
+
+def anonymous():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["RssAnon"].split()[0]) * 1024
+
+files, backend = open_model(find_demo_model()), CpuBackend()
+config = RunnerConfig(dtype=sys.argv[1], max_model_len=800, max_num_seqs=16)
+devices = backend.probe(1.0)
+plan = backend.plan(files.spec, files.weights, config, devices)
+torch.zeros(999, 999) @ torch.zeros(999, 999)
+before = anonymous()
+runner = backend.create_runner(files.spec, config, plan, devices)
+runner.load(files.weights, lambda done, total: None)
+loaded = anonymous()
+runner.allocate_kv()
+allocated = anonymous()
+runner.warm_up()
+driver = Driver(runner, plan, vocab_size=49152, max_num_seqs=16)
+sequence = driver.add(np.random.default_rng(0).integers(3, 49000, 799))
+while sequence.num_left > 256:
+    driver.run([Work(sequence, 256)])
+driver.run([scoring_work(sequence, sequence.num_left)], num_logprobs=5)
+others = [driver.add(range(3, 9 + i)) for i in range(15)]
+driver.run([greedy_work(other) for other in others])
+stepped = anonymous()
+runner.close()
+parts = {part.name: part.size_bytes for part in plan.parts}
+print(json.dumps({**parts, "loaded": loaded - before, "kv_taken": allocated - loaded,
+                  "stepped": stepped - before, "closed": anonymous() - before}))
+"""
+LIBRARY_BYTES = 24 << 20  # code that oneDNN makes, thread stacks, Python's own arenas
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_process_takes_what_the_plan_says(dtype: str) -> None:
+    """Measured by the kernel, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, dtype], check=True, capture_output=True, text=True, timeout=240
+    )
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    workspace = 13 << 20  # at most, of `activations`; allocated with the cache
+    assert found["loaded"] == pytest.approx(found["weights"], rel=0.02)
+    assert found["kv"] * 0.98 <= found["kv_taken"] <= found["kv"] * 1.02 + 2 * workspace
+    total = sum(found[name] for name in ("weights", "kv", "activations", "logits"))
+    assert np.clip(found["stepped"], 0.92 * total, None) == found["stepped"]
+    assert found["stepped"] <= total * 1.02 + LIBRARY_BYTES
+    assert found["closed"] <= LIBRARY_BYTES
