@@ -88,7 +88,9 @@ class CpuTorchRunner:
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract: every tensor is dequantised, cast and packed; one at a time is held in float32."""
         if self._spec.shapes_only:
-            self._fallback = _load_with_transformers(self._spec, self._ops.dtype, weights)
+            self._fallback = _load_with_transformers(
+                self._spec, self._ops.dtype, self._plan.max_model_len, weights
+            )
             self._model = self._fallback
             on_progress(weights.size_bytes, weights.size_bytes)
             return
@@ -264,11 +266,13 @@ class _Source:
         return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 
-def _load_with_transformers(spec: ModelSpec, dtype: torch.dtype, weights: WeightIndex) -> TransformersModel:
+def _load_with_transformers(
+    spec: ModelSpec, dtype: torch.dtype, max_model_len: int, weights: WeightIndex
+) -> TransformersModel:
     # Imported here: transformers takes seconds to import, and models with a spec do without it.
     from trivet.models.transformers_fallback import TransformersModel
 
-    model = TransformersModel(spec, dtype)
+    model = TransformersModel(spec, dtype, max_model_len)
     model.load(Path(weights.tensors[0].file).parent)
     return model
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from trivet.contract import Batch
 from trivet.errors import UnsupportedArchitecture, WeightsError
@@ -26,6 +27,8 @@ from trivet.models.torch_attention import PagedKV, PagedStep, paged_attention
 
 # Arguments of an attention function that change its result in ways that ours does not know.
 UNKNOWN_ARGUMENTS = ("s_aux", "position_bias", "head_mask", "cu_seq_lens_q", "alibi")
+# Their frequencies change in transformers while sequences grow.
+LENGTH_DEPENDENT_ROPES = ("dynamic", "longrope")
 CHECK_TOKENS = 8
 # Of the hidden states' own size: a wrong position or a lost state is off by a large part of it.
 CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
@@ -34,9 +37,9 @@ CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 class TransformersModel:
     """A model of transformers that meets what a runner asks of a decoder."""
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, max_model_len: int) -> None:
         self.kv: PagedKV | None = None  # set once the cache has been allocated
-        self._spec, self._dtype = spec, dtype
+        self._spec, self._dtype, self._max_model_len = spec, dtype, max_model_len
         self._model: Any = None
         self._base: Any = None
         self._tail: Any = None
@@ -73,8 +76,22 @@ class TransformersModel:
             )
         self._model = model.eval()
         self._base = _inner_model(model)
+        self._fix_rope()
         self._tail = copy.copy(model)
         self._tail._modules = {**model._modules, model.base_model_prefix: self._given}
+
+    def _fix_rope(self) -> None:
+        """Take rotary frequencies that follow the longest sequence of a batch once, for `max_model_len`.
+
+        Cached keys could not follow them, and a sequence would depend on its neighbours.
+        """
+        for module in self._base.modules():
+            kind = getattr(module, "rope_type", None)
+            if kind in LENGTH_DEPENDENT_ROPES:
+                module.inv_freq, module.attention_scaling = ROPE_INIT_FUNCTIONS[kind](
+                    module.config, seq_len=self._max_model_len
+                )
+                module.rope_type = "default"
 
     @property
     def size_bytes(self) -> int:
@@ -166,10 +183,13 @@ class TransformersModel:
             raise self._unsupported(f"tells attention of layer {layer} no window, but is {kinds[layer]}")
 
     def check_paging(self) -> None:
-        """Compare a prompt in one piece with the same in two, the second beside another sequence.
+        """Compare a prompt in one piece with the same in two, the second beside other sequences.
 
-        Raises: UnsupportedArchitecture where they differ: positions are then taken from the row, or the
-            model keeps state besides keys and values.
+        One of those is as long as a sequence may be.
+
+        Raises: UnsupportedArchitecture where they differ: positions are then taken from the row, follow the
+            longest sequence, or the model keeps state besides keys and values; also where it has no position
+            for the longest.
         """
         assert self.kv is not None
         count = min(CHECK_TOKENS, self.kv.block_size)
@@ -181,17 +201,24 @@ class TransformersModel:
             )
         half = count // 2
         self._check_step([(1, tokens[:half], 0)])
-        parts = self._check_step([(0, tokens[::-1][: count - half], 0), (1, tokens[half:], half)])[-1]
+        last = self._max_model_len - 1
+        mates = [(0, tokens[:1], last), (0, tokens[::-1][: count - half], 0)]
+        try:
+            parts = self._check_step([*mates, (1, tokens[half:], half)])[-1]
+        except IndexError as cause:
+            raise self._unsupported(f"has no position {last}; a lower max_model_len may do") from cause
         scale = whole.abs().max().item() + 1e-9
         error = (whole - parts).abs().max().item() / scale
         if not error <= CHECK_TOLERANCE[self._dtype]:
             raise self._unsupported(f"gives other results for a prompt in chunks (off by {error:.2g})")
 
     def _check_step(self, sequences: list[tuple[int, np.ndarray[Any, Any], int]]) -> Tensor:
-        """Hidden states of sequences given as (block, tokens, first position)."""
+        """Hidden states of sequences given as (block, tokens, first position); all they see is that block."""
         assert self.kv is not None
         lengths = np.array([len(tokens) for _, tokens, _ in sequences], np.int32)
         starts = np.array([start for _, _, start in sequences], np.int32)
+        blocks = np.array([block for block, _, _ in sequences], np.int32)
+        width = -(-int((starts + lengths).max()) // self.kv.block_size)
         token_ids = np.concatenate([tokens for _, tokens, _ in sequences])
         positions = np.concatenate([np.arange(len(t)) + start for _, t, start in sequences])
         batch = Batch(
@@ -199,7 +226,7 @@ class TransformersModel:
             slots=np.arange(len(sequences), dtype=np.int32),
             query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
             seq_lens=starts + lengths,
-            block_tables=(np.array([[block] for block, _, _ in sequences], np.int32),),
+            block_tables=(np.repeat(blocks[:, None], width, axis=1),),
             token_ids=token_ids.astype(np.int32),
             positions=positions.astype(np.int32),
             logits_rows=np.zeros(0, np.int32),

@@ -39,13 +39,22 @@ FAMILIES: Mapping[str, Mapping[str, object]] = {
     "mixtral": {**GQA, "num_local_experts": 4},
 }
 NUM_TOKENS = 12
+ORIGINAL_LEN = 16  # tokens, below two of the prompts
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "original_max_position_embeddings": ORIGINAL_LEN,
+    "short_factor": [1.0] * 6,
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0],
+}
 
 
 @pytest.fixture(scope="module")
-def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    def make(model_type: str) -> Path:
+def make_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    def make(model_type: str, **changes: object) -> Path:
         folder = tmp_path_factory.mktemp(model_type)
-        config = transformers.AutoConfig.for_model(model_type, **{**SHAPE, **FAMILIES.get(model_type, GQA)})
+        shape = {**SHAPE, **FAMILIES.get(model_type, GQA), **changes}
+        config = transformers.AutoConfig.for_model(model_type, **shape)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
@@ -76,11 +85,11 @@ def _expected(folder: Path) -> list[list[int]]:
     ]
 
 
-def _ours(folder: Path) -> list[list[int]]:
+def _ours(folder: Path, **settings: int) -> list[list[int]]:
     files = open_folder(folder, {})
     backend = load_plugins().backend("cpu")
     spec = outline_spec(files.config)
-    config = RunnerConfig(dtype="f32", max_num_seqs=4, options={"num_threads": "1"})
+    config = RunnerConfig(dtype="f32", max_num_seqs=4, options={"num_threads": "1"}, **settings)
     devices = backend.probe(5.0)
     plan = backend.plan(spec, files.weights, config, devices)
     runner = backend.create_runner(spec, config, plan, devices)
@@ -98,9 +107,26 @@ def _ours(folder: Path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_greedy_ids_equal_those_of_transformers(model_type: str, make_folder: Callable[[str], Path]) -> None:
+def test_greedy_ids_equal_those_of_transformers(model_type: str, make_folder: Callable[..., Path]) -> None:
     folder = make_folder(model_type)
     assert _ours(folder) == _expected(folder)
+
+
+def test_frequencies_that_follow_the_length_are_fixed_once(make_folder: Callable[..., Path]) -> None:
+    """transformers takes the long or the short factors by the longest sequence of a batch.
+
+    Cached keys cannot follow that, and a sequence would depend on its neighbours. Its own `generate` uses
+    the long ones throughout for the prompts beyond the original length.
+    """
+    folder = make_folder("phi3", rope_parameters=LONGROPE, original_max_position_embeddings=ORIGINAL_LEN)
+    assert _ours(folder)[1:] == _expected(folder)[1:]
+    short = _ours(folder, max_model_len=4 * ORIGINAL_LEN)
+    assert short == _ours(folder), "any length beyond the original takes the same factors"
+
+
+def test_a_length_without_learned_positions_is_refused(make_folder: Callable[..., Path]) -> None:
+    with pytest.raises(UnsupportedArchitecture, match="position 199"):
+        _ours(make_folder("gpt2"), max_model_len=200)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +161,13 @@ def test_what_cannot_run_is_refused_before_anything_is_loaded(
         outline_spec(config)
 
 
-def test_attention_sinks_are_refused_instead_of_ignored(make_folder: Callable[[str], Path]) -> None:
+def test_attention_sinks_are_refused_instead_of_ignored(make_folder: Callable[..., Path]) -> None:
     folder = make_folder("gpt_oss")
     with pytest.raises(UnsupportedArchitecture, match="s_aux"):
         _ours(folder)
 
 
-def test_a_missing_weight_is_named(make_folder: Callable[[str], Path]) -> None:
+def test_a_missing_weight_is_named(make_folder: Callable[..., Path]) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = make_folder("gpt_neox")
@@ -153,7 +179,7 @@ def test_a_missing_weight_is_named(make_folder: Callable[[str], Path]) -> None:
         _ours(folder)
 
 
-def test_the_code_of_a_model_is_never_run(make_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_code_of_a_model_is_never_run(make_folder: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_folder("gpt_neox")
     ran = tmp_path / "ran"
     (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\n")
