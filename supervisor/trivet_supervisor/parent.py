@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from trivet.access import is_loopback
 from trivet.config import Settings, inherited_environment, settings_to_environment
-from trivet.errors import Conflict, TrivetError, Unavailable
+from trivet.errors import TrivetError, Unavailable
 from trivet_supervisor.child import Child
 from trivet_supervisor.client import SupervisorClient
 from trivet_supervisor.direct_stop import end_engines
 from trivet_supervisor.engine_logs import tail
-from trivet_supervisor.serve_checks import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Parent:
         try:
             # Where the supervisor had died; otherwise nothing is left to do.
             end_engines(self._settings, drain_s, lambda: self._num_stop_requests > told)
-        except Conflict as error:
+        except TrivetError as error:
             logger.error("engines are left: %s", error)
 
     # ---- signals ----

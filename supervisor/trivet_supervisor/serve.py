@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
+from trivet.access import check_bind, management_token
 from trivet.client import Client
 from trivet.client.client import local_url
 from trivet.config import Settings
@@ -18,12 +19,7 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.tables import Device
 from trivet_supervisor.demo import chat_once, launch_demo
 from trivet_supervisor.parent import Parent
-from trivet_supervisor.serve_checks import (
-    check_address,
-    management_token,
-    serve_lock,
-    with_free_port,
-)
+from trivet_supervisor.serve_checks import serve_lock, with_free_port
 from trivet_supervisor.startup_box import startup_box
 
 DEVICES_TIMEOUT_S = 2.0  # the supervisor probes as it starts
@@ -37,11 +33,11 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
     """
     started_s = time.monotonic()
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
-    check_address(settings)
+    check_bind(settings)
     settings.paths.create()
     with serve_lock(settings.paths):
         settings = with_free_port(settings)
-        token = management_token(settings.paths)
+        token = management_token(settings.paths.token_file)
         parent = Parent(settings)
         show = _Show(settings, token, parent, once) if launches_demo else None
 

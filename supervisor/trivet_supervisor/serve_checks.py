@@ -1,11 +1,9 @@
-"""What must hold before `trivet serve` starts anything: a safe address, a free port, one serve a home."""
+"""What must hold before `trivet serve` starts anything: a free port, one serve a home."""
 
 from __future__ import annotations
 
 import fcntl
-import ipaddress
 import os
-import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,27 +12,6 @@ import msgspec
 
 from trivet.config import Paths, Settings
 from trivet.errors import ConfigError, Conflict
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def check_address(settings: Settings) -> None:
-    """Raises: ConfigError where the address would offer this server to others without protection."""
-    if is_loopback(settings.host) or settings.insecure:
-        return
-    raise ConfigError(
-        f"host {settings.host} is reached from other hosts, and this server has neither TLS nor users yet: "
-        "requests and the management token would cross the network in the clear; bind 127.0.0.1 behind a "
-        "proxy with TLS, or accept that with --insecure"
-    )
 
 
 def with_free_port(settings: Settings) -> Settings:
@@ -71,13 +48,3 @@ def serve_lock(paths: Paths) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
-
-
-def management_token(paths: Paths) -> str:
-    """The token of this home, made once: 256 random bits in a file of mode 0600."""
-    try:
-        with open(os.open(paths.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    except FileExistsError:
-        pass
-    return paths.token_file.read_text().strip()

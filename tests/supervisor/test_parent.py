@@ -136,7 +136,7 @@ def test_an_address_that_others_reach_is_refused_with_the_reason(tmp_path: Path)
 
 def test_a_child_that_cannot_come_up_ends_the_serve_with_its_own_words() -> None:
     with tempfile.TemporaryDirectory(prefix="tv") as home:
-        done = refused(Path(home), "--port", "0", TRIVET_AUTH="nonsense")
+        done = refused(Path(home), "--port", "0", TRIVET_DATABASE_URL="nonsense")
         assert done.returncode == 1
-        assert "auth is 'nonsense'" in done.stderr
-        assert "web.log" in done.stderr
+        assert "database 'nonsense' cannot be opened" in done.stderr
+        assert "supervisor.log" in done.stderr

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +10,6 @@ import pytest
 from flask import Flask
 
 from trivet.config import Settings
-from trivet.errors import ConfigError
 from trivet_web import error_objects, guard
 
 if TYPE_CHECKING:
@@ -124,34 +121,6 @@ def test_every_answer_carries_the_security_headers(open_with: Callable[..., Flas
         assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Cache-Control"] == "no-store"  # all of these are JSON
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"host": "0.0.0.0"}, "no TLS"),
-        ({"host": "192.168.1.5"}, "no TLS"),
-        ({"host": "0.0.0.0", "insecure": True, "auth": "off"}, "auth is off"),
-        ({"auth": "maybe"}, "auto, required or off"),
-    ],
-)
-def test_bind_that_would_expose_the_site_is_refused(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        guard.check_bind(Settings(**settings))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
-def test_loopback_bind_is_allowed(host: str) -> None:
-    guard.check_bind(Settings(host=host))
-    guard.check_bind(Settings(host="0.0.0.0", insecure=True))
-
-
-def test_token_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    token = guard.read_or_make_token(file)
-    assert len(token) >= 32
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert guard.read_or_make_token(file) == token
 
 
 def test_management_body_with_unknown_field_names_it(client: FlaskClient) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from trivet.access import check_bind, management_token
 from trivet.config import load_settings
 from trivet.errors import TrivetError
-from trivet_web.guard import check_bind, read_or_make_token
 from trivet_web.server import WebServer, configure_logging
 
 CANNOT_START = 2  # another exit code than a crash: trying again would not help
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(vars(given))
         check_bind(settings)
         settings.paths.create()
-        read_or_make_token(settings.paths.token_file)  # before the workers, which would race for it
+        management_token(settings.paths.token_file)  # before the workers, which would race for it
     except TrivetError as error:
         print(f"trivet web: {error}", file=sys.stderr)
         return CANNOT_START

@@ -8,17 +8,15 @@ other bind, everything but liveness and the console's files needs it.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
-import secrets
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 
+from trivet.access import is_loopback
 from trivet.config import Settings
-from trivet.errors import AuthenticationError, ConfigError, PermissionDenied, RequestError
+from trivet.errors import AuthenticationError, PermissionDenied, RequestError
 from trivet_web.api.request_body import MAX_BODY_BYTES
 
 MANAGEMENT = "/platform/"
@@ -29,41 +27,6 @@ _CSP = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "img-src 'self' data:; object-src 'none'"
 )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address reaches this host only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def check_bind(settings: Settings) -> None:
-    """Raises: ConfigError where the address would offer this server to others without protection."""
-    if settings.auth not in ("auto", "required", "off"):
-        raise ConfigError(f"auth is {settings.auth!r}; it must be auto, required or off")
-    if is_loopback(settings.host):
-        return
-    if settings.auth == "off":
-        raise ConfigError(f"host {settings.host} is not loopback and auth is off; set auth to auto")
-    if not settings.insecure:
-        raise ConfigError(
-            f"host {settings.host} is not loopback and there is no TLS: tokens would be readable on the "
-            "network; bind 127.0.0.1 behind a proxy with TLS, or set insecure (--insecure) to accept that"
-        )
-
-
-def read_or_make_token(file: Path) -> str:
-    """The management token; made with mode 0600 where there is none yet."""
-    try:
-        with open(file, "x", opener=_open_private) as new:
-            new.write(secrets.token_urlsafe(32) + "\n")
-    except FileExistsError:
-        pass
-    return file.read_text().strip()
 
 
 def register(app: Flask, settings: Settings, read_token: Callable[[], str]) -> None:

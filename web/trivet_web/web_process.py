@@ -10,12 +10,12 @@ from typing import cast
 
 from flask import current_app
 
+from trivet.access import management_token
 from trivet.config import Settings
 from trivet.errors import EngineLost, Overloaded
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_web.engine_link import EngineView
-from trivet_web.guard import read_or_make_token
 from trivet_web.hang_up import HangUpWatcher
 from trivet_web.registry_view import table_reader
 from trivet_web.relay import Relay
@@ -44,7 +44,7 @@ class WebProcess:
     ) -> None:
         self.settings = settings
         settings.paths.create()
-        self.token = read_or_make_token(settings.paths.token_file)
+        self.token = management_token(settings.paths.token_file)
         self.database: Database = open_database(settings.resolved_database_url)
         self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
         self.relay = Relay(settings.paths.run)

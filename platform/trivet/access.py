@@ -1,0 +1,58 @@
+"""Who may reach a site: which addresses may be listened on, and the management token."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+from trivet.config import Settings
+from trivet.errors import ConfigError
+
+AUTH_CHOICES = ("auto", "required", "off")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address reaches this host only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(settings: Settings) -> None:
+    """Raises: ConfigError where the address would offer this server to others without protection."""
+    if settings.auth not in AUTH_CHOICES:
+        raise ConfigError(f"auth is {settings.auth!r}; it must be one of {', '.join(AUTH_CHOICES)}")
+    if is_loopback(settings.host):
+        return
+    if settings.auth == "off":
+        raise ConfigError(
+            f"host {settings.host} is reached from other hosts and auth is off; set auth to auto"
+        )
+    if not settings.insecure:
+        raise ConfigError(
+            f"host {settings.host} is reached from other hosts, and this server has no TLS and no users: "
+            "requests and the management token would cross the network in the clear; bind 127.0.0.1 behind a "
+            "proxy with TLS, or accept that with --insecure"
+        )
+
+
+def management_token(file: Path) -> str:
+    """The token of a home, made once: 256 random bits in a file of mode 0600.
+
+    It appears whole: processes that start at the same time read the same token.
+    """
+    if not file.exists():
+        handle, draft = tempfile.mkstemp(dir=file.parent)  # of mode 0600
+        with open(handle, "w") as new:
+            new.write(secrets.token_urlsafe(32) + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)
+        os.unlink(draft)
+    return file.read_text().strip()
