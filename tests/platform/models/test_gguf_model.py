@@ -165,6 +165,17 @@ ROPES: dict[str, tuple[Add, Rope]] = {
         lambda w: w.add_float32("llama.rope.scale_linear", 4.0),
         Rope(16, scaling="linear", factor=4.0),
     ),
+    "factor without a type is linear": (
+        lambda w: w.add_rope_scaling_factor(4.0),
+        Rope(16, scaling="linear", factor=4.0),
+    ),
+    "none, whatever the factor": (
+        lambda w: [
+            w.add_rope_scaling_type(gguf.RopeScalingType.NONE),
+            w.add_float32("llama.rope.scale_linear", 4.0),
+        ],
+        Rope(16),
+    ),
     "factor one": (
         lambda w: [w.add_rope_scaling_type(gguf.RopeScalingType.YARN), w.add_rope_scaling_factor(1.0)],
         Rope(16),
@@ -194,9 +205,15 @@ def test_yarn_equals_that_of_the_folder(tmp_path: Path, save_tiny: SaveTiny, wri
     assert file.max_position == folder.max_position == 256
 
 
+@pytest.mark.parametrize("kind", [None, gguf.RopeScalingType.NONE, gguf.RopeScalingType.LINEAR])
 def test_llama3_factors_in_a_tensor_give_the_frequencies_of_the_folder(
-    tmp_path: Path, save_tiny: SaveTiny, write_gguf: WriteGGUF
+    kind: gguf.RopeScalingType | None, tmp_path: Path, save_tiny: SaveTiny, write_gguf: WriteGGUF
 ) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        if kind is not None:
+            writer.add_rope_scaling_type(kind)
+            writer.add_rope_scaling_factor(1.0)
+
     settings = {
         "rope_type": "llama3",
         "rope_theta": 5e5,
@@ -209,7 +226,7 @@ def test_llama3_factors_in_a_tensor_give_the_frequencies_of_the_folder(
     scaled, _ = inverse_frequencies(rope_of(opened(tmp_path / "folder")), 256)
     plain, _ = inverse_frequencies(Rope(16, 5e5), 256)
     tensors = {"rope_freqs.weight": plain / scaled}
-    spec = opened(write_gguf(tmp_path / "m.gguf", model, tensors=tensors))
+    spec = opened(write_gguf(tmp_path / "m.gguf", model, add=add, tensors=tensors))
     for length in (16, 256):
         frequencies, factor = inverse_frequencies(rope_of(spec), length)
         np.testing.assert_allclose(frequencies, scaled, rtol=3e-7)

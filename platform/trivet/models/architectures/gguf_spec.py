@@ -124,20 +124,18 @@ def _rope(values: ConfigValues, heads: Heads, factors: Factors, *, is_permuted: 
             f"{values.source}: rope.dimension_count {dim} with heads of {heads.head_dim} is not supported"
         )
     theta = values.positive("rope.freq_base", DEFAULT_THETA)
-    scaling = values.text("rope.scaling.type", "none")
-    if factors and scaling in ("none", "longrope"):
-        return _factored(values, dim, theta, factors)
-    # Files from before rope.scaling.* state linear scaling alone.
-    has_legacy = bool(values.get("rope.scale_linear"))
-    # 0 stands for none, as in llama.cpp.
+    # As llama.cpp reads them: a factor of 0 stands for none, files from before rope.scaling.* state it under
+    # another name, a factor without a type is linear, and the type "none" means none whatever the factor.
     key = "rope.scaling.factor" if values.get("rope.scaling.factor") else "rope.scale_linear"
     factor = values.positive(key) if values.get(key) else 1.0
-    is_plain = factor == 1.0 and scaling in ("linear", "yarn")
-    if is_plain or (scaling == "none" and not has_legacy):
-        return Rope(dim, theta)
+    scaling = values.text("rope.scaling.type", "linear")
+    if scaling == "none" or (factor == 1.0 and scaling in ("linear", "yarn")):
+        return _factored(values, dim, theta, factors) if factors else Rope(dim, theta)
+    if scaling == "longrope" and factors:
+        return _factored(values, dim, theta, factors)
     if scaling == "yarn" and not factors:
         return _yarn(values, dim, theta, factor)
-    if scaling in ("linear", "none") and not factors:
+    if scaling == "linear" and not factors:
         return Rope(dim, theta, scaling="linear", factor=factor)
     raise UnsupportedArchitecture(
         f"{values.source}: rope.scaling.type {scaling[:40]!r} with{'' if factors else 'out'} frequency "
