@@ -11,8 +11,6 @@ from trivet.plugins import Command
 if TYPE_CHECKING:
     from trivet.config import Settings
 
-KILL_MARGIN_S = 30.0
-
 
 def commands() -> list[Command]:
     """For the hook `trivet_commands`."""
@@ -79,9 +77,10 @@ def _stop_all(given: argparse.Namespace) -> int:
     from contextlib import closing
 
     from trivet.config import load_settings
+    from trivet.errors import Conflict
     from trivet_registry.database import open_database
     from trivet_supervisor.client import SupervisorClient
-    from trivet_supervisor.direct_stop import end_engines, wait_until_none, want_nothing
+    from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines, wait_until_none, want_nothing
 
     settings = load_settings()
     settings.paths.create()
@@ -90,8 +89,11 @@ def _stop_all(given: argparse.Namespace) -> int:
     with closing(open_database(settings.resolved_database_url)) as database:
         names = want_nothing(database, drain_s)
         if SupervisorClient(settings.paths).wake() is None:
-            print(f"stopped {end_engines(settings, limit_s)} engines without a supervisor")
-            return 0
+            try:
+                print(f"stopped {end_engines(settings, limit_s)} engines without a supervisor")
+                return 0
+            except Conflict:
+                print("the supervisor is busy; waiting for it to end the engines", file=sys.stderr)
         left = wait_until_none(database, limit_s + KILL_MARGIN_S)
     if left:
         print(

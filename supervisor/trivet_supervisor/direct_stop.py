@@ -26,6 +26,7 @@ from trivet_supervisor.reconcile import Reconciler
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 50
+KILL_MARGIN_S = 30.0  # past the drain: its grace, Stop, SIGTERM, SIGKILL and stragglers take 23 s at most
 
 
 class NothingIsPlaced:
@@ -42,7 +43,7 @@ def end_engines(
 
     As soon as `is_hurried` answers yes, running requests are waited for no longer.
 
-    Raises: Conflict while a supervisor lives.
+    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with (
@@ -54,9 +55,13 @@ def end_engines(
         means = Means(database, settings, LocalLauncher(), wire, time.monotonic)
         reconciler = Reconciler(means, NothingIsPlaced())
         reconciler.shut_down(drain_timeout_s)
+        deadline_s = time.monotonic() + drain_timeout_s + KILL_MARGIN_S
         while reconciler.has_instances():
             if is_hurried():
                 reconciler.shut_down(0.0)
+                deadline_s = min(deadline_s, time.monotonic() + KILL_MARGIN_S)
+            if time.monotonic() > deadline_s:
+                raise Unavailable(_what_is_left(database))
             if not reconciler.tick():
                 wire.socket.poll(LOOK_INTERVAL_MS)
     return num_engines
@@ -77,6 +82,13 @@ def wait_until_none(database: Database, timeout_s: float, sleep: Callable[[float
     while (left := _num_engines(database)) and time.monotonic() < deadline_s:
         sleep(LOOK_INTERVAL_MS / 1000)
     return left
+
+
+def _what_is_left(database: Database) -> str:
+    with database.reading() as session:
+        left = list_instances(session, states=PROCESS_STATES)
+    named = ", ".join(f"pid {i.pid} ({i.deployment.name}, {i.state})" for i in left)
+    return f"{len(left)} engines do not end, not even by SIGKILL: {named}; a device may hang: see dmesg"
 
 
 def _num_engines(database: Database) -> int:

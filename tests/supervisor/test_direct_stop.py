@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.config import Settings
+from trivet.errors import Unavailable
+from trivet_registry.database import Database
+from trivet_registry.deployments_store import get_deployment
+from trivet_registry.supervision import claim_supervision
+from trivet_supervisor import direct_stop
+from trivet_supervisor.commands import commands
+from trivet_supervisor.direct_stop import end_engines
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+
+@pytest.fixture
+def settings(database: Database) -> Iterator[Settings]:
+    """A home of its own over the site's registry."""
+    with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
+        made = Settings(home=home, database_url=f"sqlite:///{database.engine.url.database}")
+        made.paths.create()
+        yield made
+
+
+def test_engines_that_obey_are_ended(site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.make_ready(replicas=2)
+    monkeypatch.setattr(direct_stop, "LocalLauncher", lambda: site.launcher)
+    for process in site.launcher.processes:
+        process.code = 0
+    assert end_engines(settings, 0.0) == 2
+    assert site.states() == ["stopped"] * 2
+
+
+def test_an_engine_that_survives_sigkill_is_named_and_not_waited_for(
+    site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make_ready()
+    site.process.obeys = ()
+    monkeypatch.setattr(direct_stop, "LocalLauncher", lambda: site.launcher)
+    monkeypatch.setattr(direct_stop, "KILL_MARGIN_S", 0.3)
+    with pytest.raises(Unavailable, match=r"1 engines do not end.*pid 1001 \(chat, stopping\)"):
+        end_engines(settings, 0.0)
+
+
+def test_a_supervisor_that_is_too_busy_to_answer_is_waited_for(
+    site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.launch()  # no instance yet, so nothing is left to end
+    monkeypatch.setenv("TRIVET_HOME", settings.home)
+    monkeypatch.setenv("TRIVET_DATABASE_URL", settings.resolved_database_url)
+    (stop_all,) = [command for command in commands() if command.name == "stop-all"]
+    with claim_supervision(site.database, "a supervisor"):
+        assert stop_all.run(argparse.Namespace(now=True, timeout=None)) == 0
+    out, err = capsys.readouterr()
+    assert (out, "busy" in err) == ("stopped: chat\n", True)
+    with site.database.reading() as session:
+        assert get_deployment(session, "chat").desired == "stopped"
