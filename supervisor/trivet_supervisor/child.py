@@ -73,7 +73,12 @@ class Child:
             self._retry_s = now + self._backoff.delay_s(self.num_failures)
             return self._process.returncode
         if now >= self._retry_s:
-            self.start()
+            try:
+                self.start()
+            except OSError as error:  # no memory, no room for its log: engines must not end for that
+                self.num_failures += 1
+                self._retry_s = now + self._backoff.delay_s(self.num_failures)
+                logger.error("%s cannot be started: %s; it is tried again", self.name, error)
         return None
 
     def wait(self, timeout_s: float) -> bool:

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet_supervisor.child import Child
+
+if TYPE_CHECKING:
+    from conftest import FakeClock
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def pipe() -> Iterator[int]:
+    read, write = os.pipe()
+    yield read
+    os.close(read)
+    os.close(write)
+
+
+def script(file: Path, body: str) -> str:
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(0o700)
+    return str(file)
+
+
+@pytest.fixture
+def child(tmp_path: Path, pipe: int, clock: FakeClock) -> Iterator[Child]:
+    child = Child("web", [script(tmp_path / "web", "exit 7")], {}, tmp_path / "web.log", pipe, clock)
+    yield child
+    child.terminate(DEADLINE_S)
+
+
+def test_an_end_is_told_once_and_followed_by_a_start(child: Child, clock: FakeClock) -> None:
+    child.start()
+    assert child.wait(DEADLINE_S)
+    assert child.keep() == 7
+    assert child.keep() is None
+    assert not child.is_alive()
+    clock.advance(0.5)
+    child.keep()
+    assert child.wait(DEADLINE_S)
+    assert child.keep() == 7, "it ran again"
+    assert child.num_failures == 2
+
+
+def test_a_child_that_cannot_be_started_again_is_tried_later(
+    child: Child, clock: FakeClock, tmp_path: Path
+) -> None:
+    child.start()
+    assert child.wait(DEADLINE_S)
+    child.keep()
+    (tmp_path / "web").unlink()
+    clock.advance(0.5)
+    assert child.keep() is None
+    script(tmp_path / "web", "exit 8")
+    clock.advance(0.5)
+    assert child.keep() is None, "the delay has doubled"
+    clock.advance(0.5)
+    child.keep()
+    assert child.wait(DEADLINE_S)
+    assert child.keep() == 8
