@@ -59,6 +59,14 @@ class LocalHandle:
             logger.error("pids=%s lease=%s survive SIGKILL; a device may hang", stragglers, self._lease[:8])
         return code
 
+    def is_whom_it_names(self) -> bool:
+        """False where the pid is another's by now; the pidfd is given back then."""
+        pid = self.identity.pid
+        if start_time(pid) == self.identity.start_time and has_lease(pid, self._lease):
+            return True
+        self._give_back_pidfd()
+        return False
+
     def terminate(self) -> None:
         self._signal_group(signal.SIGTERM)
 
@@ -67,18 +75,21 @@ class LocalHandle:
         for pid in leased_pids(self._lease):
             _send(pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Give back the pidfd; the process goes on."""
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
-
     def _own_exit_code(self) -> int | None:
         if self._child is not None:
             return self._child.poll()
-        if self._pidfd is None or select.select([self._pidfd], [], [], 0)[0]:
+        if self._pidfd is None:
             return UNSEEN_EXIT
-        return UNSEEN_EXIT if start_time(self.identity.pid) is None else None  # a zombie nobody reaps
+        is_zombie = start_time(self.identity.pid) is None  # that nobody reaps
+        if not is_zombie and not select.select([self._pidfd], [], [], 0)[0]:
+            return None
+        self._give_back_pidfd()
+        return UNSEEN_EXIT
+
+    def _give_back_pidfd(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
 
     def _signal_group(self, number: signal.Signals) -> None:
         # Our unreaped child keeps its pid; an adopted one is looked at again just before.
@@ -128,16 +139,17 @@ class LocalLauncher:
 
     def adopt(self, identity: ProcessIdentity, lease: str) -> LocalHandle | None:
         """The living process with this identity and lease, or None."""
-        if start_time(identity.pid) != identity.start_time or not has_lease(identity.pid, lease):
-            return None
-        return LocalHandle(identity, lease)
+        handle = LocalHandle(identity, lease)  # first: what is looked at next is the process it holds
+        return handle if handle.is_whom_it_names() else None
 
     def find(self, lease: str) -> LocalHandle | None:
         """The engine with this lease: the leader of their session, or whatever it left behind."""
         pids = sorted(leased_pids(lease), key=lambda pid: not _leads_session(pid))
         for pid in pids:
-            if (started := start_time(pid)) is not None:
-                return LocalHandle(ProcessIdentity(pid, started), lease)
+            started = start_time(pid)
+            handle = None if started is None else self.adopt(ProcessIdentity(pid, started), lease)
+            if handle is not None:
+                return handle
         return None
 
 

@@ -95,6 +95,20 @@ def test_an_adopted_engine_is_followed_to_its_end(launch: Callable[..., LocalHan
     assert eventually(started.exit_code) == -15
 
 
+def test_an_adopted_engine_leaves_no_file_descriptor_behind(launch: Callable[..., LocalHandle]) -> None:
+    started = launch("import time; time.sleep(600)")
+    eventually(lambda: True if list(leased_pids(LEASE)) else None)
+    before = os.listdir("/proc/self/fd")
+    adopted = LocalLauncher().adopt(started.identity, LEASE)
+    assert LocalLauncher().adopt(started.identity, "another lease") is None
+    assert adopted is not None
+    started.kill()
+    assert eventually(started.exit_code) == -9
+    assert eventually(adopted.exit_code) == UNSEEN_EXIT
+    assert adopted.exit_code() == UNSEEN_EXIT
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_a_process_that_only_has_the_pid_is_not_adopted(launch: Callable[..., LocalHandle]) -> None:
     started = launch("import time; time.sleep(600)")
     eventually(lambda: True if list(leased_pids(LEASE)) else None)

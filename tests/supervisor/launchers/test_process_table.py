@@ -23,10 +23,11 @@ def leased() -> Iterator[subprocess.Popen[str]]:
         "child.wait()\n"
     )
     env = {**os.environ, "TRIVET_LEASE": LEASE}
-    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     yield process
-    for pid in leased_pids(LEASE):
-        os.kill(pid, 9)
+    os.killpg(process.pid, 9)  # not by lease: a child shows none for a moment while it is executed
     process.communicate(timeout=30)
 
 
