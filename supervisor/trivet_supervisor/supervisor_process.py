@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 import zmq
-from sqlalchemy.exc import SQLAlchemyError
 
 from trivet import __version__
 from trivet_registry.devices_store import save_devices
@@ -110,11 +109,11 @@ def watch_pipe(fd: int, on_end: Callable[[], None]) -> None:
 def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Event) -> None:
     """Body of a thread: a probe may take seconds, and the loop must not wait for it."""
     while True:
-        found = devices.all(max_age_s=0)
         try:
+            found = devices.all(max_age_s=0)
             with means.database.session() as session:
                 save_devices(session, found, ledger_of(list_instances(session)).reserved)
-        except SQLAlchemyError:
-            logger.exception("devices cannot be saved")
+        except Exception:  # a border like the loop's: a stranger's probe, or the database
+            logger.exception("devices cannot be probed or saved; tried again in %g s", DEVICES_INTERVAL_S)
         if is_ending.wait(DEVICES_INTERVAL_S):
             return

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,7 @@ import pytest
 import zmq
 
 from trivet.config import Settings, engine_address, settings_to_environment
+from trivet.contract import DeviceInfo
 from trivet.demo_model import find_demo_model
 from trivet.messages import FinishReason, StepReport, Submit
 from trivet.models.model_files import open_model
@@ -26,8 +28,10 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import register_model
 from trivet_registry.tables import Instance
 from trivet_supervisor.client import SupervisorClient
+from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.direct_stop import end_engines
 from trivet_supervisor.launchers.process_table import leased_pids, start_time
+from trivet_supervisor.supervisor_process import refresh_devices
 
 DEADLINE_S = 120.0
 
@@ -245,6 +249,22 @@ def test_devices_are_written_down(home: Home) -> None:
             return {device.kind for device in list_devices(session)}
 
     home.until(lambda: {"cpu", "null"} <= kinds(), "devices")
+
+
+def test_a_probe_that_breaks_does_not_end_the_refreshing_of_devices() -> None:
+    is_ending = threading.Event()
+
+    class Table(DeviceTable):
+        num_asked = 0
+
+        def all(self, max_age_s: float = 0) -> list[DeviceInfo]:
+            self.num_asked += 1
+            is_ending.set()
+            raise KeyError("vram")
+
+    table = Table({})
+    refresh_devices(None, table, is_ending)  # type: ignore[arg-type]  # it does not come to the database
+    assert table.num_asked == 1
 
 
 def test_the_supervisor_imports_neither_torch_nor_a_vendor_library() -> None:
