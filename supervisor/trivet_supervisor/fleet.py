@@ -59,7 +59,7 @@ class Fleet:
         except Unavailable as error:
             self.endings.not_spawned(instance.id, str(error))
             return
-        self._follow(instance.id, handle, lease, S.STARTING)
+        self._follow(instance.id, handle, lease, S.STARTING, str(self._means.settings.paths.run))
 
     def adopt(self, instance: Instance) -> None:
         """Take over an engine that outlived its supervisor, or write down that it did not."""
@@ -67,7 +67,8 @@ class Fleet:
         if handle is None or instance.lease is None:
             self.endings.ended_unseen(instance.id)
             return
-        self._follow(instance.id, handle, instance.lease, instance.instance_state)
+        run_dir = instance.run_dir or str(self._means.settings.paths.run)
+        self._follow(instance.id, handle, instance.lease, instance.instance_state, run_dir)
         with self._means.database.session() as session:
             record_event(
                 session,
@@ -87,12 +88,14 @@ class Fleet:
                 return handle
         return launcher.find(lease)
 
-    def _follow(self, instance_id: str, handle: EngineHandle, lease: str, state: InstanceState) -> None:
+    def _follow(
+        self, instance_id: str, handle: EngineHandle, lease: str, state: InstanceState, run_dir: str
+    ) -> None:
         now = self._means.clock()
         watched = Watched(handle, lease, state, now, now, now)
         watched.ready_s = now if state in (S.READY, S.DRAINING) else None
         self._watched[instance_id] = watched
-        self._means.wire.follow(instance_id, str(self._means.settings.paths.run))
+        self._means.wire.follow(instance_id, run_dir)
         identity = handle.identity
         with self._means.database.session() as session:
             update_instance(session, instance_id, pid=identity.pid, process_start_time=identity.start_time)

@@ -114,12 +114,14 @@ class FakeWire:
 
     def __init__(self) -> None:
         self.followed: set[str] = set()
+        self.run_dirs: dict[str, str] = {}
         self.inbox: list[Beat] = []
         self.sent: list[tuple[str, ControlRequest]] = []
         self.num_watches = 0
 
     def follow(self, instance_id: str, run_dir: str) -> None:
         self.followed.add(instance_id)
+        self.run_dirs[instance_id] = run_dir
 
     def forget(self, instance_id: str) -> None:
         self.followed.discard(instance_id)

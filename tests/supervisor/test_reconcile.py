@@ -12,6 +12,7 @@ from trivet.messages import Drain, EngineLoad, LaunchOrder, Phase, Stop
 from trivet_registry.deployments_store import set_replicas, stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import update_instance
 from trivet_supervisor.placement import NoRoom
 
 if TYPE_CHECKING:
@@ -598,6 +599,15 @@ def test_an_engine_whose_pid_was_never_written_down_is_found_by_its_lease(
     site.say(Phase.READY)
     assert len(site.launcher.processes) == 1
     assert (site.only().state, site.only().pid) == ("ready", 1001)
+
+
+def test_an_engine_is_followed_in_the_folder_where_it_was_started(site: Site) -> None:
+    site.make_ready()
+    assert site.wire.run_dirs == {site.only().id: str(site.settings.paths.run)}
+    site.change(update_instance, site.only().id, run_dir="/another/home/run")
+    site.start_supervisor()
+    site.settle()
+    assert site.wire.run_dirs == {site.only().id: "/another/home/run"}
 
 
 def test_a_lost_engine_is_killed_by_the_next_supervisor(site: Site) -> None:
