@@ -68,8 +68,10 @@ class PagedKV:
         flat[:, 1].index_copy_(0, slots, v.to(self.dtype))
 
     def gather(self, layer: int, group: AttentionGroup) -> Gathered:
-        """The group's blocks in order, in the workspace; the next call overwrites it."""
+        """The group's blocks in order: in place, or in the workspace until the next call."""
         cache, blocks = self._layers[layer], group.blocks
+        if group.first_slot is not None:
+            return Gathered.in_place(cache, group, group.first_slot)
         width = math.prod(cache.shape[1:])
         found = group.gathered.get(width)
         if found is None:  # views of the workspace serve all layers of the step
@@ -99,9 +101,9 @@ def _touched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The workspace as one group sees it."""
+    """Keys and values of one group, in the workspace or in the cache itself."""
 
-    blocks: Tensor  # [B * n, elements of a block]
+    blocks: Tensor  # [B * n, elements of a block], where they are gathered to
     slots: Tensor  # [B * n * block_size, elements of a token]
     k: Tensor  # [B, num_kv_heads, L, head_dim]
     v: Tensor
@@ -112,6 +114,13 @@ class Gathered:
         both = blocks.view(group.num_seqs, -1, *cache.shape[2:])[:, : group.num_keys]
         k, v = (part.transpose(1, 2) for part in both.unbind(2))
         return cls(blocks, blocks.view(-1, math.prod(cache.shape[2:])), k, v)
+
+    @classmethod
+    def in_place(cls, cache: Tensor, group: AttentionGroup, first_slot: int) -> Gathered:
+        """Of a lone sequence whose blocks follow each other in the cache: nothing is copied."""
+        slots = cache.view(-1, *cache.shape[2:])[first_slot : first_slot + group.num_keys]
+        k, v = (part.transpose(0, 1)[None] for part in slots.unbind(1))
+        return cls(cache, slots, k, v)
 
 
 # ---- what a step attends to ----------------------------------------------------------------------
@@ -130,6 +139,7 @@ class AttentionGroup:
     visible: NDArray[np.bool_] | None  # [B, Q, L]; None: every key, or as `is_causal` says
     is_causal: bool
     distances: NDArray[np.float32] | None  # [B, Q, L] key position less query position, for ALiBi
+    first_slot: int | None  # of a lone sequence whose blocks are consecutive: they need no gathering
     gathered: dict[int, Gathered] = field(default_factory=dict)  # by elements a token
 
 
@@ -220,11 +230,13 @@ class PagedStep:
             visible=None if visible.all() else visible,
             is_causal=False,
             distances=(keys - lens + 1)[:, None, :num_keys].astype(np.float32) if spec.alibi else None,
+            first_slot=self._first_slot(blocks[0]) if len(members) == 1 else None,
         )
 
     def _chunk_group(self, i: int, first: int, num_blocks: int, spec: Attention) -> AttentionGroup:
         """Sequence `i` with several tokens; keys start with its block number `first`."""
         begin, end = int(self._starts[i]), int(self._starts[i + 1])
+        blocks = np.ascontiguousarray(self._table[i, first : first + num_blocks])
         base = first * self._block_size
         num_keys = int(self._lens[i]) - base
         queries = np.arange(int(self._lens[i]) - (end - begin), int(self._lens[i]))[:, None]
@@ -239,13 +251,19 @@ class PagedStep:
             tokens=slice(begin, end),
             num_seqs=1,
             query_len=end - begin,
-            blocks=torch.from_numpy(np.ascontiguousarray(self._table[i, first : first + num_blocks])),
+            blocks=torch.from_numpy(blocks),
             num_keys=num_keys,
             stale=None,
             visible=None if visible is None else visible[None],
             is_causal=is_causal,
             distances=(keys - queries)[None].astype(np.float32) if spec.alibi else None,
+            first_slot=self._first_slot(blocks),
         )
+
+    def _first_slot(self, blocks: NDArray[np.int64]) -> int | None:
+        """Of blocks [n] where each follows the one before, as they do while few sequences run."""
+        is_run = bool((np.diff(blocks) == 1).all())
+        return int(blocks[0]) * self._block_size if is_run else None
 
 
 def _additive_mask(group: AttentionGroup, spec: Attention) -> Tensor:

@@ -38,6 +38,7 @@ class Ragged:
     attention: Attention = PLAIN
     kv_dtype: torch.dtype = torch.float32
     workspace_blocks: int = NUM_BLOCKS
+    is_consecutive: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,7 +50,8 @@ class Ragged:
         self.keys = [torch.randn(n, KV_HEADS, DIM, generator=generator) for n in self.lengths]
         self.values = [torch.randn(n, KV_HEADS, DIM, generator=generator) for n in self.lengths]
         self.q = torch.randn(sum(self.queries), HEADS, DIM, generator=generator)
-        free = iter(np.random.default_rng(self.seed).permutation(np.arange(1, NUM_BLOCKS)))
+        order = np.random.default_rng(self.seed).permutation(np.arange(1, NUM_BLOCKS))
+        free = iter(np.sort(order) if self.is_consecutive else order)
         width = max(-(-n // BLOCK) for n in self.lengths)
         self.table = np.zeros((len(self.lengths), width), np.int32)
         for i, length in enumerate(self.lengths):
@@ -125,6 +127,13 @@ BATCHES = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_token_sees_its_own_sequence_up_to_itself(kind: str, batch: str) -> None:
     ragged = Ragged(*BATCHES[batch], attention=KINDS[kind])
+    torch.testing.assert_close(ragged.run().double(), ragged.expected(), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_consecutive_blocks_are_read_in_place_with_the_same_result(kind: str, batch: str) -> None:
+    ragged = Ragged(*BATCHES[batch], attention=KINDS[kind], is_consecutive=True)
     torch.testing.assert_close(ragged.run().double(), ragged.expected(), atol=2e-5, rtol=1e-5)
 
 
