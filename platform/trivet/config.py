@@ -7,6 +7,7 @@ does not exist is refused with the nearest one that does.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import sys
 import tomllib
@@ -20,6 +21,7 @@ import msgspec
 from trivet.errors import ConfigError
 
 OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
 
 
@@ -148,10 +150,27 @@ def load_settings(
         if not isinstance(section, dict):
             raise ConfigError(f"{where} must be a table with python and env")
         _refuse_unknown(section, BackendSettings.__struct_fields__, where)
+    where = f"settings ({file}, environment, command line)"
     try:
-        return msgspec.convert({**from_file, **from_env, **given, "home": home}, Settings, strict=False)
+        settings = msgspec.convert({**from_file, **from_env, **given, "home": home}, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"settings ({file}, environment, command line): {error}") from error
+        raise ConfigError(f"{where}: {error}") from error
+    for name, is_good, wanted in _rules(settings):
+        if not is_good:
+            raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")
+    return settings
+
+
+def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
+    orphan_s = settings.orphan_timeout_s
+    return [
+        ("port", 0 <= settings.port <= 65535, "0 (any free one) to 65535"),
+        ("log_level", settings.log_level.upper() in LOG_LEVELS, f"one of {', '.join(LOG_LEVELS)}"),
+        ("web_workers", settings.web_workers >= 1, "at least 1"),
+        ("web_threads", settings.web_threads >= 1, "at least 1"),
+        ("drain_timeout_s", 0 <= settings.drain_timeout_s < math.inf, "seconds, 0 or more"),
+        ("orphan_timeout_s", orphan_s is None or 0 < orphan_s < math.inf, "seconds, more than 0"),
+    ]
 
 
 def settings_to_environment(settings: Settings) -> dict[str, str]:

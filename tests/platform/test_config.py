@@ -53,6 +53,29 @@ def test_a_wrong_type_is_refused(home: Path) -> None:
         load_settings({"home": str(home)}, {"TRIVET_PORT": "many"})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("port", "65536"),
+        ("port", "-1"),
+        ("log_level", "loud"),
+        ("web_workers", "0"),
+        ("web_threads", "0"),
+        ("drain_timeout_s", "-1"),
+        ("drain_timeout_s", "nan"),
+        ("drain_timeout_s", "inf"),
+        ("orphan_timeout_s", "0"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_name_and_value(home: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} is '?{value}.*it must be"):
+        load_settings({"home": str(home)}, {f"TRIVET_{key.upper()}": value})
+
+
+def test_a_log_level_may_be_written_small(home: Path) -> None:
+    assert load_settings({"home": str(home)}, {"TRIVET_LOG_LEVEL": "debug"}).log_level == "debug"
+
+
 def test_a_broken_file_is_named(home: Path) -> None:
     (home / "trivet.toml").write_text("port = [")
     with pytest.raises(ConfigError, match=r"trivet\.toml cannot be read"):
