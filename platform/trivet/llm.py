@@ -82,6 +82,7 @@ class LLM:
         with _LoadingBar(files.name) as bar:
             self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update)
         self._num_requests = 0
+        self._growing: dict[str, RequestOutput] = {}  # of the iterations in progress
 
     # ---- use ----
 
@@ -118,6 +119,8 @@ class LLM:
             if len(text) > seen:
                 yield text[seen:]
                 seen = len(text)
+        if rest := outputs[0].outputs[0].text[seen:]:  # came while another iteration ran the engine
+            yield rest
         if outputs[0].error is not None:
             raise GenerationError(outputs[0].error)
 
@@ -190,19 +193,26 @@ class LLM:
     def _run(
         self, outputs: Sequence[RequestOutput], sequences: Sequence[EngineSequence]
     ) -> Iterator[RequestOutput]:
-        """Yields an output each time it has grown. Whatever ends the iteration, nothing keeps running."""
+        """Yields an output each time it has grown. Whatever ends the iteration, nothing keeps running.
+
+        Iterations may be interleaved (a stream read while another is): each step advances them all, so
+        a whole step is taken in before anything is yielded.
+        """
         core = self._engine.core
-        by_id = {output.request_id: output for output in outputs}
+        mine = {output.request_id: output for output in outputs}
+        self._growing |= mine
         waiting = list(reversed(sequences))
         try:
-            while waiting or core.has_work:
+            while waiting or (core.has_work and not all(output.finished for output in outputs)):
                 while waiting and self._add(waiting[-1]):
                     waiting.pop()
-                for update in core.step():
-                    yield _grow(by_id[update.sequence.request_id], update)
+                updates = core.step()
+                grown = [_grow(self._growing[update.sequence.request_id], update) for update in updates]
+                yield from (output for output in grown if output.request_id in mine)
         finally:
             for sequence in sequences:
                 core.abort(sequence.request_id)
+                del self._growing[sequence.request_id]
 
     def _add(self, sequence: EngineSequence) -> bool:
         """False while the engine's queue is full: offline, the caller's list is the queue."""

@@ -47,6 +47,17 @@ def test_a_stream_joins_to_the_whole_text(llm: LLM) -> None:
     assert "".join(llm.stream("Hello", GREEDY)) == whole
 
 
+def test_streams_may_be_read_in_turns(llm: LLM) -> None:
+    prompts = ["Hello", "The capital of France is", "你好"]
+    alone = ["".join(llm.stream(prompt, GREEDY)) for prompt in prompts]
+    first, second = llm.stream(prompts[0], GREEDY), llm.stream(prompts[1], GREEDY)
+    texts = [next(first), next(second)]
+    assert llm.generate(prompts[2], GREEDY, use_tqdm=False)[0].outputs[0].text == alone[2]
+    texts[1] += "".join(second)
+    texts[0] += "".join(first)
+    assert texts == alone[:2]
+
+
 def test_logprobs_come_with_their_sum(llm: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=2)
     completion = llm.generate("Hello", params, use_tqdm=False)[0].outputs[0]
