@@ -237,6 +237,31 @@ def test_stream_longer_than_the_drain_ends_with_an_error_event(
     assert server.process.wait(20) == 0
 
 
+def test_worker_frees_the_port_when_its_master_is_killed(
+    site: Site, start_server: Callable[..., Server], eventually: Eventually
+) -> None:
+    """The stream goes on while the next master binds; new connections must not wait for its end."""
+    site.start_engine("--step-s", "0.1")
+    server = start_server(TRIVET_DRAIN_TIMEOUT_S="15")
+    with server.connect() as sock:
+        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=40)))
+        read_until(sock, b'"w2 "')
+        server.process.kill()
+        server.process.wait()
+        eventually(lambda: is_free(server.port), within_s=3, what="the port is free")
+        assert b"[DONE]" in read_until(sock, b"0\r\n\r\n")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 def test_several_workers_sum_their_counts(
     site: Site, start_server: Callable[..., Server], eventually: Eventually
 ) -> None:

@@ -176,6 +176,16 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
         else:
             conn.invite_body()
 
+    def is_parent_alive(self) -> bool:
+        """When gunicorn's master was killed, this worker drains, and the next master needs the port."""
+        if super().is_parent_alive():
+            return True
+        # Left open, new connections would wait in its queue for the end of the drain.
+        self.set_accept_enabled(False)
+        for listener in self.sockets:
+            listener.close()
+        return False
+
     def murder_pending(self) -> None:
         """Also when draining: a connection that sends nothing must not hold up the end."""
         if not self.alive:
