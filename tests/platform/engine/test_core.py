@@ -212,6 +212,29 @@ def test_ids_that_no_token_has_are_never_sampled(make_engine: EngineFactory) -> 
     assert len(drawn) > 5
 
 
+@pytest.mark.parametrize(
+    "wishes",
+    [{"temperature": 1e-6}, {"top_p": 0.0}, {"min_p": 1.0}, {"top_k": 1}, {"temperature": 1e-300}],
+    ids=str,
+)
+def test_the_narrowest_settings_are_greedy(make_engine: EngineFactory, wishes: dict[str, float]) -> None:
+    engine = make_engine()
+    greedy = engine.add([3, 4, 5], max_tokens=20, ignore_eos=True)
+    narrow = engine.add([3, 4, 5], **{"temperature": 1.0, "max_tokens": 20, "ignore_eos": True, **wishes})
+    engine.run()
+    assert narrow.output_token_ids == greedy.output_token_ids
+
+
+def test_the_widest_settings_change_nothing(make_engine: EngineFactory) -> None:
+    engine = make_engine()
+    wishes = {"temperature": 1.0, "seed": 5, "max_tokens": 20, "ignore_eos": True}
+    plain = engine.add([3, 4, 5], **wishes)
+    wide = engine.add([3, 4, 5], **wishes, top_k=2**40, top_p=1.0, min_p=0.0)
+    engine.run()
+    assert wide.output_token_ids == plain.output_token_ids
+    assert wide.output_token_ids != engine.add([3, 4, 5], **{**wishes, "seed": 6}).output_token_ids
+
+
 # ---- refusals ----
 
 
@@ -368,6 +391,43 @@ def test_a_lost_device_ends_the_loop(make_engine: EngineFactory, depth: int) -> 
     engine.add([3, 4], max_tokens=20, ignore_eos=True)
     with pytest.raises(DeviceLost):
         engine.run()
+
+
+@BOTH_DEPTHS
+def test_after_500_mixed_requests_nothing_is_held(make_engine: EngineFactory, depth: int) -> None:
+    """Finished, aborted, refused, too long, not finite, out of memory: none leaves a block or a slot."""
+    engine = make_engine(
+        depth=depth,
+        num_blocks=40,
+        max_num_seqs=6,
+        max_num_waiting=30,
+        options={"nan_token": "63", "out_of_memory_steps": "20,21,90"},
+    )
+    rng = random.Random(5)
+    free_slots = len(engine.core.scheduler._free_slots)
+    living, refused, usage = [], 0, 0.0
+    for number in range(500):
+        last = 64 if rng.random() < 0.1 else 63
+        prompt = random_prompt(rng.choice([0, 9, 20])) + rng.choices(range(3, last), k=rng.randint(1, 120))
+        try:
+            living.append(engine.add(prompt[: rng.choice([5, 30, 140])], str(number), **random_wishes(rng)))
+        except (ContextLengthExceeded, Overloaded):
+            refused += 1
+        if rng.random() < 0.2:
+            engine.core.abort(rng.choice(living).request_id)
+        for _ in range(rng.randint(0, 5)):
+            engine.step()
+            usage = max(usage, engine.core.block_pool.usage)
+    engine.run()
+    assert all(count > 10 for count in (refused, *engine.core.load().num_finished.values()))
+    assert usage > 0.9
+    assert engine.core.load().prefix_hits > 0
+    assert sum(engine.core.load().num_finished.values()) == len(living) == 500 - refused
+    assert engine.core.block_pool.usage == 0
+    engine.core.block_pool.reset_cache()
+    assert engine.core.block_pool.num_free == engine.core.block_pool.num_usable
+    assert len(engine.core.scheduler._free_slots) == free_slots
+    assert engine.core.load().num_tokens_outstanding == 0
 
 
 # ---- numbers ----

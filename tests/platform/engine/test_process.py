@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 import zmq
 
@@ -35,6 +36,7 @@ from trivet.messages import (
 from trivet.sampling_params import SamplingParams
 
 DEADLINE_S = 60.0
+CPU_TICK_S = 0.01  # of the kernel's account
 LONG = SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True)
 
 
@@ -146,6 +148,23 @@ def test_ready_comes_after_a_token_and_states_the_memory(engine: EngineUnderTest
     assert beat.load.generation_tokens >= 1
     assert beat.pid == engine.process.pid
     assert dict(beat.memory)
+
+
+def test_an_idle_engine_leaves_the_processor_alone(engine: EngineUnderTest) -> None:
+    """Under 2 % of a core, measured by the kernel over six beats: nothing polls or spins."""
+    process = psutil.Process(engine.process.pid)
+
+    def beat_and_use() -> tuple[float, float]:
+        beat = engine.beat_where(lambda beat: beat.load.num_running == 0)
+        assert beat.phase is Phase.READY
+        used = process.cpu_times()
+        return time.monotonic(), used.user + used.system
+
+    begun_s, used_s = beat_and_use()
+    for _ in range(6):
+        end_s, now_used_s = beat_and_use()
+    assert end_s - begun_s > 2
+    assert now_used_s - used_s < 0.02 * (end_s - begun_s) + CPU_TICK_S
 
 
 def test_pieces_tell_text_tokens_and_usage(worker: Worker) -> None:

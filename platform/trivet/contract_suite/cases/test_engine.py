@@ -41,6 +41,21 @@ def test_prefix_cache_on_and_off_give_the_same_tokens(subject: Subject) -> None:
         assert tokens[0] == tokens[1]
 
 
+def test_a_cached_prefix_gives_the_same_logprobs(subject: Subject) -> None:
+    """The same greedy request twice: what the second reads from the cache is what the first computed."""
+    prompt = random_prompt(2 * subject.block_size + 5, 1)
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=1, ignore_eos=True)
+    with subject.core() as core:
+        first, second = (run_core(core, [request(name, prompt, params)])[name] for name in ("a", "b"))
+        assert core.load().prefix_hits == 2 * subject.block_size
+    tolerance = 1e-4 if subject.is_exact else bound_of(subject.dtype)
+    for one, other in zip(first.logprobs, second.logprobs, strict=True):
+        if one.token_id != other.token_id:
+            assert not subject.is_exact
+            break  # from here on they are of different texts
+        assert other.logprob == pytest.approx(one.logprob, abs=tolerance)
+
+
 def test_a_tiny_kv_pool_with_preemption_gives_the_same_tokens(subject: Subject) -> None:
     """Eight requests where two have room: all finish, none is mixed up."""
     size = subject.block_size
