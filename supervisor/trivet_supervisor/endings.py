@@ -62,6 +62,7 @@ class Endings:
         self, instance_id: str, reason: str, code: int | None, was_boot: bool, is_final: bool = False
     ) -> None:
         remove_run_files(self._means.settings, instance_id)
+        failures = 0
         with self._means.database.session() as session:
             instance = get_instance(session, instance_id)
             state = instance.instance_state
@@ -73,7 +74,10 @@ class Endings:
                 if state is S.LOST:  # why it was given up says more than how it was killed
                     reason = instance.reason
                 is_final = is_final or (code == CANNOT_START and instance.ready_at is None)
-                self._write_failure(session, instance, reason, was_boot, is_final, gone)
+                failures = self._write_failure(session, instance, reason, was_boot, is_final, gone)
+        if failures:  # counted once it is written: a registry that cannot be written is tried again
+            self._failures[instance_id] = failures
+            self._retry_s[instance_id] = self._means.clock() + self._means.backoff.delay_s(failures)
         logger.info("instance=%s state=%s ended reason=%s", instance_id, state, reason)
 
     def _write_failure(
@@ -84,7 +88,8 @@ class Endings:
         was_boot: bool,
         is_final: bool,
         gone: dict[str, Any],
-    ) -> None:
+    ) -> int:
+        """Returns how many failures in a row it makes; 0: it is not started again."""
         backoff, old = self._means.backoff, instance.instance_state
         boots = instance.boot_failures + was_boot
         first = instance.first_failure or reason
@@ -97,12 +102,11 @@ class Endings:
                 reason = f"gave up after {boots} failures in a row; the first: {first}; the last: {reason}"
             move_instance(session, instance.id, S.FAILED, reason, **values)
             self.forget(instance.id)
-            return
+            return 0
         # In one transaction: nobody sees a `failed` that is not final.
         move_instance(session, instance.id, S.FAILED, reason, **values)
         failures = self._failures.get(instance.id, 0) + 1
         delay_s = backoff.delay_s(failures)
-        self._failures[instance.id] = failures
-        self._retry_s[instance.id] = self._means.clock() + delay_s
         again = f"attempt {instance.attempt + 1} in {delay_s:g} s, because: {reason}"
         move_instance(session, instance.id, S.PENDING, again, **values)
+        return failures

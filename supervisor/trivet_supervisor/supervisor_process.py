@@ -42,6 +42,7 @@ class SupervisorProcess:
         self._is_leaving = False
         self._is_woken = True
         self._next_tick_s = 0.0
+        self._has_failed = False  # the last turn
         self._poller = zmq.Poller()
         self._poller.register(wire.socket, zmq.POLLIN)
         self._poller.register(server.socket, zmq.POLLIN)
@@ -63,9 +64,11 @@ class SupervisorProcess:
     def _look(self) -> None:
         fleet = self._reconciler.fleet
         is_due = time.monotonic() >= self._next_tick_s
-        if not (fleet.hear() or self._is_woken or fleet.has_ended() or is_due):
+        # What a failed turn left undone is no news: without this it would be tried in every turn.
+        is_news = (fleet.hear() or fleet.has_ended()) and not self._has_failed
+        if not (is_news or self._is_woken or is_due):
             return
-        self._is_woken = False
+        self._is_woken = self._has_failed = False
         self._next_tick_s = time.monotonic() + TICK_INTERVAL_S
         try:
             for _ in range(MAX_TURNS_AT_ONCE):
@@ -73,6 +76,7 @@ class SupervisorProcess:
                     break
         except Exception:  # the supervisor loop's border: engines must not go unwatched
             logger.exception("a turn failed; the next is in %s s", RETRY_S)
+            self._has_failed = True
             self._next_tick_s = time.monotonic() + RETRY_S
 
     def _handle(self, request: Request) -> SupervisorStatus:

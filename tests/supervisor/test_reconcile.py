@@ -385,6 +385,26 @@ def test_an_end_that_could_not_be_written_is_written_later_with_its_reason(
     assert "SIGKILL" in site.only().reason
 
 
+def test_an_end_that_is_written_late_counts_as_one_failure(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full for seconds made the next attempt wait a minute."""
+    site.make_ready()
+    site.process.code = -9
+
+    def fail(self: object, *_: object) -> None:
+        raise DiskFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sqlalchemy.orm.Session.commit", fail)
+        patch.setattr("sqlalchemy.orm.SessionTransaction.commit", fail)
+        for _ in range(8):
+            with pytest.raises(DiskFull):
+                site.settle()
+    site.settle()
+    assert "attempt 2 in 0.5 s" in site.only().reason
+
+
 def test_a_pid_that_could_not_be_written_is_written_later(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

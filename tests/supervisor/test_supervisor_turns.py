@@ -1,0 +1,57 @@
+"""When the supervisor looks again: a turn that failed is not repeated in every turn of the loop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import zmq
+
+from trivet_supervisor.supervisor_process import SupervisorProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trivet_supervisor.means import Means
+    from trivet_supervisor.reconcile import Reconciler
+    from trivet_supervisor.server import Server
+
+
+class EndedFleet:
+    """An engine has ended, and that cannot be written down."""
+
+    def hear(self) -> bool:
+        return False
+
+    def has_ended(self) -> bool:
+        return True
+
+
+class BrokenReconciler:
+    fleet = EndedFleet()
+    is_shutting_down = False
+    num_turns = 0
+
+    def tick(self) -> bool:
+        self.num_turns += 1
+        raise OSError("the disk is full")
+
+
+def test_a_turn_that_failed_waits_although_an_engine_has_ended() -> None:
+    """A full disk made five tracebacks a second."""
+    with zmq.Context() as context, context.socket(zmq.SUB) as beats, context.socket(zmq.ROUTER) as requests:
+        reconciler = BrokenReconciler()
+        left: Iterator[int] = iter(range(4))
+
+        def serve(_handle: Any) -> None:
+            if next(left, None) is None:
+                process.leave()
+
+        process = SupervisorProcess(
+            cast("Means", None),
+            cast("Reconciler", reconciler),
+            cast("Any", SimpleNamespace(socket=beats)),
+            cast("Server", SimpleNamespace(socket=requests, serve=serve)),
+        )
+        process.run()
+    assert reconciler.num_turns == 1
