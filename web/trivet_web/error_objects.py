@@ -10,9 +10,10 @@ import logging
 
 import msgspec
 from flask import Flask, Response, g, request
+from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
-from trivet.errors import Overloaded, TrivetError
+from trivet.errors import Overloaded, TrivetError, Unavailable
 
 logger = logging.getLogger(__name__)
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -42,6 +43,7 @@ def error_body(error: TrivetError) -> ErrorBody:
 def register(app: Flask) -> None:
     """Make every failure of `app` an error object."""
     app.register_error_handler(TrivetError, _on_trivet_error)
+    app.register_error_handler(OperationalError, _on_registry_error)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
 
@@ -55,6 +57,11 @@ def _on_trivet_error(error: TrivetError) -> Response:
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+def _on_registry_error(error: OperationalError) -> Response:
+    """A full disk, a database that is away: nobody's defect, and it passes."""
+    return _on_trivet_error(Unavailable(f"the registry cannot be used: {error.orig}; try again when it can"))
 
 
 def _on_http_exception(error: HTTPException) -> Response:

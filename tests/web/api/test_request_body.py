@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from gunicorn.http.errors import InvalidChunkSize
+from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -220,6 +222,18 @@ def test_wrong_completion_request_is_400(client: FlaskClient, fields: dict[str, 
     status, error = error_of(client, TEXT, {"model": "demo", "prompt": "x", **fields})
     assert status == 400
     assert error["param"] == param
+
+
+def test_registry_that_cannot_be_used_is_503_with_its_reason(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("COMMIT", None, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setitem(client.application.view_functions, "chat.create", fail)
+    status, error = error_of(client, CHAT, HELLO)
+    assert (status, error["code"]) == (503, "unavailable")
+    assert "disk is full" in error["message"]
 
 
 def test_unknown_route_and_wrong_method_are_error_objects(client: FlaskClient) -> None:
