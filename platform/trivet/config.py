@@ -98,11 +98,19 @@ class Paths:
         return self.run / "serve.lock"
 
     def create(self) -> None:
-        """Make the folders; the run directory is closed to other users (it holds sockets)."""
-        for folder in (self.home, self.logs, self.models):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.run.mkdir(mode=0o700, exist_ok=True)
-        self.run.chmod(0o700)
+        """Make the folders; the run directory is closed to other users (it holds sockets).
+
+        Raises: ConfigError where the home cannot be written.
+        """
+        try:
+            for folder in (self.home, self.logs, self.models):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.run.mkdir(mode=0o700, exist_ok=True)
+            self.run.chmod(0o700)
+        except OSError as error:
+            raise ConfigError(
+                f"home {self.home} cannot be written: {error.strerror}; set TRIVET_HOME to a folder that can"
+            ) from error
 
     def supervisor_socket(self) -> str:
         return socket_address(self.run / "supervisor.sock")

@@ -126,6 +126,12 @@ def test_the_run_folder_is_closed_to_others(tmp_path: Path) -> None:
     assert paths.run.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"home .*/file cannot be written: .*TRIVET_HOME"):
+        Paths(tmp_path / "file").create()
+
+
 def test_a_socket_path_longer_than_the_kernel_allows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"TRIVET_HOME"):
         socket_address(tmp_path / ("x" * 120))
