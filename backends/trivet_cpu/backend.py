@@ -172,6 +172,11 @@ class _Planner:
         shape = self._shape
         if self._config.num_blocks is not None:
             capacity = (self._config.num_blocks - 1) * shape.block_size
+            if capacity < 1:
+                raise DoesNotFit(
+                    f"num_blocks {self._config.num_blocks} leaves no block for a sequence beside the scratch "
+                    "block; use at least 2"
+                )
             if self._config.max_model_len is None:
                 shape = shape.with_max_model_len(min(shape.max_model_len, capacity))
             elif capacity < shape.max_model_len:

@@ -262,8 +262,7 @@ class _Source:
         values = self._reader.float32(name)
         self._done += self._reader.index[name].size_bytes
         self._on_progress(self._done, self._reader.index.size_bytes)
-        # Mapped float32 tensors are read-only; `TorchOps.pack` copies, so nobody writes to them.
-        return torch.from_numpy(values if values.flags.writeable else values.copy())
+        return torch.from_numpy(values)
 
 
 def _load_with_transformers(

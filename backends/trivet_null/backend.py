@@ -107,7 +107,9 @@ class NullBackend:
 
         block_size = config.block_size or BLOCK_SIZE
         max_model_len = config.max_model_len or spec.max_position
-        num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-max_model_len // block_size)
+        num_blocks = config.num_blocks
+        if num_blocks is None:
+            num_blocks = 1 + config.max_num_seqs * -(-max_model_len // block_size)
         capacity = (num_blocks - 1) * block_size
         if config.max_model_len is None:
             max_model_len = min(max_model_len, capacity)

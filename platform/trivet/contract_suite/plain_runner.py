@@ -89,7 +89,13 @@ class PlainBackend:
         token_bytes = sum(8 * kv_width(spec.layer(i).attention) for i in range(spec.num_layers))
         group = KVGroup(KVKind.FULL, tuple(range(spec.num_layers)), "f32", token_bytes)
         kv = KVCacheSpec(block_size, (group,))
-        num_blocks = config.num_blocks or 1 + config.max_num_seqs * -(-max_model_len // block_size)
+        num_blocks = config.num_blocks
+        if num_blocks is None:
+            num_blocks = 1 + config.max_num_seqs * -(-max_model_len // block_size)
+        if num_blocks < 2:
+            raise DoesNotFit(
+                f"num_blocks {num_blocks} leaves no block beside the scratch block; use 2 or more"
+            )
         parts = (
             MemoryPart("weights", 4 * sum(int(np.prod(tensor.shape)) for tensor in weights.tensors)),
             MemoryPart("kv", num_blocks * kv.block_bytes),

@@ -117,6 +117,13 @@ def test_a_plan_for_a_device_that_is_too_small_is_refused(subject: Subject) -> N
         subject.backend.plan(subject.models.spec("llama"), files.weights, subject.config(), [tiny])
 
 
+@pytest.mark.parametrize("num_blocks", [1, 0, -3])
+def test_a_plan_without_room_for_a_sequence_is_refused(subject: Subject, num_blocks: int) -> None:
+    """Block 0 is scratch: a plan of it alone would be a model that refuses every prompt."""
+    with pytest.raises(DoesNotFit, match=r"num_blocks|blocks"):
+        subject.plan(subject.config(num_blocks=num_blocks, max_model_len=None))
+
+
 def test_a_plan_that_cannot_be_held_is_refused_with_both_numbers(subject: Subject) -> None:
     """allocate_kv touches every page or says at once that they are not there."""
     config = subject.config()
