@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
+import zmq
 
+from trivet.config import engine_address
 from trivet.errors import EngineLost, TrivetError
-from trivet.messages import SILENCE_LIMIT_S, FinishReason, Submit
+from trivet.messages import SILENCE_LIMIT_S, Beat, FinishReason, Phase, Submit
 from trivet.sampling_params import SamplingParams
-from trivet_web.engine_link import ReaderTooSlow
+from trivet_web.engine_link import Connection, EngineLink, ReaderTooSlow
 from trivet_web.mailbox import Arrival, Loss, Mailbox
 from trivet_web.relay import Relay
 
@@ -167,3 +170,75 @@ def test_close_ends_open_requests(site: Site) -> None:
     relay.submit(engine.instance, submit("r", 5), mailbox, 0)
     relay.close()
     assert isinstance(read_all(mailbox)[1], EngineLost)
+
+
+def test_engine_that_comes_back_at_the_same_address_does_not_hide_its_end(site: Site) -> None:
+    """As a web process sees it that was held up while the engine was started again."""
+    address = engine_address(site.run_dir, "abcdef12", "sock")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as first, context.socket(zmq.ROUTER) as second:
+        link = EngineLink(context, "abcdef12", address, 0.0)
+        try:
+            for engine in (first, second):
+                engine.linger = 0
+                engine.bind(address)
+                link.socket.send(b"hello")
+                assert engine.poll(20_000), "it is not connected"
+                if engine is first:
+                    engine.close(0)
+            link.on_monitor()
+            assert link.connection is Connection.LOST
+        finally:
+            link.close()
+
+
+@pytest.mark.parametrize("place", ["sock", "beat"])
+def test_engine_of_another_version_ends_its_own_requests_only(site: Site, relay: Relay, place: str) -> None:
+    good = site.start_engine("--step-s", "0.01")
+    with zmq.Context() as context:
+        router, beats = context.socket(zmq.ROUTER), context.socket(zmq.PUB)
+        router.bind(engine_address(site.run_dir, "abcdef12", "sock"))
+        beats.bind(engine_address(site.run_dir, "abcdef12", "beat"))
+        relay.watch(["abcdef12", good.instance])
+        foreign, own = Mailbox(), Mailbox()
+        relay.submit("abcdef12", submit("r", 5), foreign, 0)
+        assert router.poll(20_000)
+        sender = router.recv_multipart()[0]
+        if place == "sock":
+            router.send_multipart([sender, b"\xc1 no report"])
+            assert "cannot read" in str(read_all(foreign)[1])
+        else:
+            good_beat = msgspec.msgpack.encode(Beat("abcdef12", "lease", 1, 1, Phase.READY))
+            deadline_s = time.monotonic() + 20
+            while (view := relay.view("abcdef12")) is None or view.beat is None:  # until it has subscribed
+                assert time.monotonic() < deadline_s
+                beats.send(b"\xc1 no beat")
+                beats.send(good_beat)
+                beats.poll(10, zmq.POLLIN)
+        relay.submit(good.instance, submit("q", 3), own, 0)
+        assert read_all(own)[1] is FinishReason.LENGTH
+        router.close(0)
+        beats.close(0)
+
+
+def test_end_of_all_is_no_loss_that_another_replica_could_mend(site: Site, relay: Relay) -> None:
+    engine = site.start_engine("--first-s", "60")
+    mailbox = Mailbox()
+    relay.submit(engine.instance, submit("r", 5), mailbox, 0)
+    relay.end_all(EngineLost("the server is shutting down"))
+    (loss,) = mailbox.read(20)
+    assert isinstance(loss, Loss)
+    assert loss.choice is None
+
+
+def test_nothing_is_kept_of_an_engine_that_is_no_longer_watched(
+    site: Site, relay: Relay, eventually: Eventually
+) -> None:
+    engine = site.start_engine("--step-s", "0.01")
+    relay.watch([engine.instance])
+    mailbox = Mailbox()
+    relay.submit(engine.instance, submit("r", 10_000), mailbox, 0)
+    assert mailbox.read(20)
+    relay.watch([])
+    engine.kill()
+    assert isinstance(read_all(mailbox)[1], EngineLost)
+    eventually(lambda: relay.view(engine.instance) is None, what="its view is gone")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trivet.errors import GenerationError, TrivetError, Unavailable
 from trivet.messages import Failure, FinishReason, Piece, Submit
-from trivet_web.mailbox import Arrival, Loss, Mailbox
+from trivet_web.mailbox import Arrival, Item, Loss, Mailbox
 from trivet_web.relay import Relay
 from trivet_web.routing import Claim, Router
 
@@ -47,6 +47,7 @@ class Answer:
         self._deployment = deployment
         self._observe = observe
         self._sequences: list[_Sequence] = []
+        self._error: TrivetError | None = None  # raised when what came before it has been read
 
     def start(self, submits: Sequence[Submit], max_model_len: int) -> None:
         """Send them all; choice n is `submits[n]`. Raises: ModelNotFound, Unavailable."""
@@ -69,18 +70,24 @@ class Answer:
     def read(self, timeout_s: float) -> list[Arrival]:
         """Pieces that have come, in order; empty after `timeout_s` without any.
 
-        Raises: EngineLost, ClientGone, or what an engine reported; then the answer is over.
+        Raises: EngineLost, ClientGone, or what an engine reported, once the pieces before it have been
+            returned; then the answer is over.
         """
-        arrivals = []
-        for item in self.mailbox.read(timeout_s):
-            if isinstance(item, Loss):
-                self._on_loss(item)
-            elif (error := _error_of(item.piece)) is not None:
-                self._on_loss(Loss(item.choice, error))
-            else:
-                self._count(item)
-                arrivals.append(item)
+        if self._error is not None:
+            raise self._error
+        arrivals: list[Arrival] = []
+        items = self.mailbox.read(timeout_s)
+        for item in items:
+            try:
+                self._take(item, arrivals)
+            except TrivetError as error:
+                self._error = error
+                break
         self._observe(arrivals, self.instance_of)
+        if self._error is not None and not arrivals:
+            raise self._error
+        if items and not arrivals:  # losses, each of which has gone to another replica: once a sequence
+            return self.read(timeout_s)
         return arrivals
 
     def close(self) -> None:
@@ -90,6 +97,16 @@ class Answer:
                 sequence.has_ended = True
                 self._relay.abort(sequence.claim.instance_id, sequence.submit.request_id)
             sequence.claim.release()
+
+    def _take(self, item: Item, arrivals: list[Arrival]) -> None:
+        """Raises: what ends the answer."""
+        if isinstance(item, Loss):
+            self._on_loss(item)
+        elif (error := _error_of(item.piece)) is not None:
+            self._on_loss(Loss(item.choice, error))
+        else:
+            self._count(item)
+            arrivals.append(item)
 
     def _count(self, arrival: Arrival) -> None:
         sequence, piece = self._sequences[arrival.choice], arrival.piece
@@ -112,7 +129,6 @@ class Answer:
         lost_instance = sequence.claim.instance_id
         sequence.claim.release()
         if not is_retried:
-            sequence.has_ended = True
             raise loss.error
         try:
             self._router.table(fresh=True)
@@ -120,7 +136,6 @@ class Answer:
                 self._deployment, sequence.tokens, frozenset({lost_instance})
             )
         except Unavailable:
-            sequence.has_ended = True
             raise loss.error from None
         sequence.attempts = 2
         self._send(loss.choice)

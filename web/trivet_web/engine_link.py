@@ -77,16 +77,24 @@ class EngineLink:
     def num_open(self) -> int:
         return len(self._open)
 
-    def fail_all(self, error: TrivetError) -> None:
-        """End every open request; the engine, should it still live, is told to drop them."""
+    def fail_all(self, error: TrivetError, *, is_final: bool = False) -> None:
+        """End every open request; the engine, should it still live, is told to drop them.
+
+        Args:
+            is_final: no other replica is asked either.
+        """
         lost, self._open = self._open, {}
         for request_id, recipient in lost.items():
-            recipient.mailbox.fail(error, recipient.choice)
+            recipient.mailbox.fail(error, None if is_final else recipient.choice)
             if self.connection is Connection.OPEN:
                 self._send(_encoder.encode(Abort(request_id)))
 
     def on_monitor(self) -> None:
-        """Take connection events. A refused connection and an ended one both mean: no such engine."""
+        """Take connection events. A refused connection and an ended one both mean: no such engine.
+
+        LOST is final. The engine's next attempt has the same address, and the DEALER would connect to it by
+        itself; but that process knows nothing of the requests that are open here.
+        """
         for frames in _drain(self.monitor):
             event = parse_monitor_message(frames)["event"]
             if event == zmq.EVENT_CONNECTED:
@@ -96,12 +104,16 @@ class EngineLink:
                 self._waiting.clear()
             else:
                 self.connection = Connection.LOST
+                return
 
     def has_timed_out(self, now: float) -> bool:
         return self.connection is Connection.OPENING and now - self._opened_s > CONNECT_LIMIT_S
 
     def on_reports(self, now: float) -> bool:
-        """Hand out the pieces of at most `MAX_MESSAGES` steps. True if there were any."""
+        """Hand out the pieces of at most `MAX_MESSAGES` steps. True if there were any.
+
+        Raises: msgspec.MsgspecError for a report of another version of Trivet.
+        """
         seen = False
         for frames in _drain(self.socket):
             report = _reports.decode(frames[-1])

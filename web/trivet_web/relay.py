@@ -3,6 +3,8 @@
 Request threads never touch a socket (they are not thread-safe): they append a command to a deque and
 write an eventfd, and read their own mailbox. A request ends within milliseconds of its engine's death,
 because the socket monitor reports the closed ipc connection; a frozen engine is found by its silence.
+Engines outlive this process, so one may be of another version: what it sends and this one cannot read
+ends its requests, and never this thread.
 """
 
 from __future__ import annotations
@@ -67,11 +69,8 @@ class Relay:
     def view(self, instance_id: str) -> EngineView | None:
         return self._views.get(instance_id)
 
-    def views(self) -> list[EngineView]:
-        return list(self._views.values())
-
     def end_all(self, error: TrivetError) -> None:
-        """Fail every open request, and tell the engines."""
+        """Fail every open request for good, and tell the engines."""
         self._do(partial(self._end_all, error))
 
     def close(self) -> None:
@@ -123,6 +122,9 @@ class Relay:
                 beat = _beats.decode(self._beats.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return
+            except msgspec.MsgspecError as error:
+                logger.warning("beat=unreadable error=%s", error)
+                continue
             view = self._views.get(beat.instance_id)
             if view is None:
                 continue
@@ -131,17 +133,25 @@ class Relay:
                 self._link(beat.instance_id)  # so that its end is noticed with no request open, too
 
     def _serve(self, link: EngineLink, ready: set[object]) -> None:
+        try:
+            self._take_reports(link, ready)
+        except msgspec.MsgspecError as error:
+            logger.warning("instance=%s report=unreadable error=%s", link.instance_id, error)
+            self._lose(link, "sent what this version cannot read")
+            return
+        if link.connection is Connection.LOST:
+            self._lose(link, "ended")
+
+    def _take_reports(self, link: EngineLink, ready: set[object]) -> None:
+        """Reports before the end of the connection: what an engine sent before it died still counts."""
         now = self._clock()
-        # Reports first: what an engine sent before it died still counts.
         if link.socket in ready and link.on_reports(now):
             view = self._view(link.instance_id)
             view.last_seen_s, view.load = now, link.load
         if link.monitor in ready:
             link.on_monitor()
-            if link.connection is Connection.LOST:
-                while link.on_reports(now):
-                    pass
-                self._lose(link, "ended")
+            while link.connection is Connection.LOST and link.on_reports(now):
+                pass
 
     def _tick(self) -> None:
         now = self._clock()
@@ -156,6 +166,8 @@ class Relay:
                 self._lose(link, "did not answer")
             elif link.num_open == 0 and link.instance_id not in self._watched:
                 self._drop(link)
+        for instance_id in self._views.keys() - self._watched - self._links.keys():
+            del self._views[instance_id]  # of a request that outlived its deployment
         for view in self._views.values():
             if view.lost_because is None and view.is_silent(now):
                 self._lose_silent(view, now)
@@ -190,7 +202,7 @@ class Relay:
 
     def _end_all(self, error: TrivetError) -> None:
         for link in self._links.values():
-            link.fail_all(error)
+            link.fail_all(error, is_final=True)
 
     def _watch(self, instance_ids: frozenset[str]) -> None:
         for instance_id in instance_ids - self._watched:

@@ -1,0 +1,104 @@
+"""An answer whose engine is lost: what came before counts, and another replica is asked at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from trivet.errors import EngineLost, TrivetError, Unavailable
+from trivet.messages import Failure, FinishReason, Piece, Submit
+from trivet.sampling_params import SamplingParams
+from trivet_web.answer import Answer
+from trivet_web.mailbox import Arrival, Mailbox
+from trivet_web.routing import Claim
+
+
+class Engines:
+    """A relay and a router at once: two replicas, of which each can be excluded."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.seen: list[Arrival] = []
+        self.on_submit: Callable[[], object] = lambda: None
+
+    def choose(self, _name: str, tokens: int, exclude: frozenset[str] = frozenset()) -> Claim:
+        left = [one for one in ("a", "b") if one not in exclude]
+        if not left:
+            raise Unavailable("nothing is left")
+        return Claim(self, left[0], tokens)  # type: ignore[arg-type]
+
+    def table(self, *, fresh: bool = False) -> None: ...
+
+    def give_back(self, instance_id: str, tokens: int) -> None: ...
+
+    def submit(self, instance_id: str, _request: Submit, _mailbox: Mailbox, _choice: int) -> None:
+        self.sent.append(instance_id)
+        self.on_submit()
+
+    def abort(self, instance_id: str, request_id: str) -> None: ...
+
+
+@pytest.fixture
+def engines() -> Engines:
+    return Engines()
+
+
+@pytest.fixture
+def answer(engines: Engines) -> Answer:
+    made = Answer(engines, engines, "demo", lambda new, _where: engines.seen.extend(new))  # type: ignore[arg-type]
+    made.start([Submit("r-0", [1, 2], SamplingParams(max_tokens=8))], 64)
+    return made
+
+
+def piece(token: int, reason: FinishReason | None = None) -> Piece:
+    return Piece("r-0", f"w{token} ", [token], reason)
+
+
+def test_pieces_before_a_loss_are_read_before_it_is_raised(answer: Answer, engines: Engines) -> None:
+    answer.mailbox.put(0, piece(1), 0.0)
+    answer.mailbox.put(0, piece(2), 0.0)
+    answer.mailbox.fail(EngineLost("it ended"), 0)
+    assert [arrival.piece.text for arrival in answer.read(1)] == ["w1 ", "w2 "]
+    assert len(engines.seen) == 2
+    assert answer.num_open == 1, "a lost sequence must not look complete"
+    with pytest.raises(EngineLost):
+        answer.read(1)
+    assert engines.sent == ["a"], "another replica would send these tokens again"
+
+
+def test_loss_before_the_first_token_goes_to_another_replica_once(answer: Answer, engines: Engines) -> None:
+    answer.mailbox.fail(EngineLost("it ended"), 0)
+    assert answer.read(0.01) == []
+    assert engines.sent == ["a", "b"]
+    answer.mailbox.fail(EngineLost("that one, too"), 0)
+    with pytest.raises(EngineLost, match="too"):
+        answer.read(1)
+    assert engines.sent == ["a", "b"]
+
+
+def test_two_replicas_that_refuse_are_one_failure_with_its_own_status(
+    engines: Engines, answer: Answer
+) -> None:
+    refusal = Piece(
+        "r-0", "", [], FinishReason.ERROR, failure=Failure("the queue is full", "overloaded", 429)
+    )
+    engines.on_submit = lambda: answer.mailbox.put(0, refusal, 0.0)
+    answer.mailbox.put(0, refusal, 0.0)
+    with pytest.raises(TrivetError, match="full") as refused:
+        answer.read(1)
+    assert refused.value.status == 429
+
+
+def test_loss_of_the_whole_request_is_not_retried(answer: Answer, engines: Engines) -> None:
+    answer.mailbox.fail(EngineLost("the server is shutting down"))
+    with pytest.raises(EngineLost, match="shutting down"):
+        answer.read(1)
+    assert engines.sent == ["a"]
+
+
+def test_sequence_that_has_ended_is_not_lost_afterwards(answer: Answer) -> None:
+    answer.mailbox.put(0, piece(1, FinishReason.STOP), 0.0)
+    answer.mailbox.fail(EngineLost("it ended"))
+    assert len(answer.read(1)) == 1
+    assert answer.num_open == 0
