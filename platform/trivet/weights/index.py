@@ -68,6 +68,7 @@ class WeightIndex:
     def __contains__(self, name: object) -> bool:
         return name in self.by_name
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
+        """Of all tensors; loaders ask for it after each one."""
         return sum(tensor.size_bytes for tensor in self.tensors)
