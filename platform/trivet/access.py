@@ -39,7 +39,7 @@ def check_bind(settings: Settings) -> None:
         raise ConfigError(
             f"host {settings.host} is reached from other hosts, and this server has no TLS and no users: "
             "requests and the management token would cross the network in the clear; bind 127.0.0.1 behind a "
-            "proxy with TLS, or accept that with --insecure"
+            "proxy with TLS and set auth to required, or accept that with --insecure"
         )
 
 

@@ -83,6 +83,15 @@ def test_other_hosts_are_refused_on_loopback(open_with: Callable[..., FlaskClien
     assert beyond.get("/health", headers={"Host": host}).status_code == 200
 
 
+def test_proxy_may_keep_its_own_host_where_every_request_needs_the_token(
+    open_with: Callable[..., FlaskClient],
+) -> None:
+    host = {"Host": "llm.example", "Origin": "https://llm.example"}
+    client = open_with(auth="required")
+    assert client.get("/v1/models", headers=host).status_code == 401
+    assert client.get("/v1/models", headers={**host, **BEARER}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("headers", "allowed"),
     [
@@ -93,6 +102,9 @@ def test_other_hosts_are_refused_on_loopback(open_with: Callable[..., FlaskClien
         ({"Origin": "https://evil.example"}, False),
         ({"Origin": "http://localhost:3000"}, False),
         ({"Origin": "null"}, False),
+        ({"Origin": "http://["}, False),
+        ({"Origin": "localhost"}, False),
+        ({"Origin": "http://localhost/"}, False),
         ({"Sec-Fetch-Site": "cross-site"}, False),
         ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, False),
     ],
