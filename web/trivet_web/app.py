@@ -16,6 +16,7 @@ from trivet_web.console import blueprint as console
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
@@ -53,6 +54,8 @@ def _name_request() -> None:
 
 def _count_request(response: Response) -> Response:
     response.headers["X-Request-ID"] = error_objects.request_id()
+    # Only words of ours: a label that clients can choose is a series in memory for each that they think of.
     route = request.url_rule.rule if request.url_rule else "unknown"
-    web_process().metrics.count(metrics.HTTP_REQUESTS, request.method, route, str(response.status_code))
+    method = request.method if request.method in _METHODS else "other"
+    web_process().metrics.count(metrics.HTTP_REQUESTS, method, route, str(response.status_code))
     return response

@@ -83,7 +83,7 @@ def _on_http_exception(error: HTTPException) -> Response:
 
 
 def _on_exception(error: Exception) -> Response:
-    where = f"{request.method} {request.path}"
+    where = f"{request.method} {request.path!r}"  # it may hold line breaks
     logger.error("request_id=%s status=500 %s", request_id(), where, exc_info=error)
     message = f"internal error; the server's log has it under request {request_id()}"
     return _response(ErrorBody(ErrorObject(message, "server_error", None, "server_error")), 500)

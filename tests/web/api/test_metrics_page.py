@@ -32,6 +32,13 @@ def test_page_holds_every_metric_with_its_kind_and_no_other(client: FlaskClient)
     assert shown == wanted
 
 
+def test_client_cannot_make_series_by_inventing_words(site_client: FlaskClient) -> None:
+    for method in ("AAA", "BBB"):
+        site_client.open("/nothing/here", method=method)
+    series = samples(site_client)["trivet:http_requests_total"]
+    assert series[("method", "other"), ("route", "unknown"), ("status", "404")] == 2
+
+
 def test_request_is_counted_once_everywhere(site: Site, site_client: FlaskClient, eventually: Any) -> None:
     engine = site.start_engine()
     body = {"model": "demo", "prompt": "a b c", "max_tokens": 5}

@@ -34,7 +34,7 @@ WRONG_FIELDS = [
     ({"max_tokens": 2.5}, "max_tokens", "float"),
     ({"max_tokens": True}, "max_tokens", "bool"),
     ({"max_tokens": 10**30}, "max_tokens", "2147483647"),
-    ({"max_completion_tokens": -5}, "max_tokens", "-5"),
+    ({"max_completion_tokens": -5}, "max_completion_tokens", "-5"),
     ({"messages": []}, "messages", "at least one"),
     ({"messages": "hi"}, "messages", "expected array"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),

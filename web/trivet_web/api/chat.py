@@ -64,6 +64,15 @@ class ChatRequest(SamplingFields, kw_only=True):
     top_logprobs: Integer | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    def check(self) -> None:
+        """Raises: RequestError; the field that was sent is named, not the one that it stands for."""
+        super().check()
+        if self.max_completion_tokens is not None and self.max_completion_tokens < 0:
+            raise RequestError(
+                f"max_completion_tokens is {self.max_completion_tokens}; it must be an integer >= 0",
+                param="max_completion_tokens",
+            )
+
     @property
     def completion_limit(self) -> int | None:
         """None: up to the end of the context."""

@@ -175,3 +175,17 @@ def test_plan_tells_what_fits_and_what_would(api: Api) -> None:
     assert refused["fits"] is False
     assert "GiB" in refused["reason"]
     assert api("POST", "/plan", {"model": "nothing"}, 404)["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "param"),
+    [
+        ("POST", "/models", {"path": "~no-such-account/model"}, "path"),
+        ("POST", "/plan", {"model": "~no-such-account/model"}, "model"),
+        ("POST", "/deployments", {"model": "~no-such-account/model"}, "model"),
+        ("GET", f"/events?limit={'9' * 5000}", None, "limit"),
+        ("GET", "/events?limit=\u0661", None, "limit"),
+    ],
+)
+def test_odd_values_are_refused_by_name(api: Api, method: str, path: str, body: object, param: str) -> None:
+    assert api(method, path, body, 400)["error"]["param"] == param

@@ -54,7 +54,10 @@ def remove(name: str) -> Response:
 
 def absolute_path(text: str, param: str) -> Path:
     """Raises: RequestError: the server has another working directory than who asks."""
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise RequestError(f"{param} {text!r} names an account that does not exist", param=param) from None
     if not path.is_absolute():
         raise RequestError(f"{param} {text!r} is not absolute; give the whole path", param=param)
     return path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from flask import Blueprint, Response, request
 
 import trivet
@@ -66,6 +68,6 @@ def whole_number(name: str, default: int, least: int, most: int) -> int:
     text = request.args.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise RequestError(f"{name} is {text!r}; it must be a number from {least} to {most}", param=name)
+    if re.fullmatch("[0-9]{1,18}", text) is None or not least <= int(text) <= most:
+        raise RequestError(f"{name} is {text[:40]!r}; it must be a number from {least} to {most}", param=name)
     return int(text)
