@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from trivet_registry.instance_state import InstanceState as State
 
 if TYPE_CHECKING:
     from conftest import Site
-    from flask.testing import FlaskClient
+from flask.testing import FlaskClient
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -113,13 +114,18 @@ def test_logprobs_are_one_entry_a_token_streamed_and_not(client: FlaskClient) ->
     assert ask(client)["choices"][0]["logprobs"] is None
 
 
-def test_prompt_longer_than_the_context_is_refused_with_both_numbers(client: FlaskClient) -> None:
-    response = client.post(CHAT, json={**HELLO, "messages": [{"role": "user", "content": "word " * 600}]})
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_longer_than_the_context_is_refused_with_both_numbers(
+    client: FlaskClient, stream: bool
+) -> None:
+    messages = [{"role": "user", "content": "word " * 600}]
+    response = client.post(CHAT, json={**HELLO, "messages": messages, "stream": stream})
     error = response.get_json()["error"]
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
     assert error["param"] == "messages"
     assert "512" in error["message"]
     assert any(int(word) > 600 for word in error["message"].split() if word.isdigit())
+    assert ask(client)["choices"][0]["finish_reason"], "the next request works"
 
 
 def test_completion_that_does_not_fit_is_refused_with_what_would(client: FlaskClient) -> None:
