@@ -57,9 +57,18 @@ export async function request(method, path, body, signal) {
   return response.status === 204 ? null : response.json();
 }
 
-export const list = async (path) => (await request("GET", path)).data;
+export const list = async (path, signal) => (await request("GET", path, undefined, signal)).data;
 
 export const text = async (path) => (await send("GET", path)).text();
+
+async function readOrFail(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("the connection broke before the answer was complete", 0);
+  }
+}
 
 /**
  * The events of a streamed answer until [DONE].
@@ -71,7 +80,7 @@ export async function* events(path, body, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   while (true) {
-    const { value, done } = await reader.read();
+    const { value, done } = await readOrFail(reader);
     if (done) throw new ApiError("the stream ended before the answer was complete", response.status);
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();

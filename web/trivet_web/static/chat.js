@@ -79,23 +79,27 @@ export class Chat {
   async send() {
     const content = this.input.value.trim();
     if (!content || this.running || !this.model.value) return;
+    const messages = this.messages; // Clear begins another conversation; this answer is not part of it
     this.welcome.remove();
     this.input.value = "";
-    this.messages.push({ role: "user", content });
+    messages.push({ role: "user", content });
     this.log.append(h("div", { class: "turn user" }, h("p", { class: "text" }, content)));
     const answer = new AnswerView(this.log);
+    let outcome = "Answer complete.";
     this.setRunning(new AbortController());
     try {
       for await (const event of events("/v1/chat/completions", this.body(), this.running.signal)) answer.take(event);
       answer.finish();
     } catch (error) {
+      outcome = error.name === "AbortError" ? "Stopped." : "";
       if (error instanceof ApiError) answer.fail(error.message);
       else if (error.name === "AbortError") answer.finish("stopped");
       else throw error;
     } finally {
       this.setRunning(null);
-      if (answer.content) this.messages.push({ role: "assistant", content: answer.content });
-      setText(byId("chat-status"), answer.content ? "Answer complete." : "");
+      if (answer.content) messages.push({ role: "assistant", content: answer.content });
+      else messages.pop(); // templates refuse two turns of the user in a row
+      setText(byId("chat-status"), outcome);
       this.input.focus();
     }
   }

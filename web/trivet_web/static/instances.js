@@ -71,13 +71,14 @@ export class Instances {
   }
 
   async act(action) {
+    const place = byId("instances-error"); // not the banner, which the next poll sets anew
+    place.hidden = true;
     try {
       await action();
       this.onChanged();
     } catch (error) {
-      const banner = byId("banner");
-      setText(banner, error.message);
-      banner.hidden = false;
+      setText(place, error.message);
+      place.hidden = false;
     }
   }
 }

@@ -94,6 +94,12 @@ byId("token-form").addEventListener("submit", (event) => {
   poller.now();
 });
 
+// The link of `trivet serve`, opened in the tab that waits for it: only the hash changes, nothing is loaded.
+addEventListener("hashchange", () => {
+  takeTokenFromAddress();
+  poller.now();
+});
+
 byId("launch-open").addEventListener("click", () => launch.open());
 
 const theme = byId("theme");

@@ -4,6 +4,7 @@ import { list, request } from "./api.js";
 
 const INTERVAL_MS = 1000;
 const MAX_INTERVAL_MS = 10000;
+const ANSWER_LIMIT_MS = 10000; // a server that hangs must not leave a page that says "Live"
 
 /**
  * @typedef {{status: any, deployments: any[], instances: any[], devices: any[], events: any[], models: any[],
@@ -41,12 +42,13 @@ export class Poller {
 
 async function read() {
   const root = "/platform/v1";
+  const limit = AbortSignal.timeout(ANSWER_LIMIT_MS);
   const [status, deployments, devices, events, models] = await Promise.all([
-    request("GET", `${root}/status`),
-    list(`${root}/deployments`),
-    list(`${root}/devices`),
-    list(`${root}/events?limit=40`),
-    list(`${root}/models`),
+    request("GET", `${root}/status`, undefined, limit),
+    list(`${root}/deployments`, limit),
+    list(`${root}/devices`, limit),
+    list(`${root}/events?limit=40`, limit),
+    list(`${root}/models`, limit),
   ]);
   const instances = deployments.flatMap((deployment) => deployment.instances);
   return { status, deployments, instances, devices, events, models, at: Date.now() };
