@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,24 @@ def connect(given: argparse.Namespace, max_connections: int = 100) -> Client:
     key = None
     if given.api_key_file is not None:
         try:
-            key = given.api_key_file.read_text().strip()
+            key = given.api_key_file.read_text(encoding="ascii").strip()
         except OSError as error:
             raise ConfigError(f"--api-key-file {given.api_key_file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"--api-key-file {given.api_key_file} holds no key: byte {error.start} is not ASCII"
+            ) from error
     return Client(given.url, key, max_connections=max_connections)
 
 
 def model_argument(text: str) -> str:
     """MODEL as the server must hear it: a path of this host in full, a name as it is."""
-    return str(Path(text).expanduser().absolute()) if is_path(text) else text
+    return str(absolute_path(text)) if is_path(text) else text
+
+
+def absolute_path(text: str) -> Path:
+    """The whole path, with a home folder in place of `~`; an account that does not exist stays as it is."""
+    return Path(os.path.expanduser(text)).absolute()  # Path.expanduser raises for such an account
 
 
 def is_path(text: str) -> bool:
@@ -54,7 +64,7 @@ def local_model(text: str) -> Path:
     Raises: ModelNotFound; Unavailable where a name is given and no server answers.
     """
     if is_path(text):
-        return Path(text).expanduser().absolute()
+        return absolute_path(text)
     from trivet.client import Client
 
     name, _, number = text.partition(":")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trivet.commands.connecting import add_server_options, connect
+from trivet.commands.connecting import absolute_path, add_server_options, connect
 from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
 from trivet.plugins import Command
 
@@ -19,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="list registered models")
     listing.set_defaults(action=_list)
     add = actions.add_parser("add", help="register a folder or a GGUF file of the server's host")
-    add.add_argument("path", type=Path, metavar="PATH", help="a folder or a GGUF file")
+    add.add_argument("path", metavar="PATH", help="a folder or a GGUF file")
     add.add_argument("--name", help="its name (default: the one its files give)")
     add.set_defaults(action=_add)
     show = actions.add_parser("show", help="show a model and its versions")
@@ -66,7 +65,7 @@ def _row(model: Model, version: Version) -> list[object]:
 
 def _add(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        version = client.models.add(str(given.path.expanduser().absolute()), given.name)
+        version = client.models.add(str(absolute_path(given.path)), given.name)
     if given.json:
         print_json(version)
     else:

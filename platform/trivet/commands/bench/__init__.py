@@ -57,10 +57,9 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count; give a whole number from 1")
+    return int(text)
 
 
 def _run(given: argparse.Namespace) -> int:
