@@ -21,7 +21,16 @@ def collected(data: bytes, piece: int = 1 << 20) -> Collected:
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 @pytest.mark.parametrize(
-    "request_bytes", [GET, POST % 5 + b"12345", POST % 0, CHUNKED + b"5\r\n12345\r\n0\r\n\r\n"]
+    "request_bytes",
+    [
+        GET,
+        POST % 5 + b"12345",
+        POST % 0,
+        CHUNKED + b"0\r\n\r\n",
+        CHUNKED + b"5\r\n12345\r\n0\r\n\r\n",
+        CHUNKED + b"5\r\n12345\r\n00;last\r\nX-Sum: 1\r\nX-End: 2\r\n\r\n",
+        CHUNKED + b"6\r\n10\r\n\r\n\r\n0\r\n\r\n",
+    ],
 )
 def test_request_is_complete_with_its_last_byte_and_not_before(request_bytes: bytes, piece: int) -> None:
     assert collected(request_bytes, piece).is_complete

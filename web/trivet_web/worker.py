@@ -29,10 +29,12 @@ READ_AHEAD_S = 10.0  # for a whole request, from its first byte or the connectio
 DRAIN_LINGER_S = 2.0
 IO_TIMEOUT_S = 30.0  # for one read or write by a thread: a client that takes nothing is dropped
 MAX_HEAD_BYTES = 64 << 10
+MAX_TRAILER_BYTES = 4 << 10
 MAX_SWALLOWED_BYTES = 64 << 20  # of a body over the limit; beyond it the connection is broken
 _RECV_BYTES = 256 << 10
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
+_LAST_CHUNK = re.compile(rb"\r\n0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 
 
@@ -62,7 +64,7 @@ class Collected:
         if not self.head_bytes:
             return len(self.data) > MAX_HEAD_BYTES  # gunicorn refuses it
         if self.body_bytes is None:
-            return self.data.endswith(b"0\r\n\r\n") or len(self.data) > MAX_BODY_BYTES
+            return self._has_last_chunk or len(self.data) > MAX_BODY_BYTES
         if self.body_bytes > MAX_SWALLOWED_BYTES:
             return True
         return len(self.data) + self.num_dropped >= self.head_bytes + self.body_bytes
@@ -71,6 +73,14 @@ class Collected:
     def is_too_large(self) -> bool:
         """The view refuses it by its length; a client sees that only when it has sent everything."""
         return (self.body_bytes or 0) > MAX_BODY_BYTES
+
+    @property
+    def _has_last_chunk(self) -> bool:
+        """Trailers, which nobody reads, may stand between it and the empty line."""
+        if not self.data.endswith(b"\r\n\r\n"):
+            return False
+        start = max(self.head_bytes - 2, len(self.data) - MAX_TRAILER_BYTES)
+        return _LAST_CHUNK.search(self.data, start) is not None
 
     def _read_head(self) -> None:
         end = self.data.find(b"\r\n\r\n")
