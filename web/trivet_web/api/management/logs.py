@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from flask import Blueprint, Response, request
 
@@ -18,6 +19,7 @@ from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("logs", __name__, url_prefix="/platform/v1")
 MAX_TAIL = 100_000
+MAX_TAIL_BYTES = 16 << 20  # a log without line breaks must not fill the memory of a web process
 TAIL_BLOCK = 64 << 10
 POLL_S = 0.3
 
@@ -32,8 +34,7 @@ def logs(instance_id: str) -> Response:
         file = _file(row, attempt)
     tail = whole_number("tail", 200, 0, MAX_TAIL)
     if request.args.get("follow") != "1":
-        text = b"".join(last_lines(file, tail)) if file.exists() else b""
-        return Response(text, mimetype="text/plain")
+        return Response(_tail(file, tail), mimetype="text/plain")
     follower = Follower(process, file, tail, client_fd())
     response = Response(follower, mimetype="text/plain")
     response.headers["X-Accel-Buffering"] = "no"
@@ -57,19 +58,32 @@ def _file(row: Instance, attempt: int) -> Path:
     return file
 
 
-def last_lines(file: Path, count: int) -> list[bytes]:
-    """The last `count` lines, read backwards by blocks: logs may be large."""
-    if count == 0:
-        return []
-    with file.open("rb") as log:
-        end = log.seek(0, os.SEEK_END)
-        data = b""
-        while end > 0 and data.count(b"\n") <= count:
-            start = max(0, end - TAIL_BLOCK)
-            log.seek(start)
-            data = log.read(end - start) + data
-            end = start
-    return data.splitlines(keepends=True)[-count:]
+def _tail(file: Path, count: int) -> bytes:
+    """Empty before the engine has written anything."""
+    try:
+        with file.open("rb") as log:
+            return last_lines(log, count)
+    except FileNotFoundError:
+        return b""
+
+
+def last_lines(log: BinaryIO, count: int) -> bytes:
+    """The last `count` lines, of at most `MAX_TAIL_BYTES`, read backwards by blocks: logs may be large.
+
+    Leaves `log` where its end was, so that who reads on misses nothing.
+    """
+    end = start = log.seek(0, os.SEEK_END)
+    blocks: list[bytes] = []
+    num_lines = 0
+    while start > 0 and num_lines <= count and end - start < MAX_TAIL_BYTES:
+        size = min(TAIL_BLOCK, start)
+        start -= size
+        log.seek(start)
+        blocks.append(log.read(size))
+        num_lines += blocks[-1].count(b"\n")
+    log.seek(end)
+    lines = b"".join(reversed(blocks)).splitlines(keepends=True)
+    return b"".join(lines[-count:]) if count else b""
 
 
 class Follower:
@@ -89,10 +103,8 @@ class Follower:
         while not self._file.exists():
             if self._has_ended():
                 return
-        lines = last_lines(self._file, self._tail)
         with self._file.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            yield b"".join(lines)
+            yield last_lines(log, self._tail)
             while not self._has_ended():
                 if new := log.read(TAIL_BLOCK):
                     yield new

@@ -1,0 +1,33 @@
+"""The end of a log, however large, and what is appended to it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from trivet_web.api.management import logs
+from trivet_web.api.management.logs import MAX_TAIL_BYTES, TAIL_BLOCK, last_lines
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5000, 10**5])
+def test_last_lines_are_those_of_the_whole_file(count: int) -> None:
+    lines = [b"line %d\n" % number for number in range(3 * TAIL_BLOCK // 10)]
+    assert last_lines(io.BytesIO(b"".join(lines)), count) == b"".join(lines[-count:] if count else [])
+
+
+def test_log_without_line_breaks_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_TAIL_BYTES", 2 * TAIL_BLOCK)
+    log = io.BytesIO(b"x" * (10 * TAIL_BLOCK))
+    assert len(last_lines(log, 200)) == 2 * TAIL_BLOCK
+    assert MAX_TAIL_BYTES > 2 * TAIL_BLOCK
+
+
+def test_what_is_appended_while_the_end_is_shown_is_read_next(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"one\ntwo\n")
+    with file.open("rb") as log, file.open("ab", buffering=0) as engine:
+        assert last_lines(log, 1) == b"two\n"
+        engine.write(b"three\n")
+        assert log.read() == b"three\n"
