@@ -9,12 +9,13 @@ the same messages are always refused or always rendered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import jinja2.ext
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
@@ -40,6 +41,10 @@ _BOUNDED_METHODS: dict[str, Callable[..., str]] = {
     "replace": template_filters.replace,
 }
 
+_COMPARING_TESTS = (
+    *("in", "eq", "==", "equalto", "ne", "!="),
+    *("lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan", "ge", ">="),
+)
 _STEPS_PER_MACRO = 10  # a call of one takes about as long as ten loop turns
 
 
@@ -57,7 +62,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             finalize=_finalize,
             extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
         )
-        self.filters = dict(template_filters.FILTERS)
+        self.filters = {**template_filters.FILTERS, "sum": _sum}
+        self.tests = self.tests | {
+            name: _bounded_test(self.tests[name], _spend_on_search if name == "in" else _spend_on_comparison)
+            for name in _COMPARING_TESTS
+        }
         self.globals = {"range": self.globals["range"], "dict": _make_dict, "namespace": _Namespace}
         self.globals |= {"cycler": Cycler, "joiner": Joiner}
 
@@ -96,6 +105,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, LoopContext):
             args = tuple(__self.bounded_loop(__context, items) for items in args)
         owner = getattr(__obj, "__self__", None)
+        if isinstance(owner, list | tuple):
+            budget.spend_on_tree(owner)
         if isinstance(owner, str):
             budget.spend_on(owner)
             budget.spend_on_tree(args)
@@ -113,7 +124,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         elif isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             check_integer(bits)
-        return super().call_binop(context, operator, left, right)
+        made = super().call_binop(context, operator, left, right)
+        _budget(context).spend_on(made)
+        return made
 
     # ---- what `_Bounds` puts into a template ----
 
@@ -135,6 +148,18 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     @pass_context
     def bounded_output(self, context: Context, value: Any) -> Any:
         _budget(context).spend_on_tree(value)
+        return value
+
+    @pass_context
+    def bounded_comparison(self, context: Context, value: Any) -> Any:
+        """The right side of `==`, `<` ...: no more of the left one is looked at."""
+        _spend_on_comparison(context, value)
+        return value
+
+    @pass_context
+    def bounded_search(self, context: Context, value: Any) -> Any:
+        """The right side of `in`, which is walked through where it is no mapping."""
+        _spend_on_search(context, value)
         return value
 
     @pass_context
@@ -162,6 +187,16 @@ class _Bounds(NodeTransformer):
             node.node = _through("bounded_output" if writes else "bounded_input", [node.node], node)
         return node
 
+    def visit_Operand(self, node: nodes.Operand) -> nodes.Operand:  # noqa: N802
+        self.generic_visit(node)
+        method = "bounded_search" if node.op in ("in", "notin") else "bounded_comparison"
+        node.expr = _through(method, [node.expr], node)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem | nodes.Call:  # noqa: N802
+        self.generic_visit(node)
+        return _through("bounded_input", [node], node) if isinstance(node.arg, nodes.Slice) else node
+
     def visit_Concat(self, node: nodes.Concat) -> nodes.Call:  # noqa: N802
         self.generic_visit(node)
         return _through("bounded_concat", node.nodes, node)
@@ -183,6 +218,39 @@ def _finalize(context: Context, value: Any) -> Any:
 def _budget(context: Context) -> Budget:
     budget: Budget = context.parent[BUDGET]
     return budget
+
+
+def _spend_on_comparison(context: Context, value: Any) -> None:
+    if isinstance(value, str):
+        _budget(context).spend_on(value)
+    else:
+        _budget(context).spend_on_tree(value)
+
+
+def _spend_on_search(context: Context, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        _spend_on_comparison(context, value)
+
+
+def _bounded_test(test: Any, spend: Callable[[Context, Any], None]) -> Any:
+    """A test as `is in` or `select('in', ...)` calls it: once an item, past the operators' bounds."""
+
+    @pass_context
+    def bounded(context: Context, value: Any, other: Any) -> Any:
+        spend(context, other)
+        return test(value, other)
+
+    return bounded
+
+
+@pass_context
+def _sum(context: Context, items: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+    """Jinja's, for numbers: of lists each addition would copy all that came before."""
+    values = list(map(make_attrgetter(context.environment, attribute), items)) if attribute else list(items)
+    if not all(isinstance(value, int | float) for value in (start, *values)):
+        raise TypeError("sum is of numbers only")
+    _budget(context).spend(len(values))
+    return sum(values, start)
 
 
 def _check_sequences(operator: str, left: Any, right: Any) -> None:
