@@ -9,10 +9,12 @@ from collections.abc import Callable
 from contextlib import closing
 
 import zmq
+from sqlalchemy.exc import OperationalError
 
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
+from trivet.launching import EngineHandle, Launcher
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import RUNNING, list_deployments, stop_deployment
 from trivet_registry.instance_state import PROCESS_STATES
@@ -26,6 +28,7 @@ from trivet_supervisor.reconcile import Reconciler
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 50
+SIGTERM_S = 5.0  # for an engine whose end cannot be written down
 KILL_MARGIN_S = 30.0  # past the drain: its grace, Stop, SIGTERM, SIGKILL and stragglers take 23 s at most
 
 
@@ -43,7 +46,8 @@ def end_engines(
 
     As soon as `is_hurried` answers yes, running requests are waited for no longer.
 
-    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends.
+    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends, or where
+    the registry cannot be written: the engines have been ended by signal then.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with (
@@ -52,19 +56,42 @@ def end_engines(
         closing(ZmqWire(context)) as wire,
     ):
         num_engines = _num_engines(database)
-        means = Means(database, settings, LocalLauncher(), wire, time.monotonic)
+        launcher = LocalLauncher()
+        means = Means(database, settings, launcher, wire, time.monotonic)
         reconciler = Reconciler(means, NothingIsPlaced())
         reconciler.shut_down(drain_timeout_s)
         deadline_s = time.monotonic() + drain_timeout_s + KILL_MARGIN_S
-        while reconciler.has_instances():
-            if is_hurried():
-                reconciler.shut_down(0.0)
-                deadline_s = min(deadline_s, time.monotonic() + KILL_MARGIN_S)
-            if time.monotonic() > deadline_s:
-                raise Unavailable(_what_is_left(database))
-            if not reconciler.tick():
-                wire.socket.poll(LOOK_INTERVAL_MS)
+        try:
+            while reconciler.has_instances():
+                if is_hurried():
+                    reconciler.shut_down(0.0)
+                    deadline_s = min(deadline_s, time.monotonic() + KILL_MARGIN_S)
+                if time.monotonic() > deadline_s:
+                    raise Unavailable(_what_is_left(database))
+                if not reconciler.tick():
+                    wire.socket.poll(LOOK_INTERVAL_MS)
+        except OperationalError as error:  # a full disk: what cannot be written down must end all the same
+            _end_unwritten(database, launcher)
+            raise Unavailable(
+                f"the registry cannot be written: {error.orig}; the engines have been ended by signal, "
+                "and the next `trivet serve` finds that out"
+            ) from error
     return num_engines
+
+
+def _end_unwritten(database: Database, launcher: Launcher) -> None:
+    """SIGTERM, then SIGKILL, for every engine that its lease finds."""
+    with database.reading() as session:
+        leases = [i.lease for i in list_instances(session, states=PROCESS_STATES) if i.lease is not None]
+    handles: list[EngineHandle] = [h for lease in leases if (h := launcher.find(lease)) is not None]
+    for handle in handles:
+        handle.terminate()
+    deadline_s = time.monotonic() + SIGTERM_S
+    while any(h.exit_code() is None for h in handles) and time.monotonic() < deadline_s:
+        time.sleep(LOOK_INTERVAL_MS / 1000)
+    for handle in handles:
+        if handle.exit_code() is None:
+            handle.kill()
 
 
 def want_nothing(database: Database, drain_timeout_s: float | None) -> list[str]:

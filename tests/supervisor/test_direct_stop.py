@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from trivet.config import Settings
 from trivet.errors import Unavailable
@@ -47,6 +49,27 @@ def test_an_engine_that_survives_sigkill_is_named_and_not_waited_for(
     monkeypatch.setattr(direct_stop, "KILL_MARGIN_S", 0.3)
     with pytest.raises(Unavailable, match=r"1 engines do not end.*pid 1001 \(chat, stopping\)"):
         end_engines(settings, 0.0)
+
+
+@pytest.mark.parametrize("obeys", [("terminate", "kill"), ("kill",)])
+def test_engines_end_although_the_registry_cannot_be_written(
+    site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch, obeys: tuple[str, ...]
+) -> None:
+    """Ctrl-C while the disk was full ended in a traceback and left the engines."""
+    site.make_ready(replicas=2)
+    for process in site.launcher.processes:
+        process.obeys = obeys
+    monkeypatch.setattr(direct_stop, "LocalLauncher", lambda: site.launcher)
+    monkeypatch.setattr(direct_stop, "SIGTERM_S", 0.2)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("COMMIT", None, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr("trivet_supervisor.fleet.update_instance", fail)
+    monkeypatch.setattr("trivet_supervisor.fleet.move_instance", fail)
+    with pytest.raises(Unavailable, match=r"disk is full.*ended by signal"):
+        end_engines(settings, 0.0)
+    assert [process.code is None for process in site.launcher.processes] == [False, False]
 
 
 def test_a_supervisor_that_is_too_busy_to_answer_is_waited_for(
