@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import DoesNotFit, Unsupported
@@ -11,9 +11,11 @@ from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
-from trivet_cpu import memory_plan
+from trivet_cpu import memory_plan, native_plan
 from trivet_cpu.host import Host, usable_cpus
+from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
 from trivet_cpu.memory_plan import Shape
+from trivet_cpu.native_plan import AS_STORED, NativeShape
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +23,8 @@ BLOCK_SIZE = 16  # tokens
 MAX_NUM_BATCHED_TOKENS = 256  # a chunk of 2,048 would stall every decoding sequence for a second
 # Python, NumPy and torch themselves, and code that oneDNN makes at run time: 250 to 350 MB measured.
 PROCESS_BYTES = 400 << 20
+# The same without torch.
+NATIVE_PROCESS_BYTES = 120 << 20
 # Without a stated share the KV cache takes at most this part of what is free, for other instances, and at
 # most this many bytes: touching 1 GiB takes 0.5 to 1.2 s (2-core Zen 4 VM), and it holds 46,000 tokens of a
 # 135M model. It grows beyond both only to hold one sequence of full length.
@@ -28,16 +32,24 @@ DEFAULT_KV_SHARE = 0.5
 DEFAULT_KV_BYTES = 1 << 30
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 DTYPES = frozenset({"f32", "bf16"})
-OPTIONS = ("num_threads",)
+OPTIONS = ("num_threads", "kernels")
+KERNELS = ("native", "torch")
 
 
 class CpuBackend:
-    """The host's CPUs as one device."""
+    """The host's CPUs as one device.
+
+    Two runners: the native one (C++ kernels, built when first needed) wherever it knows the model and there
+    is a compiler, else torch's. The option `kernels` asks for one of them.
+    """
 
     name = "cpu"
+    # The contract suite runs over each of these.
+    tested_options: Sequence[Mapping[str, str]] = ({}, {"kernels": "torch"})
 
-    def __init__(self, host: Host | None = None) -> None:
+    def __init__(self, host: Host | None = None, kernels: KernelCache | None = None) -> None:
         self._host = host or Host()
+        self._kernels = kernels or KernelCache()
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
         """The one device "host", within the limits of affinity and cgroups; reads files only."""
@@ -88,9 +100,33 @@ class CpuBackend:
         if config.block_size is not None and not 1 <= config.block_size <= 256:
             raise Unsupported(f"block_size {config.block_size} is not supported on the CPU; use 1 to 256")
         num_threads(config.options)
+        kernels = config.options.get("kernels")
+        if kernels not in (None, *KERNELS):
+            raise Unsupported(f"option kernels is {kernels!r}; use {' or '.join(KERNELS)}, or leave it unset")
         if not spec.shapes_only:
             check_dense(spec)
             check_tensors(spec, weights)
+        if kernels == "native":
+            reason = self._why_not_native(spec, config, device)
+            if reason is not None:
+                raise Unsupported(f"kernels=native: {reason}; leave kernels unset or use torch")
+
+    def _why_not_native(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> str | None:
+        """The reason for torch's runner; None: the native one is taken."""
+        if config.options.get("kernels") == "torch":
+            return "torch was asked for"
+        unknown = native_plan.unknown_part(spec, config.block_size or BLOCK_SIZE)
+        if unknown is not None:
+            return f"the native kernels do not compute {unknown}"
+        try:
+            self._kernels.check(levels_of(device.arch)[0])
+        except KernelsUnavailable as error:
+            return str(error)
+        return None
+
+    def _native_shape(self, config: RunnerConfig, shape: Shape) -> NativeShape:
+        threads = num_threads(config.options) or self._host.num_cpus(usable_cpus())
+        return NativeShape(shape, AS_STORED if config.dtype == "auto" else shape.dtype, threads)
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
@@ -98,15 +134,49 @@ class CpuBackend:
         """As the contract. `max_model_len` is lowered to what fits unless it was asked for."""
         (device,) = devices
         self.check(spec, weights, config, device)
-        return _Planner(spec, weights, config, device).plan()
+        if self._why_not_native(spec, config, device) is not None:
+            return _Planner(spec, weights, config, device).plan()
+
+        def native_parts(shape: Shape) -> tuple[MemoryPart, ...]:
+            return native_plan.fixed_parts(spec, weights, self._native_shape(config, shape))
+
+        return _Planner(spec, weights, config, device, native_parts).plan()
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
     ) -> Runner:
-        """The torch runner; imports torch."""
+        """The native runner, or torch's, which imports torch.
+
+        Raises: KernelsUnavailable where native kernels were asked for and do not build.
+        """
+        (device,) = devices
+        reason = self._why_not_native(spec, config, device)
+        if reason is None:
+            try:
+                return self._create_native(spec, config, plan, device)
+            except KernelsUnavailable as error:
+                if config.options.get("kernels") == "native":
+                    raise
+                reason = str(error)
+        if config.options.get("kernels") != "torch" and not spec.shapes_only:
+            logger.warning("kernels=torch the native ones are several times faster, but %s", reason)
+        return self._create_torch(spec, config, plan, device)
+
+    def _create_native(
+        self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, device: DeviceInfo
+    ) -> Runner:
+        from trivet_cpu.native_library import load_library
+        from trivet_cpu.native_runner import CpuNativeRunner
+
+        library = load_library(self._kernels.library(levels_of(device.arch)[0]))
+        shape = resolve_shape(spec, config, device, plan.max_model_len)
+        return CpuNativeRunner(spec, plan, self._native_shape(config, shape), library, self._host)
+
+    def _create_torch(
+        self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, device: DeviceInfo
+    ) -> Runner:
         from trivet_cpu.runner import CpuTorchRunner
 
-        (device,) = devices
         dtype = resolve_dtype(config.dtype, device)
         if config.dtype == "f16":
             logger.warning("dtype=f16 the CPU has no fast float16 arithmetic; computing in dtype=%s", dtype)
@@ -159,9 +229,16 @@ class _Planner:
     """One planning problem: how many blocks, and how long a sequence may be."""
 
     def __init__(
-        self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo
+        self,
+        spec: ModelSpec,
+        weights: WeightIndex,
+        config: RunnerConfig,
+        device: DeviceInfo,
+        native_parts: Callable[[Shape], tuple[MemoryPart, ...]] | None = None,
     ) -> None:
+        """`native_parts` gives all but the KV cache of the native runner; None plans for torch's."""
         self._spec, self._weights, self._config, self._device = spec, weights, config, device
+        self._native_parts = native_parts
         self._shape = resolve_shape(spec, config, device)
         self._block_bytes = memory_plan.kv_cache_spec(spec, self._shape).block_bytes
         self._limit = device.free_bytes
@@ -192,7 +269,7 @@ class _Planner:
             shape = self._fitting(shape)
             num_blocks = self._default_blocks(shape)
         kv = memory_plan.kv_cache_spec(self._spec, shape)
-        weights, *others = memory_plan.fixed_parts(self._spec, self._weights, shape)
+        weights, *others = self._fixed_parts(shape)
         return MemoryPlan(
             kv=kv,
             num_blocks=(num_blocks,),
@@ -202,9 +279,14 @@ class _Planner:
             max_model_len=shape.max_model_len,
         )
 
+    def _fixed_parts(self, shape: Shape) -> tuple[MemoryPart, ...]:
+        if self._native_parts is not None:
+            return self._native_parts(shape)
+        return memory_plan.fixed_parts(self._spec, self._weights, shape)
+
     def _fixed_bytes(self, shape: Shape) -> int:
-        parts = memory_plan.fixed_parts(self._spec, self._weights, shape)
-        return PROCESS_BYTES + sum(part.size_bytes for part in parts)
+        process = PROCESS_BYTES if self._native_parts is None else NATIVE_PROCESS_BYTES
+        return process + sum(part.size_bytes for part in self._fixed_parts(shape))
 
     def _max_blocks(self, shape: Shape) -> int:
         """KV blocks that fit beside everything else."""
@@ -268,7 +350,7 @@ class _Planner:
 
         config = replace(self._config, dtype=dtype)
         return (
-            _Planner(self._spec, self._weights, config, self._device)._longest(
+            _Planner(self._spec, self._weights, config, self._device, self._native_parts)._longest(
                 resolve_shape(self._spec, config, self._device)
             )
             is not None

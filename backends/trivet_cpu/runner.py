@@ -6,7 +6,6 @@ is in flight. torch and NumPy release the GIL inside their kernels.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from trivet_cpu import memory_plan
 from trivet_cpu.host import Host
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.packed_ops import CpuOps
+from trivet_cpu.process_memory import return_free_memory
 
 if TYPE_CHECKING:
     from trivet.contract import Int32
@@ -98,7 +98,7 @@ class CpuTorchRunner:
             decoder = Decoder(self._spec, self._ops)
             decoder.load(_Source(reader, on_progress))
         self._model = decoder
-        _return_free_memory()
+        return_free_memory()
 
     def allocate_kv(self) -> None:
         """As the contract."""
@@ -245,7 +245,7 @@ class CpuTorchRunner:
             self._fallback.close()
         self._model = self._fallback = self._kv = self._step = None
         self._ops = CpuOps(self._shape.dtype, self._plan.max_model_len)
-        _return_free_memory()
+        return_free_memory()
 
 
 class _Source:
@@ -274,16 +274,6 @@ def _load_with_transformers(
     model = TransformersModel(spec, dtype, max_model_len)
     model.load(Path(weights.tensors[0].file).parent)
     return model
-
-
-def _return_free_memory() -> None:
-    """Let the C library give what was freed back to the kernel.
-
-    glibc keeps pieces of up to 32 MB for reuse: 30 MB after loading a 135M model, 250 MB after closing it.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-    if trim is not None:
-        trim(0)
 
 
 def _scratch_batch(length: int) -> Batch:

@@ -41,10 +41,12 @@ class Candidate:
     dtype: str
     options: Mapping[str, str] = field(default_factory=dict)
     absent_because: str | None = None
+    variant: str = ""  # the values of one of the backend's `tested_options`
 
     @property
     def name(self) -> str:
-        return f"{self.backend.name}-{self.dtype}" if self.device else self.backend.name
+        parts = (self.backend.name, self.dtype, self.variant) if self.device else (self.backend.name,)
+        return "-".join(part for part in parts if part)
 
 
 def find_candidates(
@@ -73,7 +75,16 @@ def _candidates_of(backend: Backend, dtypes: Sequence[str], options: Mapping[str
         reasons = "; ".join(f"{device.name}: {device.unusable_because}" for device in devices)
         reason = f"backend {backend.name}: {reasons or 'no device was found'}"
         return [Candidate(backend, None, "none", options, reason)]
-    return [Candidate(backend, usable[0], dtype, options) for dtype in dtypes if dtype in usable[0].dtypes]
+    variants: Sequence[Mapping[str, str]] = getattr(backend, "tested_options", ({},))
+    return [
+        Candidate(
+            backend, usable[0], dtype, {**variant, **options}, variant="-".join(sorted(variant.values()))
+        )
+        for variant in variants
+        if not variant.keys() & options.keys()
+        for dtype in dtypes
+        if dtype in usable[0].dtypes
+    ]
 
 
 class ModelLibrary:

@@ -1,4 +1,4 @@
-"""The memory plan and the checks of the CPU backend: arithmetic over headers, on made-up devices."""
+"""The torch runner's memory plan, and the checks of the CPU backend: arithmetic, on made-up devices."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ SPEC = ModelSpec("test", 128_256, 128_256, 2048, 131_072, (LAYER,), (0,) * 16, N
 NUM_PARAMETERS = sum(math.prod(shape) for _, shape in expected_tensors(SPEC))
 TOKEN_BYTES = 16 * 2 * 8 * 64 * 2  # of KV in bf16
 BACKEND = CpuBackend()
+TORCH = {"kernels": "torch"}
 
 
 def _index(spec: ModelSpec = SPEC) -> WeightIndex:
@@ -43,7 +44,8 @@ def _device(free: float = 64 * GIB, total: float = 64 * GIB, arch: str = "x86-64
 
 
 def _plan(device: DeviceInfo | None = None, **config: object) -> MemoryPlan:
-    return BACKEND.plan(SPEC, WEIGHTS, RunnerConfig(**config), [device or _device()])  # type: ignore[arg-type]
+    settings = RunnerConfig(options=TORCH, **config)  # type: ignore[arg-type]
+    return BACKEND.plan(SPEC, WEIGHTS, settings, [device or _device()])
 
 
 def _parts(plan: MemoryPlan) -> dict[str, int]:
@@ -112,7 +114,7 @@ def test_the_length_is_lowered_to_what_fits_if_nobody_asked_for_it() -> None:
     assert 0 < plan.max_model_len < SPEC.max_position
     assert plan.num_blocks[0] - 1 == plan.max_model_len // 16
     assert plan.total_bytes + PROCESS_BYTES <= device.free_bytes
-    longer = RunnerConfig(max_model_len=plan.max_model_len + 16)
+    longer = RunnerConfig(max_model_len=plan.max_model_len + 16, options=TORCH)
     with pytest.raises(DoesNotFit):
         BACKEND.plan(SPEC, WEIGHTS, longer, [device])
 
@@ -187,6 +189,7 @@ def test_auto_takes_bf16_only_where_the_cpu_multiplies_it(asked: str, arch: str,
         (RunnerConfig(tensor_parallel=2), "tensor_parallel 2"),
         (RunnerConfig(block_size=1000), "block_size 1000"),
         (RunnerConfig(options={"threads": "2"}), "option 'threads'"),
+        (RunnerConfig(options={"kernels": "triton"}), "kernels is 'triton'"),
         (RunnerConfig(options={"num_threads": "0"}), "num_threads is '0'"),
         (RunnerConfig(options={"num_threads": "many"}), "num_threads is 'many'"),
     ],

@@ -42,7 +42,8 @@ def _launch(
 ) -> tuple[CpuTorchRunner, MemoryPlan]:
     spec = spec or files.spec
     assert spec is not None
-    settings = RunnerConfig(**{"max_num_seqs": 8, "max_model_len": 256, **config})  # type: ignore[arg-type]
+    options = {"kernels": "torch", **config.pop("options", {})}  # type: ignore[dict-item]
+    settings = RunnerConfig(max_num_seqs=8, max_model_len=256, options=options, **config)  # type: ignore[arg-type]
     devices = BACKEND.probe(1.0)
     plan = BACKEND.plan(spec, files.weights, settings, devices)
     runner = backend.create_runner(spec, settings, plan, devices)

@@ -1,4 +1,4 @@
-"""The torch runner on the real SmolLM2-135M: numbers against transformers, memory against the plan."""
+"""Both runners on the real SmolLM2-135M: numbers against transformers, memory against the plan."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ class Continued:
     sequences: list[list[int]]
 
 
-def _driver(files: ModelFiles, dtype: str) -> Driver:
+def _driver(files: ModelFiles, dtype: str, kernels: str = "torch") -> Driver:
     assert files.spec is not None
-    config = RunnerConfig(dtype=dtype, max_num_seqs=4, max_model_len=MAX_MODEL_LEN)
+    config = RunnerConfig(
+        dtype=dtype, max_num_seqs=4, max_model_len=MAX_MODEL_LEN, options={"kernels": kernels}
+    )
     devices = BACKEND.probe(1.0)
     plan = BACKEND.plan(files.spec, files.weights, config, devices)
     runner = BACKEND.create_runner(files.spec, config, plan, devices)
@@ -74,10 +76,13 @@ def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) ->
         assert sequence[len(prompt) :] == chosen.tolist()
 
 
+@pytest.mark.parametrize("kernels", ["native", "torch"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_teacher_forced_logprobs_agree_with_transformers(continued: Continued, dtype: str) -> None:
+def test_teacher_forced_logprobs_agree_with_transformers(
+    continued: Continued, dtype: str, kernels: str
+) -> None:
     """Measured: float32 within 1e-4; bf16 within 0.3, 0.02 on average."""
-    driver = _driver(continued.files, dtype)
+    driver = _driver(continued.files, dtype, kernels)
     measured, reference = [], []
     for sequence in continued.sequences:
         driver.reset()
@@ -92,24 +97,26 @@ def test_teacher_forced_logprobs_agree_with_transformers(continued: Continued, d
 PROBE = """
 import json, sys
 import numpy as np
-import torch
 from trivet.contract import RunnerConfig
 from trivet.contract_suite.driver import Driver, greedy_work, scoring_work
 from trivet.contract_suite.steps import Work
 from trivet.demo_model import find_demo_model
 from trivet.models.model_files import open_model
 from trivet_cpu.backend import CpuBackend
-import trivet_cpu.runner
 
 def anonymous():
     lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return int(lines["RssAnon"].split()[0]) * 1024
 
 files, backend = open_model(find_demo_model()), CpuBackend()
-config = RunnerConfig(dtype=sys.argv[1], max_model_len=800, max_num_seqs=16)
+dtype, kernels = sys.argv[1:]
+config = RunnerConfig(dtype=dtype, max_model_len=800, max_num_seqs=16, options={"kernels": kernels})
 devices = backend.probe(1.0)
 plan = backend.plan(files.spec, files.weights, config, devices)
-torch.zeros(999, 999) @ torch.zeros(999, 999)
+if kernels == "torch":
+    import torch
+    import trivet_cpu.runner
+    torch.zeros(999, 999) @ torch.zeros(999, 999)
 before = anonymous()
 runner = backend.create_runner(files.spec, config, plan, devices)
 runner.load(files.weights, lambda done, total: None)
@@ -133,16 +140,18 @@ print(json.dumps({**parts, "loaded": loaded - before, "kv_taken": allocated - lo
 LIBRARY_BYTES = 24 << 20  # code that oneDNN makes, thread stacks, Python's own arenas
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_the_process_takes_what_the_plan_says(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "kernels"), [("f32", "torch"), ("bf16", "torch"), ("bf16", "native"), ("auto", "native")]
+)
+def test_the_process_takes_what_the_plan_says(dtype: str, kernels: str) -> None:
     """Measured by the kernel, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, dtype], check=True, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", PROBE, dtype, kernels], check=True, capture_output=True, text=True, timeout=240
     )
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    workspace = 13 << 20  # at most, of `activations`; allocated with the cache
+    buffers = found["activations"] + found["logits"]  # those that last are allocated with the cache
     assert found["loaded"] == pytest.approx(found["weights"], rel=0.02)
-    assert found["kv"] * 0.98 <= found["kv_taken"] <= found["kv"] * 1.02 + 2 * workspace
+    assert found["kv"] * 0.98 <= found["kv_taken"] <= found["kv"] * 1.02 + buffers
     total = sum(found[name] for name in ("weights", "kv", "activations", "logits"))
     assert np.clip(found["stepped"], 0.92 * total, None) == found["stepped"]
     assert found["stepped"] <= total * 1.02 + LIBRARY_BYTES

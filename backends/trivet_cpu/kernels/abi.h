@@ -1,0 +1,94 @@
+// What Python sees: plain structs and functions, mirrored in `native_library.py`. Sizes are checked there.
+#pragma once
+
+#include <cstdint>
+
+#include "attention.h"
+#include "weights.h"
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+enum TrivetFormat : int32_t { TRIVET_FLOATS = 0, TRIVET_Q8_0 = 1, TRIVET_Q4_0 = 2, TRIVET_Q4_1 = 3, TRIVET_Q4_K = 4 };
+
+// Rows of a weight file, and where their packed form goes (`weights.h`).
+struct TrivetPack {
+  const void* source;
+  int64_t row_bytes;
+  int32_t format;
+  int32_t kind;
+  int32_t rows;
+  int32_t columns;
+  void* data;
+  void* scales;
+  void* minima;
+};
+
+// A layer "x += attention(norm(x)); x += mlp(norm(x))".
+struct TrivetLayer {
+  trivet::Weight q, k, v, o, gate, up, down;  // `up.data` null: not gated
+  trivet::Cache cache;
+  const float* attention_norm;  // [padded hidden size]
+  const float* mlp_norm;
+  const float* q_norm;  // [head_dim] or null
+  const float* k_norm;
+  int32_t num_heads;
+  int32_t window;  // 0: none
+  int32_t rope;    // index into the step's tables; -1: none
+  int32_t rope_dim;
+  int32_t activation;  // 0 silu, 1 gelu, 2 gelu_tanh, 3 relu
+  float scale;
+  float qk_eps;
+  int32_t pad;
+};
+
+struct TrivetModel {
+  const TrivetLayer* layers;
+  int32_t num_layers;
+  int32_t hidden_size;
+  int32_t padded_hidden_size;
+  int32_t qkv_stride;  // floats of a row of `qkv`
+  trivet::Weight embed, head;
+  const float* norm;
+  float eps, embed_scale, residual_scale, logits_scale;
+  // Buffers of max_num_batched_tokens rows.
+  float* x;    // [T, padded hidden size] the residual stream
+  float* qkv;  // [T, qkv_stride]; attention's result takes the place of q
+  trivet::Activations normed, attended, inner;
+  char* scratch;  // [threads, trivet_scratch_bytes()]
+};
+
+// One batch: flat tokens of S sequences (contract.Batch).
+struct TrivetStep {
+  int32_t num_tokens;
+  int32_t num_seqs;
+  const int32_t* token_ids;        // [T] resolved
+  const int64_t* slots;            // [T] where K and V of each token go
+  const int32_t* query_start_loc;  // [S + 1]
+  const int32_t* seq_lens;         // [S]
+  const int32_t* block_table;      // [S, table_stride]
+  int64_t table_stride;
+  const float* const* rope_tables;  // each [T, dim]: cosines of dim / 2 pairs, then their sines
+};
+
+void* trivet_pool_create(int32_t num_threads);
+void trivet_pool_destroy(void* pool);
+void trivet_pack(void* pool, const TrivetPack* pack);
+void trivet_unpack_row(const trivet::Weight* weight, int row, int num_columns, float* out);
+
+// Run all layers; the final hidden states stay in `x`.
+void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step);
+// Logits [num_rows, stride] after the final norm of rows [R] of `x`.
+void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
+                   int64_t stride);
+
+// One kernel by itself, for tests and for models that the step does not know.
+void trivet_quantise(const trivet::Activations* out, const float* x, int32_t num_rows, int32_t columns);
+void trivet_multiply(void* pool, const trivet::Weight* weight, const trivet::Activations* in, int32_t num_rows,
+                     float* out, int64_t stride);
+void trivet_write_kv(const trivet::Cache* cache, int32_t head, int64_t slot, const float* key, const float* value);
+
+int64_t trivet_scratch_bytes();
+int64_t trivet_struct_bytes(int32_t which);
+}
+#pragma GCC visibility pop

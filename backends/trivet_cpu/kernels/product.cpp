@@ -1,0 +1,236 @@
+// Matrix products of a packed weight with a few or many rows of activations.
+//
+// Reference: numpy's `activations @ weight.T`. Test: tests/backends/trivet_cpu/test_native_product.py.
+// One row of activations reads each byte of the weight once and is bound by memory; from about 16 rows on
+// the dot products bind: 2 * rows * columns * num_rows FLOPs.
+#include "weights.h"
+
+namespace trivet {
+namespace {
+
+// acc + the dot products of 16 rows x 4 columns of bytes with four signed bytes, broadcast.
+// `is_offset`: the bytes are numbers + 128, and the caller starts from `offsets` (see `start_of`).
+template <bool is_offset>
+TRIVET_INLINE Ints dot_bytes(const Ints& acc, const Ints& bytes, int32_t four) {
+#if defined(__AVX512VNNI__)
+  return Ints{(PartI)_mm512_dpbusd_epi32((__m512i)acc.p[0], (__m512i)bytes.p[0], _mm512_set1_epi32(four))};
+#elif defined(__AVX2__)
+  Ints r = acc;
+  const __m256i x = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
+  TRIVET_EACH_PART {
+    __m256i w = (__m256i)bytes.p[i], y = x;
+    if (is_offset) {
+      // Sums of two products must stay within 16 bits: 255 * 127 * 2 would not. |w| <= 128 does.
+      w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
+      y = _mm256_sign_epi8(x, w);
+      w = _mm256_abs_epi8(w);
+    }
+    r.p[i] += (PartI)_mm256_madd_epi16(_mm256_maddubs_epi16(w, y), ones);
+  }
+  return r;
+#else
+  int32_t sums[LANES];
+  uint8_t w[LANES * 4];
+  int8_t x[4];
+  memcpy(sums, &acc, sizeof sums);
+  memcpy(w, &bytes, sizeof w);
+  memcpy(x, &four, 4);
+  for (int row = 0; row < LANES; row++)
+    for (int i = 0; i < 4; i++) sums[row] += w[row * 4 + i] * x[i];
+  return load_ints(sums);
+#endif
+}
+
+template <bool is_offset>
+TRIVET_INLINE Ints start_of(int32_t offset) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  constexpr bool is_needed = false;  // `dot_bytes` subtracts the 128 itself
+#else
+  constexpr bool is_needed = is_offset;
+#endif
+  return broadcast_int(is_needed ? offset : 0);
+}
+
+TRIVET_INLINE int32_t four_at(const int8_t* x) {
+  int32_t r;
+  memcpy(&r, x, 4);
+  return r;
+}
+
+// What a tile adds to, or puts into, one row of the output.
+TRIVET_INLINE void finish(const Product& p, int tile, int row, Floats value) {
+  const Weight& w = *p.weight;
+  const int column = tile * TILE_ROWS, width = w.rows - column;
+  if (width <= 0) return;
+  if (w.bias) value = value + load(w.bias + column);
+  if (p.scale != 1.0f) value = value * broadcast(p.scale);
+  float* out = p.out + (size_t)(row - p.row_base) * p.stride + (column - p.column_base);
+  if (width >= LANES) {
+    store(out, p.adds ? value + load(out) : value);
+    return;
+  }
+  float lanes[LANES];
+  store(lanes, value);
+  for (int i = 0; i < width; i++) out[i] = p.adds ? out[i] + lanes[i] : lanes[i];
+}
+
+// Q8 and Q4: one tile times N rows. Per group and row: 8 dot products, a conversion and 2 or 3 FMAs.
+template <int kind, int N>
+void bytes_tile(const Product& p, int tile, int first) {
+  const Weight& w = *p.weight;
+  const int columns = w.columns, groups = columns / GROUP;
+  constexpr int BYTES = kind == Q8 ? 512 : 256;  // of a group
+  const uint8_t* data = w.data + (size_t)tile * groups * BYTES;
+  const uint16_t* scales = w.scales + (size_t)tile * groups * LANES;
+  const uint16_t* minima = kind == Q4 ? w.minima + (size_t)tile * groups * LANES : nullptr;
+  const int8_t* x = p.in->q8 + (size_t)first * columns;
+  const float* x_scales = p.in->scales + (size_t)first * groups;
+  const float* x_sums = p.in->sums + (size_t)first * groups;
+  const int32_t* x_offsets = p.in->offsets + (size_t)first * groups;
+  Floats acc[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; i++) acc[i] = broadcast(0);
+  for (int g = 0; g < groups; g++, data += BYTES) {
+    Ints bytes[8];
+    if (kind == Q8) {
+#pragma GCC unroll 8
+      for (int s = 0; s < 8; s++) bytes[s] = load_ints(data + s * 64);
+    } else {
+      const Ints low = broadcast_int(0x0f0f0f0f);
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; s++) {
+        const Ints both = load_ints(data + s * 64);
+        Ints high = both;
+        TRIVET_EACH_PART high.p[i] = high.p[i] >> 4;
+        bytes[s] = both & low;
+        bytes[s + 4] = high & low;
+      }
+    }
+    // The hardware's own prefetcher stops at each 4 KiB page.
+    if (N <= 2) {
+#pragma GCC unroll 8
+      for (int b = 0; b < BYTES; b += 64) __builtin_prefetch(data + 4096 + b);
+    }
+    const Floats scale = load_halves(scales + g * LANES);
+    const Floats minimum = kind == Q4 ? load_halves(minima + g * LANES) : scale;
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++) {
+      const int8_t* row = x + (size_t)i * columns + g * GROUP;
+      const size_t at = (size_t)i * groups + g;
+      Ints dots = start_of<kind == Q8>(x_offsets[at]);
+      if (N <= 2) {  // two chains: one row alone would wait for each product
+        Ints others = broadcast_int(0);
+#pragma GCC unroll 4
+        for (int s = 0; s < 4; s++) {
+          dots = dot_bytes<kind == Q8>(dots, bytes[s], four_at(row + s * 4));
+          others = dot_bytes<kind == Q8>(others, bytes[s + 4], four_at(row + 16 + s * 4));
+        }
+        dots = dots + others;
+      } else {
+#pragma GCC unroll 8
+        for (int s = 0; s < 8; s++) dots = dot_bytes<kind == Q8>(dots, bytes[s], four_at(row + s * 4));
+      }
+      acc[i] = fma(to_floats(dots), scale * broadcast(x_scales[at]), acc[i]);
+      if (kind == Q4) acc[i] = fma(minimum, broadcast(x_sums[at]), acc[i]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; i++) finish(p, tile, first + i, acc[i]);
+}
+
+// BF16: both tiles of a unit times N rows.
+template <int N>
+void bf16_unit(const Product& p, int unit, int first) {
+  const Weight& w = *p.weight;
+  const int columns = w.columns;
+  const BFloat* tiles[2] = {(const BFloat*)w.data + (size_t)unit * 2 * columns * LANES,
+                            (const BFloat*)w.data + (size_t)(unit * 2 + 1) * columns * LANES};
+  const BFloat* x = p.in->bf16 + (size_t)first * columns;
+  Floats acc[N][2];
+#pragma GCC unroll 12
+  for (int i = 0; i < N; i++) acc[i][0] = acc[i][1] = broadcast(0);
+  for (int k = 0; k < columns; k += 2) {
+    const Ints pairs[2] = {load_ints(tiles[0] + (size_t)k * LANES), load_ints(tiles[1] + (size_t)k * LANES)};
+    if (N <= 2) {
+      __builtin_prefetch(tiles[0] + (size_t)k * LANES + 1024);
+      __builtin_prefetch(tiles[1] + (size_t)k * LANES + 1024);
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < N; i++) {
+      int32_t pair;
+      memcpy(&pair, x + (size_t)i * columns + k, 4);
+      acc[i][0] = dot_pairs(acc[i][0], pairs[0], pair);
+      acc[i][1] = dot_pairs(acc[i][1], pairs[1], pair);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < N; i++)
+    for (int t = 0; t < 2; t++) finish(p, unit * 2 + t, first + i, acc[i][t]);
+}
+
+template <int N>
+void f32_unit(const Product& p, int unit, int first) {
+  const Weight& w = *p.weight;
+  const int columns = w.columns;
+  const float* tiles[2] = {(const float*)w.data + (size_t)unit * 2 * columns * LANES,
+                           (const float*)w.data + (size_t)(unit * 2 + 1) * columns * LANES};
+  const float* x = p.in->f32 + (size_t)first * columns;
+  Floats acc[N][2];
+#pragma GCC unroll 12
+  for (int i = 0; i < N; i++) acc[i][0] = acc[i][1] = broadcast(0);
+  for (int k = 0; k < columns; k++) {
+    const Floats a = load(tiles[0] + (size_t)k * LANES), b = load(tiles[1] + (size_t)k * LANES);
+    if (N <= 2) {
+      __builtin_prefetch(tiles[0] + (size_t)k * LANES + 512);
+      __builtin_prefetch(tiles[1] + (size_t)k * LANES + 512);
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < N; i++) {
+      const Floats value = broadcast(x[(size_t)i * columns + k]);
+      acc[i][0] = fma(a, value, acc[i][0]);
+      acc[i][1] = fma(b, value, acc[i][1]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < N; i++)
+    for (int t = 0; t < 2; t++) finish(p, unit * 2 + t, first + i, acc[i][t]);
+}
+
+template <int kind, int N>
+int rows_of(const Product& p, int unit, int first, int last) {
+  for (; last - first >= N; first += N) {
+    if constexpr (kind == F32) {
+      f32_unit<N>(p, unit, first);
+    } else if constexpr (kind == BF16) {
+      bf16_unit<N>(p, unit, first);
+    } else {
+      bytes_tile<kind, N>(p, unit * 2, first);
+      bytes_tile<kind, N>(p, unit * 2 + 1, first);
+    }
+  }
+  return first;
+}
+
+// Rows in pieces of what the registers hold, then of the powers of two below.
+template <int kind>
+void all_rows(const Product& p, int unit, int first, int last) {
+  constexpr bool is_wide = PART == 16;
+  if (is_wide) first = rows_of<kind, kind == Q8 || kind == Q4 ? 16 : 12>(p, unit, first, last);
+  if (is_wide) first = rows_of<kind, 8>(p, unit, first, last);
+  first = rows_of<kind, 4>(p, unit, first, last);
+  first = rows_of<kind, 2>(p, unit, first, last);
+  rows_of<kind, 1>(p, unit, first, last);
+}
+
+}  // namespace
+
+void multiply(const Product& product, int unit, int first, int last) {
+  switch (product.weight->kind) {
+    case F32: return all_rows<F32>(product, unit, first, last);
+    case BF16: return all_rows<BF16>(product, unit, first, last);
+    case Q8: return all_rows<Q8>(product, unit, first, last);
+    default: return all_rows<Q4>(product, unit, first, last);
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,337 @@
+// One step of a dense decoder for all sequences of a batch: the phases of a layer, with a barrier after each.
+//
+// Reference: models/decoder.py with models/torch_ops.py. Test: tests/backends/trivet_cpu/test_native_runner.py
+// and the contract suite. A decode step reads every weight once; its FLOPs are 2 * parameters a token.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "abi.h"
+#include "pool.h"
+
+namespace trivet {
+namespace {
+
+// Rows of activations that one unit of a product covers: a multiple of what the kernels hold in registers
+// (16 and 12), small enough that a chunk of 256 gives two threads and eight alike enough units.
+constexpr int ROW_BLOCK = 96;
+// Query rows of an attention unit: four tiles that find their keys in the second-level cache.
+constexpr int QUERY_BLOCK = 4 * MAX_QUERIES;
+
+struct Scratch {
+  AttentionScratch attention;
+  alignas(64) float gate[ROW_BLOCK * UNIT_ROWS];
+  alignas(64) float up[ROW_BLOCK * UNIT_ROWS];
+};
+
+struct AttentionUnit {
+  int32_t seq, first, count;  // tokens [first, first + count) of the step
+};
+
+struct Work {
+  Pool* pool;
+  const TrivetModel* model;
+  const TrivetStep* step;
+  std::vector<AttentionUnit> attention;
+  const int32_t* rows;  // trivet_logits
+  int num_rows;
+  float* logits;
+  int64_t stride;
+};
+
+template <class Do>
+TRIVET_INLINE void for_units(Pool& pool, int num_units, Do&& work) {
+  for (int unit; (unit = pool.next_unit()) < num_units;) work(unit);
+  pool.barrier();
+}
+
+// y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019), in the forms that `out` wants.
+void norm_row(const float* x, const float* weight, int size, int padded_size, float eps, const Activations& out,
+              int row) {
+  Floats squares = broadcast(0);
+  for (int i = 0; i < padded_size; i += LANES) squares = fma(load(x + i), load(x + i), squares);
+  const Floats factor = broadcast(1.0f / std::sqrt(sum(squares) / (float)size + eps));
+  for (int i = 0; i < padded_size; i += GROUP)
+    write_group(out, row, i, load(x + i) * factor * load(weight + i),
+                load(x + i + LANES) * factor * load(weight + i + LANES));
+}
+
+void norm_head(float* x, const float* weight, int size, float eps) {
+  Floats squares = broadcast(0);
+  for (int i = 0; i < size; i += LANES) squares = fma(load(x + i), load(x + i), squares);
+  const Floats factor = broadcast(1.0f / std::sqrt(sum(squares) / (float)size + eps));
+  for (int i = 0; i < size; i += LANES) store(x + i, load(x + i) * factor * load(weight + i));
+}
+
+// Pairs (i, i + dim / 2) turned by their angles (Su et al. 2021, eq. 34).
+void rotate(float* x, const float* table, int dim) {
+  const int half = dim / 2;
+  const float* sines = table + half;
+  for (int i = 0; i < half; i++) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * table[i] - b * sines[i];
+    x[i + half] = b * table[i] + a * sines[i];
+  }
+}
+
+Floats active(const Floats& x, int kind) {
+  const Floats one = broadcast(1.0f);
+  if (kind == 0) return x / (one + exponential(broadcast(0.0f) - x));
+  if (kind == 3) return select(less(x, broadcast(0.0f)), broadcast(0.0f), x);
+  if (kind == 2) {  // x / 2 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+    const Floats u = broadcast(0.7978845608f) * fma(x * x * x, broadcast(0.044715f), x);
+    return x / (one + exponential(broadcast(-2.0f) * u));
+  }
+  float lanes[LANES];
+  store(lanes, x);
+  for (float& lane : lanes) lane = 0.5f * lane * (1.0f + std::erf(lane * 0.70710678f));
+  return load(lanes);
+}
+
+class Step {
+ public:
+  Step(Work& work, int thread)
+      : pool_(*work.pool), work_(work), m_(*work.model), s_(*work.step),
+        scratch_(*(Scratch*)(m_.scratch + (size_t)thread * trivet_scratch_bytes())) {}
+
+  void run() {
+    embed();
+    for (int i = 0; i < m_.num_layers; i++) {
+      const TrivetLayer& layer = m_.layers[i];
+      norm(layer.attention_norm);
+      product_qkv(layer);
+      rotate_and_write(layer);  // all K and V of the batch stand before any is read: contract, rule 2
+      attention(layer);
+      product(layer.o, m_.attended, m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+      norm(layer.mlp_norm);
+      inner(layer);
+      product(layer.down, m_.inner, m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+    }
+  }
+
+ private:
+  void embed() {
+    for_units(pool_, s_.num_tokens, [&](int token) {
+      float* x = m_.x + (size_t)token * m_.padded_hidden_size;
+      unpack_row(m_.embed, s_.token_ids[token], m_.hidden_size, x);
+      for (int i = 0; i < m_.hidden_size; i++) x[i] *= m_.embed_scale;
+      std::fill(x + m_.hidden_size, x + m_.padded_hidden_size, 0.0f);
+    });
+  }
+
+  void norm(const float* weight) {
+    for_units(pool_, s_.num_tokens, [&](int token) {
+      norm_row(m_.x + (size_t)token * m_.padded_hidden_size, weight, m_.hidden_size, m_.padded_hidden_size,
+               m_.eps, m_.normed, token);
+    });
+  }
+
+  int num_row_blocks() const { return (s_.num_tokens + ROW_BLOCK - 1) / ROW_BLOCK; }
+
+  // A unit is one row block of 32 weight rows; blocks of the same rows follow each other and find them in
+  // the cache.
+  template <class Do>
+  void for_blocks(int num_units, Do&& work) {
+    const int blocks = num_row_blocks();
+    for_units(pool_, num_units * blocks, [&](int i) {
+      const int first = i % blocks * ROW_BLOCK;
+      work(i / blocks, first, std::min(first + ROW_BLOCK, s_.num_tokens));
+    });
+  }
+
+  void product(const Weight& weight, const Activations& in, float* out, int stride, bool adds, float scale) {
+    const Product p{&weight, &in, out, stride, 0, 0, adds, scale};
+    for_blocks(units_of(weight), [&](int unit, int first, int last) { multiply(p, unit, first, last); });
+  }
+
+  static int units_of(const Weight& weight) { return (weight.rows + UNIT_ROWS - 1) / UNIT_ROWS; }
+
+  void product_qkv(const TrivetLayer& layer) {
+    const Weight* parts[3] = {&layer.q, &layer.k, &layer.v};
+    const int units[3] = {units_of(layer.q), units_of(layer.k), units_of(layer.v)};
+    const int columns[3] = {0, layer.q.rows, layer.q.rows + layer.k.rows};
+    for_blocks(units[0] + units[1] + units[2], [&](int unit, int first, int last) {
+      int part = 0;
+      while (unit >= units[part]) unit -= units[part++];
+      const Product p{parts[part], &m_.normed, m_.qkv + columns[part], m_.qkv_stride, 0, 0, false, 1.0f};
+      multiply(p, unit, first, last);
+    });
+  }
+
+  void rotate_and_write(const TrivetLayer& layer) {
+    const Cache& cache = layer.cache;
+    const int dim = cache.head_dim;
+    for_units(pool_, s_.num_tokens, [&](int token) {
+      float* q = m_.qkv + (size_t)token * m_.qkv_stride;
+      float* k = q + layer.num_heads * dim;
+      const float* v = k + cache.num_heads * dim;
+      const float* table =
+          layer.rope < 0 ? nullptr : s_.rope_tables[layer.rope] + (size_t)token * layer.rope_dim;
+      for (int head = 0; head < layer.num_heads; head++) {
+        float* row = q + head * dim;
+        if (layer.q_norm) norm_head(row, layer.q_norm, dim, layer.qk_eps);
+        if (table) rotate(row, table, layer.rope_dim);
+        for (int i = 0; i < dim; i++) row[i] *= layer.scale;
+      }
+      for (int head = 0; head < cache.num_heads; head++) {
+        float* row = k + head * dim;
+        if (layer.k_norm) norm_head(row, layer.k_norm, dim, layer.qk_eps);
+        if (table) rotate(row, table, layer.rope_dim);
+        write_kv(cache, head, s_.slots[token], row, v + head * dim);
+      }
+    });
+  }
+
+  void attention(const TrivetLayer& layer) {
+    const Cache& cache = layer.cache;
+    const int group = layer.num_heads / cache.num_heads, width = group * cache.head_dim;
+    const bool converts_later = width % GROUP != 0;
+    const int num_units = (int)work_.attention.size();
+    for_units(pool_, num_units * cache.num_heads, [&](int i) {
+      const AttentionUnit& unit = work_.attention[num_units - 1 - i / cache.num_heads];  // long ones first
+      const int head = i % cache.num_heads;
+      attend_unit(layer, unit, head, group);
+      if (!converts_later)
+        for (int token = unit.first; token < unit.first + unit.count; token++)
+          convert(token, head * width, (head + 1) * width);
+    });
+    if (converts_later)
+      for_units(pool_, s_.num_tokens, [&](int token) { convert(token, 0, layer.num_heads * cache.head_dim); });
+  }
+
+  void attend_unit(const TrivetLayer& layer, const AttentionUnit& unit, int head, int group) {
+    const int dim = layer.cache.head_dim, num_rows = unit.count * group;
+    // Position of the sequence's token that stands first in the step.
+    const int offset = s_.seq_lens[unit.seq] - s_.query_start_loc[unit.seq + 1];
+    for (int start = 0; start < num_rows; start += MAX_QUERIES) {
+      Queries queries;
+      queries.count = std::min(MAX_QUERIES, num_rows - start);
+      for (int i = 0; i < queries.count; i++) {
+        const int token = unit.first + (start + i) / group, position = offset + token;
+        float* row = m_.qkv + (size_t)token * m_.qkv_stride + (head * group + (start + i) % group) * dim;
+        queries.rows[i] = queries.out[i] = row;
+        queries.last[i] = position + 1;
+        queries.first[i] = layer.window ? std::max(0, position + 1 - layer.window) : 0;
+      }
+      attend(layer.cache, head, s_.block_table + unit.seq * s_.table_stride, queries, scratch_.attention);
+    }
+  }
+
+  void convert(int token, int first, int last) {
+    const float* row = m_.qkv + (size_t)token * m_.qkv_stride;
+    for (int i = first; i < last; i += GROUP)
+      write_group(m_.attended, token, i, load(row + i), i + LANES < last ? load(row + i + LANES) : broadcast(0));
+  }
+
+  void inner(const TrivetLayer& layer) {
+    const bool is_gated = layer.up.data != nullptr;
+    for_blocks(units_of(layer.gate), [&](int unit, int first, int last) {
+      Product p{&layer.gate, &m_.normed, scratch_.gate, UNIT_ROWS, first, unit * UNIT_ROWS, false, 1.0f};
+      multiply(p, unit, first, last);
+      if (is_gated) {
+        p.weight = &layer.up;
+        p.out = scratch_.up;
+        multiply(p, unit, first, last);
+      }
+      for (int row = first; row < last; row++) {
+        const float* gate = scratch_.gate + (row - first) * UNIT_ROWS;
+        const float* up = scratch_.up + (row - first) * UNIT_ROWS;
+        Floats low = active(load(gate), layer.activation), high = active(load(gate + LANES), layer.activation);
+        if (is_gated) {
+          low = low * load(up);
+          high = high * load(up + LANES);
+        }
+        write_group(m_.inner, row, unit * UNIT_ROWS, low, high);
+      }
+    });
+  }
+
+  Pool& pool_;
+  Work& work_;
+  const TrivetModel& m_;
+  const TrivetStep& s_;
+  Scratch& scratch_;
+};
+
+void add_attention_units(const TrivetModel& model, const TrivetStep& step, std::vector<AttentionUnit>& units) {
+  int group = 1;
+  for (int i = 0; i < model.num_layers; i++)
+    group = std::max(group, model.layers[i].num_heads / model.layers[i].cache.num_heads);
+  const int tokens = std::max(1, QUERY_BLOCK / group);
+  for (int seq = 0; seq < step.num_seqs; seq++)
+    for (int first = step.query_start_loc[seq]; first < step.query_start_loc[seq + 1]; first += tokens)
+      units.push_back({seq, first, std::min(tokens, step.query_start_loc[seq + 1] - first)});
+}
+
+void run_logits(void* argument, int) {
+  Work& work = *(Work*)argument;
+  const TrivetModel& m = *work.model;
+  for_units(*work.pool, work.num_rows, [&](int row) {
+    norm_row(m.x + (size_t)work.rows[row] * m.padded_hidden_size, m.norm, m.hidden_size, m.padded_hidden_size,
+             m.eps, m.normed, row);
+  });
+  const Product p{&m.head, &m.normed, work.logits, (int)work.stride, 0, 0, false, m.logits_scale};
+  const int units = (m.head.rows + UNIT_ROWS - 1) / UNIT_ROWS;
+  for (int unit; (unit = work.pool->next_unit()) < units;) multiply(p, unit, 0, work.num_rows);
+}
+
+}  // namespace
+}  // namespace trivet
+
+using namespace trivet;
+
+extern "C" {
+
+void* trivet_pool_create(int32_t num_threads) { return new Pool(num_threads); }
+void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
+
+void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) {
+  Work work{(Pool*)pool, model, step, {}, nullptr, 0, nullptr, 0};
+  add_attention_units(*model, *step, work.attention);
+  work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
+}
+
+void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
+                   int64_t stride) {
+  Work work{(Pool*)pool, model, nullptr, {}, rows, num_rows, logits, stride};
+  work.pool->run(run_logits, &work);
+}
+
+void trivet_quantise(const Activations* out, const float* x, int32_t num_rows, int32_t columns) {
+  for (int row = 0; row < num_rows; row++)
+    for (int i = 0; i < out->columns; i += GROUP) {
+      float group[GROUP] = {};
+      if (i < columns)
+        memcpy(group, x + (size_t)row * columns + i, std::min(GROUP, columns - i) * sizeof(float));
+      write_group(*out, row, i, load(group), load(group + LANES));
+    }
+}
+
+void trivet_multiply(void* pool, const Weight* weight, const Activations* in, int32_t num_rows, float* out,
+                     int64_t stride) {
+  struct Job {
+    Pool* pool;
+    Product product;
+    int num_rows;
+  } job{(Pool*)pool, {weight, in, out, (int)stride, 0, 0, false, 1.0f}, num_rows};
+  job.pool->run(
+      [](void* argument, int) {
+        const Job& job = *(Job*)argument;
+        const int units = (job.product.weight->rows + UNIT_ROWS - 1) / UNIT_ROWS;
+        for (int unit; (unit = job.pool->next_unit()) < units;) multiply(job.product, unit, 0, job.num_rows);
+      },
+      &job);
+}
+
+void trivet_write_kv(const Cache* cache, int32_t head, int64_t slot, const float* key, const float* value) {
+  write_kv(*cache, head, slot, key, value);
+}
+
+int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
+
+int64_t trivet_struct_bytes(int32_t which) {
+  const int64_t sizes[] = {sizeof(Weight),      sizeof(Activations), sizeof(Cache),     sizeof(TrivetPack),
+                           sizeof(TrivetLayer), sizeof(TrivetModel), sizeof(TrivetStep)};
+  return sizes[which];
+}
+}

@@ -1,0 +1,178 @@
+"""The C++ kernels as Python sees them: the structs and functions of `kernels/abi.h`.
+
+ctypes releases the GIL in every call. Pointers are plain integers: who fills a struct keeps the arrays alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from pathlib import Path
+from typing import ClassVar
+
+from trivet_cpu.kernel_build import KernelsUnavailable
+
+_int, _float, _pointer, _long = ctypes.c_int32, ctypes.c_float, ctypes.c_void_p, ctypes.c_int64
+
+
+class Kind(IntEnum):
+    """How a packed matrix holds its numbers; see `kernels/weights.h`."""
+
+    F32 = 0
+    BF16 = 1
+    Q8 = 2
+    Q4 = 3
+
+
+class SourceFormat(IntEnum):
+    """What `trivet_pack` reads."""
+
+    FLOATS = 0
+    Q8_0 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q4_K = 4
+
+
+class Weight(ctypes.Structure):
+    """A packed matrix."""
+
+    _fields_: ClassVar = [
+        ("kind", _int),
+        ("rows", _int),
+        ("columns", _int),
+        ("pad", _int),
+        ("data", _pointer),
+        ("scales", _pointer),
+        ("minima", _pointer),
+        ("bias", _pointer),
+    ]
+
+
+class Activations(ctypes.Structure):
+    """Rows of activations, in each form that has an address."""
+
+    _fields_: ClassVar = [
+        ("columns", _int),
+        ("f32", _pointer),
+        ("bf16", _pointer),
+        ("q8", _pointer),
+        ("scales", _pointer),
+        ("sums", _pointer),
+        ("offsets", _pointer),
+    ]
+
+
+class Cache(ctypes.Structure):
+    """Keys and values of one layer."""
+
+    _fields_: ClassVar = [
+        ("is_bf16", _int),
+        ("block_size", _int),
+        ("num_heads", _int),
+        ("head_dim", _int),
+        ("keys", _pointer),
+        ("values", _pointer),
+    ]
+
+
+class Pack(ctypes.Structure):
+    """Rows of a weight file, and where their packed form goes."""
+
+    _fields_: ClassVar = [
+        ("source", _pointer),
+        ("row_bytes", _long),
+        ("format", _int),
+        ("kind", _int),
+        ("rows", _int),
+        ("columns", _int),
+        ("data", _pointer),
+        ("scales", _pointer),
+        ("minima", _pointer),
+    ]
+
+
+class Layer(ctypes.Structure):
+    """One decoder layer."""
+
+    _fields_: ClassVar = [
+        *((name, Weight) for name in ("q", "k", "v", "o", "gate", "up", "down")),
+        ("cache", Cache),
+        *((name, _pointer) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm")),
+        *((name, _int) for name in ("num_heads", "window", "rope", "rope_dim", "activation")),
+        ("scale", _float),
+        ("qk_eps", _float),
+        ("pad", _int),
+    ]
+
+
+class Model(ctypes.Structure):
+    """All layers, embedding, head and buffers."""
+
+    _fields_: ClassVar = [
+        ("layers", ctypes.POINTER(Layer)),
+        *((name, _int) for name in ("num_layers", "hidden_size", "padded_hidden_size", "qkv_stride")),
+        ("embed", Weight),
+        ("head", Weight),
+        ("norm", _pointer),
+        *((name, _float) for name in ("eps", "embed_scale", "residual_scale", "logits_scale")),
+        ("x", _pointer),
+        ("qkv", _pointer),
+        *((name, Activations) for name in ("normed", "attended", "inner")),
+        ("scratch", _pointer),
+    ]
+
+
+class Step(ctypes.Structure):
+    """One batch."""
+
+    _fields_: ClassVar = [
+        ("num_tokens", _int),
+        ("num_seqs", _int),
+        *((name, _pointer) for name in ("token_ids", "slots", "query_start_loc", "seq_lens", "block_table")),
+        ("table_stride", _long),
+        ("rope_tables", _pointer),
+    ]
+
+
+STRUCTS = (Weight, Activations, Cache, Pack, Layer, Model, Step)  # in the order of `trivet_struct_bytes`
+_FUNCTIONS = {
+    "trivet_pool_create": (_pointer, [_int]),
+    "trivet_pool_destroy": (None, [_pointer]),
+    "trivet_pack": (None, [_pointer, ctypes.POINTER(Pack)]),
+    "trivet_unpack_row": (None, [ctypes.POINTER(Weight), _int, _int, _pointer]),
+    "trivet_forward": (None, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step)]),
+    "trivet_logits": (None, [_pointer, ctypes.POINTER(Model), _pointer, _int, _pointer, _long]),
+    "trivet_quantise": (None, [ctypes.POINTER(Activations), _pointer, _int, _int]),
+    "trivet_multiply": (
+        None,
+        [_pointer, ctypes.POINTER(Weight), ctypes.POINTER(Activations), _int, _pointer, _long],
+    ),
+    "trivet_write_kv": (None, [ctypes.POINTER(Cache), _int, _long, _pointer, _pointer]),
+    "trivet_scratch_bytes": (_long, []),
+    "trivet_struct_bytes": (_long, [_int]),
+}
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """The library with its functions typed.
+
+    Raises: KernelsUnavailable where it cannot be loaded or its structs are not ours.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelsUnavailable(
+            f"the CPU kernels {path} cannot be loaded: {error}; delete the file"
+        ) from error
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    for number, struct in enumerate(STRUCTS):
+        size = library.trivet_struct_bytes(number)
+        if size != ctypes.sizeof(struct):
+            raise KernelsUnavailable(
+                f"{path}: {struct.__name__} has {size} bytes and Python expects {ctypes.sizeof(struct)}; "
+                "delete the file"
+            )
+    return library

@@ -1,0 +1,256 @@
+"""What the native runner can run, in which form each weight is packed, and how many bytes that takes.
+
+Arithmetic over a spec and file headers, without torch and without the kernels themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+
+from trivet.contract import MemoryPart
+from trivet.models.expected_tensors import expected_tensors
+from trivet.models.spec import MLP, Layer, ModelSpec
+from trivet.weights.index import WeightIndex
+from trivet_cpu import memory_plan
+from trivet_cpu.memory_plan import DTYPE_BYTES, Shape
+from trivet_cpu.native_library import Kind, SourceFormat
+
+logger = logging.getLogger(__name__)
+
+GROUP = 32  # columns that share a scale, and rows of a unit: both axes are padded to it
+LANES = 16
+MAX_HEAD_DIM = 512
+SCRATCH_BYTES = 49_152  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
+# A NaN in a float form costs nothing; the integer form has 3 numbers of 4 bytes for each group.
+FORM_BYTES = {"f32": 4.0, "bf16": 2.0, "q8": 1 + 12 / GROUP}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
+
+AS_STORED = "stored"  # the dtype "auto": quantised weights stay as the file has them
+# Formats that are packed as they are, number for number (q4_k: scales rounded to half precision).
+STORED_KINDS = {
+    "q8_0": (Kind.Q8, SourceFormat.Q8_0),
+    "q4_0": (Kind.Q4, SourceFormat.Q4_0),
+    "q4_1": (Kind.Q4, SourceFormat.Q4_1),
+    "q4_k": (Kind.Q4, SourceFormat.Q4_K),
+}
+FLOAT_FORMATS = frozenset({"f32", "f16", "bf16", "f64"})
+BITS_PER_COLUMN = {Kind.F32: 32, Kind.BF16: 16, Kind.Q8: 8, Kind.Q4: 4}
+HALVES_PER_GROUP = {Kind.F32: 0, Kind.BF16: 0, Kind.Q8: 1, Kind.Q4: 2}
+
+
+def padded(size: int) -> int:
+    """The next multiple of what the kernels work on at once."""
+    return -(-size // GROUP) * GROUP
+
+
+def unknown_part(spec: ModelSpec, block_size: int) -> str | None:
+    """What of the model or the setting the kernels do not compute; None where they know all of it."""
+    if spec.shapes_only:
+        return f"{spec.architecture} has no spec"
+    if block_size % LANES:
+        return f"block_size {block_size} is no multiple of {LANES}"
+    if spec.norm.kind != "rms" or spec.norm.bias:
+        return f"norm {spec.norm.kind!r}"
+    if spec.logits_soft_cap is not None:
+        return "a soft cap on logits"
+    if spec.hidden_size % LANES:
+        return f"hidden size {spec.hidden_size}, no multiple of {LANES}"
+    for layer in spec.kinds:
+        part = _unknown_part_of_layer(layer)
+        if part:
+            return part
+    return None
+
+
+def _unknown_part_of_layer(layer: Layer) -> str | None:
+    attention, rope = layer.attention, layer.attention.rope
+    head_dim = attention.head_dim
+    checks = {
+        "mixture of experts": not isinstance(layer.mlp, MLP),
+        f"layer order {layer.order!r}": layer.order != "pre",
+        "latent attention": attention.latent is not None,
+        "ALiBi": attention.alibi,
+        "a soft cap on attention": attention.soft_cap is not None,
+        f"head_dim {head_dim}": bool(head_dim % LANES) or head_dim > MAX_HEAD_DIM,
+        "interleaved rope": rope is not None and rope.interleaved,
+        f"norm {attention.qk_norm.kind!r} of queries" if attention.qk_norm else "": (
+            attention.qk_norm is not None and (attention.qk_norm.kind != "rms" or attention.qk_norm.bias)
+        ),
+        "its activation": isinstance(layer.mlp, MLP) and layer.mlp.activation not in ACTIVATIONS,
+    }
+    return next((part for part, is_unknown in checks.items() if is_unknown), None)
+
+
+def kind_of(file_format: str, dtype: str, float_dtype: str) -> Kind:
+    """How a matrix that a file stores in this format is packed.
+
+    Args:
+        dtype: "f32" | "bf16" | `AS_STORED`.
+        float_dtype: "f32" | "bf16", what `AS_STORED` makes of plain floats.
+    """
+    if dtype == AS_STORED:
+        if file_format in STORED_KINDS:
+            return STORED_KINDS[file_format][0]
+        if file_format not in FLOAT_FORMATS:
+            return Kind.Q8  # the nearest: 8 bits and a scale per 32
+        dtype = float_dtype
+    return Kind.F32 if dtype == "f32" else Kind.BF16
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSize:
+    """Bytes of the three arrays of a packed matrix [rows, columns]."""
+
+    data: int
+    scales: int
+    minima: int
+
+    @classmethod
+    def of(cls, kind: Kind, rows: int, columns: int) -> PackedSize:
+        numbers = padded(rows) * padded(columns)
+        halves = HALVES_PER_GROUP[kind]
+        group_bytes = numbers // GROUP * 2
+        return cls(
+            numbers * BITS_PER_COLUMN[kind] // 8,
+            group_bytes if halves else 0,
+            group_bytes if halves == 2 else 0,
+        )
+
+    @property
+    def total(self) -> int:
+        return self.data + self.scales + self.minima
+
+
+@dataclass(frozen=True, slots=True)
+class NativeShape:
+    """What the sizes depend on besides the model and its files."""
+
+    shape: Shape  # dtype "f32" | "bf16": of plain floats
+    dtype: str  # "f32" | "bf16" | AS_STORED
+    num_threads: int
+
+    def kind(self, file_format: str) -> Kind:
+        return kind_of(file_format, self.dtype, self.shape.dtype)
+
+
+def fixed_parts(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> tuple[MemoryPart, ...]:
+    """All but the KV cache: exactly what the runner allocates, and the largest temporaries of a step."""
+    return (
+        MemoryPart("weights", weights_bytes(spec, weights, native)),
+        MemoryPart(
+            "activations", sum(buffer_bytes(spec, weights, native).values()) + host_bytes(spec, native)
+        ),
+        MemoryPart("logits", logits_bytes(spec, native)),
+    )
+
+
+def weights_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> int:
+    """Packed matrices; vectors in float32, padded. A tied head is the embedding itself."""
+    total = 0
+    for name, shape in expected_tensors(spec):
+        if len(shape) == 1:
+            total += 4 * padded(shape[0])
+        else:
+            total += PackedSize.of(native.kind(weights[name].format), *shape).total
+    return total
+
+
+def forms_of(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> dict[str, frozenset[str]]:
+    """In which forms the input of each group of products is wanted, by the kinds of their weights."""
+
+    def forms(names: list[str]) -> frozenset[str]:
+        kinds = {native.kind(weights[f"{name}.weight"].format) for name in names}
+        return frozenset({Kind.F32: "f32", Kind.BF16: "bf16"}.get(kind, "q8") for kind in kinds)
+
+    inputs: dict[str, list[str]] = {
+        "normed": ["embed" if spec.tie_embeddings else "head"],
+        "attended": [],
+        "inner": [],
+    }
+    for index in range(spec.num_layers):
+        mlp = spec.layer(index).mlp
+        assert isinstance(mlp, MLP)
+        first = ("gate", "up") if mlp.gated else ("up",)
+        inputs["normed"] += [f"layers.{index}.{name}" for name in ("q", "k", "v", *first)]
+        inputs["attended"].append(f"layers.{index}.o")
+        inputs["inner"].append(f"layers.{index}.down")
+    return {name: forms(products) for name, products in inputs.items()}
+
+
+def widths_of(spec: ModelSpec) -> dict[str, int]:
+    """Padded columns of each kind of activations, the widest layer's."""
+    attentions = [layer.attention for layer in spec.kinds]
+    return {
+        "normed": padded(spec.hidden_size),
+        "attended": max(padded(a.num_heads * a.head_dim) for a in attentions),
+        "inner": max(
+            padded(layer.mlp.intermediate_size) for layer in spec.kinds if isinstance(layer.mlp, MLP)
+        ),
+    }
+
+
+def qkv_stride(spec: ModelSpec) -> int:
+    """Columns of the buffer in which q, k and v of a token stand side by side."""
+    attentions = [layer.attention for layer in spec.kinds]
+    return padded(max((a.num_heads + 2 * a.num_kv_heads) * a.head_dim for a in attentions))
+
+
+def logits_rows(spec: ModelSpec, native: NativeShape) -> int:
+    """Rows of one piece of logits; no more than the activations have."""
+    shape = native.shape
+    return min(memory_plan.logits_rows(spec, shape.max_logits_rows), shape.max_num_batched_tokens)
+
+
+def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> dict[str, int]:
+    """The runner's buffers by name; those of activations are "normed.q8" and so on."""
+    tokens = native.shape.max_num_batched_tokens
+    sizes = {
+        "x": tokens * padded(spec.hidden_size) * 4,
+        "qkv": tokens * qkv_stride(spec) * 4,
+        "scratch": native.num_threads * SCRATCH_BYTES,
+    }
+    widths = widths_of(spec)
+    for name, forms in forms_of(spec, weights, native).items():
+        for form in forms:
+            sizes[f"{name}.{form}"] = int(tokens * widths[name] * FORM_BYTES[form])
+    return {name: -(-size // 64) * 64 for name, size in sizes.items()}
+
+
+def host_bytes(spec: ModelSpec, native: NativeShape) -> int:
+    """NumPy's temporaries of a step: angles, cosines and sines of each rope, and slots."""
+    tokens = native.shape.max_num_batched_tokens
+    dims = {layer.attention.rope for layer in spec.kinds if layer.attention.rope is not None}
+    return tokens * (sum(rope.dim * 4 * 3 for rope in dims) + 6 * 8)
+
+
+def logits_stride(spec: ModelSpec) -> int:
+    """Columns of the logits buffer."""
+    return padded(spec.vocab_size)
+
+
+def logits_bytes(spec: ModelSpec, native: NativeShape) -> int:
+    """A piece in float32, and the arrays of the NumPy sampler."""
+    rows = logits_rows(spec, native)
+    sampler = max(memory_plan.SAMPLER_BYTES, 6 * 4 * spec.vocab_size)
+    return rows * logits_stride(spec) * 4 + min(sampler, 6 * 4 * rows * spec.vocab_size)
+
+
+def kv_layer_bytes(spec: ModelSpec, index: int, native: NativeShape, num_blocks: int) -> int:
+    """Keys, or values, of one layer."""
+    attention = spec.layer(index).attention
+    elements = num_blocks * native.shape.block_size * attention.num_kv_heads * attention.head_dim
+    return elements * DTYPE_BYTES[native.shape.kv_dtype]
+
+
+def log_conversions(weights: WeightIndex, native: NativeShape) -> None:
+    """One line that names formats which are not computed as they stand."""
+    if native.dtype != AS_STORED:
+        return
+    odd: dict[str, int] = {}
+    for tensor in weights.tensors:
+        if len(tensor.shape) > 1 and tensor.format not in (*STORED_KINDS, *FLOAT_FORMATS):
+            odd[tensor.format] = odd.get(tensor.format, 0) + math.prod(tensor.shape)
+    for name, count in sorted(odd.items()):
+        logger.info("weights=%s numbers=%d converted_to=q8 (8 bits, a scale per %d)", name, count, GROUP)

@@ -1,0 +1,312 @@
+"""The native runner of the CPU: a whole step in C++, no torch in the process.
+
+Weights are mapped, packed once into tiles for the kernels (`native_weights.py`), and the file's pages are
+left to the kernel. It computes in the calling thread and its helpers: `forward` and `sample` have done their
+work when they return, so one step is in flight. Every call into the library releases the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
+from trivet.engine.sampler import sample_pieces
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
+from trivet.models.rope import inverse_frequencies
+from trivet.models.spec import ModelSpec, Rope
+from trivet.weights.index import WeightIndex
+from trivet.weights.reader import TensorReader
+from trivet_cpu import native_plan
+from trivet_cpu.host import Host
+from trivet_cpu.native_library import Activations, Cache, Layer, Model, Step
+from trivet_cpu.native_plan import NativeShape
+from trivet_cpu.native_weights import Arena, NativeWeights
+from trivet_cpu.process_memory import return_free_memory
+from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
+
+if TYPE_CHECKING:
+    from trivet.contract import Int32
+
+
+class CpuNativeRunner:
+    """One model on the CPU. See `contract.Runner`."""
+
+    features: frozenset[Feature] = frozenset()
+    max_in_flight = 1
+
+    def __init__(
+        self, spec: ModelSpec, plan: MemoryPlan, native: NativeShape, library: ctypes.CDLL, host: Host
+    ) -> None:
+        self._spec, self._plan, self._native, self._host = spec, plan, native, host
+        self._library = library
+        self._pool: int | None = library.trivet_pool_create(native.num_threads)
+        self._ropes = _distinct_ropes(spec)
+        self._frequencies = [inverse_frequencies(rope, plan.max_model_len) for rope in self._ropes]
+        self._weights: NativeWeights | None = None
+        self._layers: ctypes.Array[Layer] | None = None
+        self._model: Model | None = None
+        self._buffer_sizes: dict[str, int] = {}
+        self._buffers: Arena | None = None
+        self._kv: Arena | None = None
+        self._logits: NDArray[np.float32] | None = None
+        self._newest = NewestTokens(native.shape.max_num_seqs)
+        self._step: StepState | None = None
+
+    # ---- start -----------------------------------------------------------------------------------
+
+    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
+        """As the contract."""
+        native_plan.log_conversions(weights, self._native)
+        packed = NativeWeights(self._spec, weights, self._native)
+        with TensorReader(weights) as reader:
+            packed.load(reader, self._library, self._pool, on_progress)
+        self._weights = packed
+        self._layers = packed.layers(self._ropes)
+        self._buffer_sizes = native_plan.buffer_bytes(self._spec, weights, self._native)
+        return_free_memory()
+
+    def _describe(self, buffers: Arena) -> Model:
+        """The model as the library reads it, with its buffers."""
+        assert self._weights is not None
+        addresses = {name: buffers.take(size) for name, size in self._buffer_sizes.items()}
+        spec, tokens = self._spec, self._native.shape.max_num_batched_tokens
+        widths = native_plan.widths_of(spec)
+        assert self._layers is not None
+        return Model(
+            layers=ctypes.cast(self._layers, ctypes.POINTER(Layer)),
+            num_layers=spec.num_layers,
+            hidden_size=spec.hidden_size,
+            padded_hidden_size=widths["normed"],
+            qkv_stride=native_plan.qkv_stride(spec),
+            embed=self._weights.matrix("embed"),
+            head=self._weights.head(),
+            norm=self._weights.vector("norm.weight"),
+            eps=spec.norm.eps,
+            embed_scale=spec.embed_scale,
+            residual_scale=spec.residual_scale,
+            logits_scale=spec.logits_scale,
+            x=addresses["x"],
+            qkv=addresses["qkv"],
+            scratch=addresses["scratch"],
+            **{name: activations(addresses, name, tokens, width) for name, width in widths.items()},
+        )
+
+    def allocate_kv(self) -> None:
+        """As the contract."""
+        assert self._layers is not None, "load comes before allocate_kv"
+        spec, native = self._spec, self._native
+        num_blocks = self._plan.num_blocks[0]
+        sizes = [
+            native_plan.kv_layer_bytes(spec, index, native, num_blocks) for index in range(spec.num_layers)
+        ]
+        rows = native_plan.logits_rows(spec, native)
+        buffer_bytes = sum(self._buffer_sizes.values())
+        needed = 2 * sum(sizes) + buffer_bytes + rows * native_plan.logits_stride(spec) * 4
+        free = self._host.free_bytes()
+        if needed > free:
+            raise _kv_does_not_fit(needed, free)
+        try:
+            self._kv = Arena(2 * sum(sizes))
+            self._buffers = Arena(buffer_bytes)
+            logits = (rows, native_plan.logits_stride(spec))
+            self._logits = Arena(4 * math.prod(logits)).floats(logits)
+        except MemoryError as error:
+            raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
+        self._model = self._describe(self._buffers)
+        for index, size in enumerate(sizes):
+            attention = spec.layer(index).attention
+            self._layers[index].cache = Cache(
+                is_bf16=native.shape.kv_dtype == "bf16",
+                block_size=native.shape.block_size,
+                num_heads=attention.num_kv_heads,
+                head_dim=attention.head_dim,
+                keys=self._kv.take(size),
+                values=self._kv.take(size),
+            )
+
+    def warm_up(self) -> None:
+        """One chunk and one decode into scratch: pages of the buffers and of the code come into memory."""
+        for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
+            self._run(scratch_batch(length))
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def host_buffer(self, num_int32: int) -> Int32:
+        """As the contract; the device is the host."""
+        return np.empty(num_int32, np.int32)
+
+    def forward(self, batch: Batch) -> None:
+        """As the contract; computes at once."""
+        self._step = StepState(batch, time.perf_counter())
+        self._copy_blocks(batch)
+        try:
+            self._run(batch)
+        except MemoryError as error:
+            self._step.failure = _out_of_memory(error)
+
+    def sample(self, step: int, sampling: Sampling) -> None:
+        """As the contract; computes at once."""
+        state = self._current(step)
+        if state.failure is not None:
+            return
+        batch = state.batch
+        try:
+            output = sample_pieces(self._logits_of(batch), sampling, batch.row_seqs, len(batch.slots), step)
+        except MemoryError as error:
+            state.failure = _out_of_memory(error)
+            return
+        self._newest.keep(batch, sampling, output)
+        state.output = replace(output, device_time_s=time.perf_counter() - state.started_s)
+
+    def collect(self, step: int) -> StepOutput:
+        """As the contract."""
+        state = self._current(step)
+        self._step = None
+        return state.result(step)
+
+    def _current(self, step: int) -> StepState:
+        if self._step is None or self._step.batch.step != step:
+            raise BackendError(f"step {step} is not in flight; forward has to come first")
+        return self._step
+
+    def _run(self, batch: Batch) -> None:
+        """All layers over the batch; the hidden states stay in the runner's buffer."""
+        assert self._model is not None, "allocate_kv comes before forward"
+        num_tokens = len(batch.token_ids)
+        if not num_tokens:
+            return
+        table = np.ascontiguousarray(batch.block_tables[0])
+        lengths = np.diff(batch.query_start_loc)
+        token_ids = self._newest.resolved(batch)
+        slots = _slots(batch, table, lengths, self._native.shape.block_size)
+        ropes = [self._rope_table(batch.positions, index) for index in range(len(self._ropes))]
+        rope_addresses = np.array([rope.ctypes.data for rope in ropes], np.uintp)
+        query_start_loc = np.ascontiguousarray(batch.query_start_loc)
+        seq_lens = np.ascontiguousarray(batch.seq_lens)
+        step = Step(
+            num_tokens=num_tokens,
+            num_seqs=len(batch.slots),
+            token_ids=token_ids.ctypes.data,
+            slots=slots.ctypes.data,
+            query_start_loc=query_start_loc.ctypes.data,
+            seq_lens=seq_lens.ctypes.data,
+            block_table=table.ctypes.data,
+            table_stride=table.shape[1],
+            rope_tables=rope_addresses.ctypes.data,
+        )
+        self._library.trivet_forward(self._pool, ctypes.byref(self._model), ctypes.byref(step))
+
+    def _rope_table(self, positions: Int32, index: int) -> NDArray[np.float32]:
+        """[T, dim]: cosines of the pairs, then their sines, in float32 as the torch runner has them."""
+        frequencies, factor = self._frequencies[index]
+        angles = positions.astype(np.float32)[:, None] * frequencies
+        half = frequencies.size
+        table = np.empty((len(positions), 2 * half), np.float32)
+        np.cos(angles, out=table[:, :half])
+        np.sin(angles, out=table[:, half:])
+        if factor != 1.0:
+            table *= np.float32(factor)
+        return table
+
+    def _logits_of(self, batch: Batch) -> Iterator[NDArray[np.float32]]:
+        """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
+        assert self._logits is not None
+        assert self._model is not None
+        height, stride = self._logits.shape
+        for first in range(0, len(batch.logits_rows), height):
+            rows = np.ascontiguousarray(batch.logits_rows[first : first + height])
+            self._library.trivet_logits(
+                self._pool,
+                ctypes.byref(self._model),
+                rows.ctypes.data,
+                len(rows),
+                self._logits.ctypes.data,
+                stride,
+            )
+            yield self._logits[: len(rows), : self._spec.num_tokens]
+
+    def _copy_blocks(self, batch: Batch) -> None:
+        """All sources of a copy are read before a target is written."""
+        for copy in batch.copies:
+            if copy.from_host or copy.to_host:
+                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
+            assert self._kv is not None, "allocate_kv comes before forward"
+            for blocks in self._kv.arrays(self._plan.num_blocks[0]):
+                blocks[copy.pairs[:, 1]] = blocks[copy.pairs[:, 0]]
+
+    # ---- the rest --------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """What has been allocated, and what a step takes at most besides."""
+        buffers = self._buffers.size_bytes if self._buffers else 0
+        return (
+            MemoryPart("weights", self._weights.size_bytes if self._weights else 0),
+            MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
+            MemoryPart("activations", buffers + native_plan.host_bytes(self._spec, self._native)),
+            MemoryPart("logits", native_plan.logits_bytes(self._spec, self._native)),
+        )
+
+    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+
+    def unload_adapter(self, slot: int) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+
+    def close(self) -> None:
+        """As the contract."""
+        if self._pool is not None:
+            self._library.trivet_pool_destroy(self._pool)
+        self._pool = self._model = self._layers = self._weights = None
+        self._buffers = self._kv = self._logits = self._step = None
+        return_free_memory()
+
+
+def activations(addresses: dict[str, int], name: str, num_rows: int, columns: int) -> Activations:
+    """The forms of one kind of activations that have a buffer; the integer form has four arrays in one."""
+    integers = addresses.get(f"{name}.q8")
+    groups = num_rows * columns // native_plan.GROUP * 4
+    numbers = num_rows * columns
+    return Activations(
+        columns=columns,
+        f32=addresses.get(f"{name}.f32"),
+        bf16=addresses.get(f"{name}.bf16"),
+        q8=integers,
+        scales=integers and integers + numbers,
+        sums=integers and integers + numbers + groups,
+        offsets=integers and integers + numbers + 2 * groups,
+    )
+
+
+def _distinct_ropes(spec: ModelSpec) -> list[Rope]:
+    return list(dict.fromkeys(k.attention.rope for k in spec.kinds if k.attention.rope is not None))
+
+
+def _slots(batch: Batch, table: Int32, lengths: Int32, block_size: int) -> NDArray[np.int64]:
+    """[T] block * block_size + offset of each token."""
+    seqs = np.repeat(np.arange(len(lengths)), lengths)
+    positions = batch.positions.astype(np.int64)
+    blocks = table[seqs, positions // block_size].astype(np.int64)
+    return blocks * block_size + positions % block_size
+
+
+def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
+    return DoesNotFit(
+        f"the KV cache takes {needed / (1 << 30):.2f} GiB and {free / (1 << 30):.2f} GiB is free now; "
+        "lower max_model_len or memory_fraction, or end what else runs on this host"
+    )
+
+
+def _out_of_memory(error: MemoryError) -> OutOfMemory:
+    return OutOfMemory(
+        f"the step ran out of host memory ({error}); lower max_num_batched_tokens or max_num_seqs"
+    )

@@ -1,0 +1,68 @@
+"""What a runner keeps between the calls of one step, and of each slot between steps; no arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trivet.contract import ON_DEVICE, Batch, Sampling, StepOutput
+from trivet.errors import BackendError, OutOfMemory
+
+if TYPE_CHECKING:
+    from trivet.contract import Int32
+
+
+@dataclass(slots=True)
+class StepState:
+    """One step between `forward` and `collect`."""
+
+    batch: Batch
+    started_s: float
+    output: StepOutput | None = None
+    failure: OutOfMemory | None = None
+
+    def result(self, step: int) -> StepOutput:
+        """Raises: OutOfMemory of the step; BackendError where `sample` has not been called."""
+        if self.failure is not None:
+            raise self.failure
+        if self.output is None:
+            raise BackendError(f"collect({step}) was called before sample({step})")
+        return self.output
+
+
+class NewestTokens:
+    """The newest token of each slot, which the host may not have seen when it builds the next batch."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._newest = np.zeros(num_slots, np.int32)
+
+    def resolved(self, batch: Batch) -> Int32:
+        """Token ids [T] with ON_DEVICE replaced by the newest token of the slot."""
+        unseen = batch.token_ids == ON_DEVICE
+        slots = np.repeat(batch.slots, np.diff(batch.query_start_loc))
+        return np.where(unseen, self._newest[slots], batch.token_ids)
+
+    def keep(self, batch: Batch, sampling: Sampling, output: StepOutput) -> None:
+        """The last token that counts becomes the newest of its slot."""
+        drawing = np.flatnonzero(sampling.draws)
+        seqs, firsts = np.unique(batch.row_seqs[drawing], return_index=True)
+        lasts = drawing[firsts + output.num_tokens[seqs] - 1]
+        self._newest[batch.slots[seqs]] = output.token_ids[lasts]
+
+
+def scratch_batch(length: int) -> Batch:
+    """One sequence whose every block is scratch, block 0."""
+    one = np.ones(1, np.int32)
+    return Batch(
+        step=0,
+        slots=one * 0,
+        query_start_loc=np.array([0, length], np.int32),
+        seq_lens=one * length,
+        block_tables=(np.zeros((1, length), np.int32),),
+        token_ids=np.zeros(length, np.int32),
+        positions=np.arange(length, dtype=np.int32),
+        logits_rows=one * (length - 1),
+        row_seqs=one * 0,
+    )

@@ -1,0 +1,110 @@
+"""Building the kernels: one library a level, a cache, and what is said where it cannot be done."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trivet.contract import RunnerConfig
+from trivet.demo_model import find_demo_model
+from trivet.errors import Unsupported
+from trivet.models.model_files import open_model
+from trivet_cpu.backend import CpuBackend
+from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
+from trivet_cpu.runner import CpuTorchRunner
+
+WORDS = "kernels.cpp:1: error: this machine is tired"
+
+
+def _compiler(folder: Path, script: str) -> str:
+    """A compiler that does what `script` says."""
+    file = folder / "compiler"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def _writes_its_output(folder: Path) -> str:
+    return _compiler(
+        folder, f'echo x >> {folder}/calls; while [ "$1" != "-o" ]; do shift; done; echo "$2" > "$2"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("arch", "best"),
+    [
+        ("x86-64 avx2 avx512f avx512_vnni avx512_bf16", "avx512_bf16"),
+        ("x86-64 avx2 avx512f avx512_vnni", "avx512"),
+        ("x86-64 avx2 avx512f", "avx2"),
+        ("x86-64", "portable"),
+        ("aarch64 asimd bf16", "portable"),
+    ],
+)
+def test_the_best_level_that_the_flags_allow_comes_first(arch: str, best: str) -> None:
+    levels = levels_of(arch)
+    assert (levels[0], levels[-1]) == (best, "portable")
+
+
+def test_a_library_is_built_once_for_all_that_want_it(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path / "cache", (_writes_its_output(tmp_path),))
+    with ThreadPoolExecutor(4) as threads:
+        paths = set(threads.map(cache.library, ["portable"] * 4))
+    assert len(paths) == 1
+    num_calls = len((tmp_path / "calls").read_text().splitlines())
+    cache.library("portable")
+    assert len((tmp_path / "calls").read_text().splitlines()) == num_calls
+    assert cache.library("avx2") not in paths
+
+
+def test_another_compiler_gives_another_library(tmp_path: Path) -> None:
+    paths = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        paths.append(
+            KernelCache(tmp_path / "cache", (_writes_its_output(tmp_path / name),)).library("portable")
+        )
+    assert paths[0] != paths[1]
+
+
+def test_a_failed_build_says_what_the_compiler_said_and_is_not_tried_again(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path / "cache", (_compiler(tmp_path, f"echo '{WORDS}' >&2; exit 3"),))
+    cache.check("portable")
+    with pytest.raises(KernelsUnavailable, match=f"(?s)ended with 3: {WORDS}"):
+        cache.library("portable")
+    with pytest.raises(KernelsUnavailable, match=f"(?s){WORDS}.*delete .* to build once more"):
+        cache.check("portable")
+    for failure in (tmp_path / "cache").glob("*.failed"):
+        failure.unlink()
+    cache.check("portable")
+
+
+def test_without_a_compiler_the_one_to_install_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        KernelsUnavailable, match=r"no C\+\+ compiler was found \(nosuch\+\+\); install g\+\+"
+    ):
+        KernelCache(tmp_path, ("nosuch++",)).check("portable")
+
+
+def test_a_failed_build_leads_to_the_torch_runner_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = _compiler(tmp_path, f"echo '{WORDS}' >&2; exit 3")
+    backend = CpuBackend(kernels=KernelCache(tmp_path / "cache", (compiler,)))
+    files = open_model(find_demo_model())
+    assert files.spec is not None
+    devices = backend.probe(1.0)
+    config = RunnerConfig(max_model_len=64, max_num_seqs=2)
+    plan = backend.plan(files.spec, files.weights, config, devices)
+    with caplog.at_level(logging.WARNING):
+        runner = backend.create_runner(files.spec, config, plan, devices)
+    assert isinstance(runner, CpuTorchRunner)
+    (record,) = caplog.records
+    assert WORDS in record.getMessage()
+    asked = replace(config, options={"kernels": "native"})
+    with pytest.raises(Unsupported, match=f"(?s)kernels=native: .*{WORDS}"):
+        backend.check(files.spec, files.weights, asked, devices[0])

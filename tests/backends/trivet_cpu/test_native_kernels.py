@@ -1,0 +1,171 @@
+"""Packing and products of the native kernels against NumPy, on every level that this CPU runs."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trivet.weights.dequantize import dequantize
+from trivet_cpu.host import Host
+from trivet_cpu.kernel_build import KernelCache, levels_of
+from trivet_cpu.native_library import Activations, Kind, Pack, SourceFormat, Weight, load_library
+from trivet_cpu.native_plan import FORM_BYTES, PackedSize, padded
+from trivet_cpu.native_runner import activations
+from trivet_cpu.native_weights import Arena
+
+Float32 = NDArray[np.float32]
+LEVELS = levels_of(Host().arch())
+# Of the largest result. Integers: activations have 7 bits and a sign.
+TOLERANCES = {Kind.F32: 1e-6, Kind.BF16: 1e-2, Kind.Q8: 1e-2, Kind.Q4: 1e-2}
+BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q4_k": 144}
+BLOCK_COLUMNS = {"q8_0": 32, "q4_0": 32, "q4_1": 32, "q4_k": 256}
+
+
+@dataclass
+class Kernels:
+    """A level's library and a pool of two threads."""
+
+    library: ctypes.CDLL
+    pool: int
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    library = load_library(KernelCache().library(request.param))
+    pool = library.trivet_pool_create(2)
+    yield Kernels(library, pool)
+    library.trivet_pool_destroy(pool)
+
+
+class Packed:
+    """A packed matrix and the memory that it stands in."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        source: NDArray[np.generic],
+        form: SourceFormat,
+        kind: Kind,
+        shape: tuple[int, int],
+    ) -> None:
+        rows, columns = shape
+        size = PackedSize.of(kind, rows, columns)
+        self.arena = Arena(size.total)
+        self.weight = Weight(kind=kind, rows=rows, columns=padded(columns), data=self.arena.take(size.data))
+        if size.scales:
+            self.weight.scales = self.arena.take(size.scales)
+        if size.minima:
+            self.weight.minima = self.arena.take(size.minima)
+        source = np.ascontiguousarray(source)
+        pack = Pack(
+            source=source.ctypes.data, row_bytes=source.strides[0], format=form, kind=kind, rows=rows,
+            columns=columns, data=self.weight.data, scales=self.weight.scales, minima=self.weight.minima,
+        )  # fmt: skip
+        kernels.library.trivet_pack(kernels.pool, ctypes.byref(pack))
+
+    def unpacked(self, kernels: Kernels, columns: int) -> Float32:
+        out = np.empty((self.weight.rows, columns), np.float32)
+        for row in range(self.weight.rows):
+            kernels.library.trivet_unpack_row(ctypes.byref(self.weight), row, columns, out[row].ctypes.data)
+        return out
+
+
+def _random_blocks(name: str, rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
+    """Rows of a GGUF format with any numbers and sensible scales."""
+    generator = np.random.default_rng(seed)
+    blocks = generator.integers(0, 256, (rows, columns // BLOCK_COLUMNS[name], BLOCK_BYTES[name]), np.uint8)
+    num_halves = 2 if name in ("q4_1", "q4_k") else 1
+    halves = generator.uniform(0.001, 0.02, (*blocks.shape[:2], num_halves)).astype(np.float16)
+    if name == "q4_1":
+        halves[..., 1] *= -8
+    blocks[..., : 2 * num_halves] = halves.view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("q8_0", Kind.Q8), ("q4_0", Kind.Q4), ("q4_1", Kind.Q4), ("q4_k", Kind.Q4)]
+)
+def test_a_stored_format_is_packed_number_for_number(kernels: Kernels, name: str, kind: Kind) -> None:
+    """Q4_K's scales are products, rounded to half precision: 2^-11 of each, of scale and of minimum."""
+    rows, columns = 37, 512
+    raw = _random_blocks(name, rows, columns, 1)
+    packed = Packed(kernels, raw, SourceFormat[name.upper()], kind, (rows, columns))
+    expected = dequantize(raw, name, (rows, columns))
+    tolerance = 2 * np.abs(expected).max() * 2**-11 if name == "q4_k" else 0
+    np.testing.assert_allclose(packed.unpacked(kernels, columns), expected, rtol=1e-6, atol=tolerance)
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [(Kind.F32, 0), (Kind.BF16, 2**-8), (Kind.Q8, 0.6 / 127)])
+def test_floats_are_packed_to_the_nearest(kernels: Kernels, kind: Kind, tolerance: float) -> None:
+    values = np.random.default_rng(2).normal(size=(50, 80)).astype(np.float32)
+    values[3] = 0
+    found = Packed(kernels, values, SourceFormat.FLOATS, kind, values.shape).unpacked(kernels, 80)
+    np.testing.assert_allclose(found, values, atol=tolerance * np.abs(values).max())
+
+
+def _quantised(kernels: Kernels, x: Float32, columns: int, form: str) -> tuple[Activations, Arena]:
+    size = math.ceil(len(x) * columns * FORM_BYTES[form] / 64) * 64
+    arena = Arena(size)
+    rows = activations({f"x.{form}": arena.take(size)}, "x", len(x), columns)
+    kernels.library.trivet_quantise(ctypes.byref(rows), x.ctypes.data, len(x), x.shape[1])
+    return rows, arena
+
+
+def _product(kernels: Kernels, packed: Packed, x: Float32) -> Float32:
+    form = {Kind.F32: "f32", Kind.BF16: "bf16"}.get(Kind(packed.weight.kind), "q8")
+    rows, arena = _quantised(kernels, x, packed.weight.columns, form)
+    out = np.full((len(x), packed.weight.rows + 5), 7, np.float32)
+    kernels.library.trivet_multiply(
+        kernels.pool, ctypes.byref(packed.weight), ctypes.byref(rows), len(x), out.ctypes.data, out.shape[1]
+    )
+    assert arena.size_bytes
+    assert (out[:, packed.weight.rows :] == 7).all(), "a product wrote past its columns"
+    return out[:, : packed.weight.rows]
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 7, 12, 16, 33])
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("shape", [(96, 256), (40, 80), (7, 33)])
+def test_products_equal_numpy_s(kernels: Kernels, kind: Kind, num_rows: int, shape: tuple[int, int]) -> None:
+    generator = np.random.default_rng(num_rows)
+    x = generator.normal(size=(num_rows, shape[1])).astype(np.float32)
+    if kind is Kind.Q4:
+        shape = (shape[0], padded(shape[1]))
+        x = np.pad(x, ((0, 0), (0, shape[1] - x.shape[1])))
+        packed = Packed(kernels, _random_blocks("q4_1", *shape, 3), SourceFormat.Q4_1, kind, shape)
+    else:
+        values = generator.normal(size=shape).astype(np.float32)
+        packed = Packed(kernels, values, SourceFormat.FLOATS, kind, shape)
+    expected = x.astype(np.float64) @ packed.unpacked(kernels, shape[1]).T
+    scale = np.abs(x).max() * np.abs(packed.unpacked(kernels, shape[1])).max() * shape[1] ** 0.5
+    np.testing.assert_allclose(_product(kernels, packed, x), expected, atol=TOLERANCES[kind] * scale)
+
+
+def test_the_largest_numbers_of_both_sides_do_not_overflow(kernels: Kernels) -> None:
+    """255 * 127 * 2 is beyond 16 bits, in which AVX2 adds two products."""
+    values = np.where(np.arange(256) % 2, -127.0, 127.0).astype(np.float32) * np.ones((32, 1), np.float32)
+    packed = Packed(kernels, values, SourceFormat.FLOATS, Kind.Q8, (32, 256))
+    for x in (values[:1], -values[:1], np.abs(values[:1])):
+        np.testing.assert_allclose(_product(kernels, packed, x), x @ values.T, rtol=1e-5, atol=1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_bad_activation_spoils_its_own_row_only(kernels: Kernels, kind: Kind, bad: float) -> None:
+    values = np.random.default_rng(5).normal(size=(32, 64)).astype(np.float32)
+    form, source = (
+        (SourceFormat.FLOATS, values)
+        if kind is not Kind.Q4
+        else (SourceFormat.Q4_1, _random_blocks("q4_1", 32, 64, 5))
+    )
+    packed = Packed(kernels, source, form, kind, (32, 64))
+    x = np.random.default_rng(6).normal(size=(5, 64)).astype(np.float32)
+    x[2, 40] = bad
+    is_finite = np.isfinite(_product(kernels, packed, x)).all(axis=1)
+    assert is_finite.tolist() == [True, True, False, True, True]
