@@ -16,10 +16,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from trivet.errors import ConfigError
+from trivet.errors import ConfigError, Conflict
 from trivet_registry.migrations import HEAD, upgrade_to_head
 
 BUSY_TIMEOUT_S = 30.0
@@ -48,9 +48,17 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """One write transaction: committed at the end, rolled back where the block raises."""
-        with self._write.begin() as session:
-            yield session
+        """One write transaction: committed at the end, rolled back where the block raises.
+
+        Raises: Conflict where another transaction made the same thing first.
+        """
+        try:
+            with self._write.begin() as session:
+                yield session
+        except IntegrityError as error:
+            raise Conflict(
+                f"the registry was changed meanwhile ({error.orig}); look again, then retry"
+            ) from error
 
     @contextmanager
     def reading(self) -> Iterator[Session]:

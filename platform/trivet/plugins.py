@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pluggy
 
 from trivet.contract import Backend
-from trivet.errors import PluginError, Unsupported
+from trivet.errors import ConfigError, PluginError, Unsupported
 from trivet.launching import Launcher
 
 if TYPE_CHECKING:
@@ -119,9 +119,13 @@ class PluginHost:
             merged.update(offered)
         return merged
 
-    @property
-    def launchers(self) -> dict[str, Launcher]:
-        return {launcher.name: launcher for launcher in self._manager.hook.trivet_launcher()}
+    def launcher(self, name: str) -> Launcher:
+        """Raises: ConfigError naming the launchers that exist."""
+        launchers: dict[str, Launcher] = {each.name: each for each in self._manager.hook.trivet_launcher()}
+        if name not in launchers:
+            known = ", ".join(sorted(launchers)) or "none"
+            raise ConfigError(f"launcher {name!r} is not installed; installed: {known}")
+        return launchers[name]
 
     @property
     def commands(self) -> list[Command]:

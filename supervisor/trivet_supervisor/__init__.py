@@ -1,6 +1,15 @@
 """Makes what runs match what shall run: starts, watches, adopts and ends engine processes."""
 
+from trivet.launching import Launcher
 from trivet.plugins import Command, hookimpl
+
+
+@hookimpl
+def trivet_launcher() -> Launcher:
+    """`local`: engines are processes of this host."""
+    from trivet_supervisor.launchers.local import LocalLauncher
+
+    return LocalLauncher()
 
 
 @hookimpl

@@ -19,7 +19,6 @@ from trivet_registry.database import open_database
 from trivet_registry.supervision import claim_supervision
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
-from trivet_supervisor.launchers.local import LocalLauncher
 from trivet_supervisor.means import Means
 from trivet_supervisor.placement import Placer
 from trivet_supervisor.reconcile import Reconciler
@@ -70,7 +69,7 @@ def run(parent_fd: int | None) -> None:
         means = Means(
             database=database,
             settings=settings,
-            launcher=LocalLauncher(),
+            launcher=host.launcher(settings.launcher),
             wire=wire,
             clock=time.monotonic,
             inherited=inherited_environment(),

@@ -13,10 +13,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateTable
 
-from trivet.errors import ConfigError
+from trivet.errors import ConfigError, Conflict
 from trivet_registry import migrations
 from trivet_registry.database import Database, open_database
 from trivet_registry.events_store import list_events, record_event
@@ -70,7 +69,7 @@ def test_foreign_keys_hold(db: Database) -> None:
     lost = Deployment(
         name="x", version_id=999, backend="auto", replicas=1, settings={}, desired="running", generation=1
     )
-    with pytest.raises(IntegrityError, match="FOREIGN KEY"), db.session() as session:
+    with pytest.raises(Conflict, match="FOREIGN KEY"), db.session() as session:
         session.add(lost)
 
 

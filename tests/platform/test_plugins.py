@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trivet.errors import PluginError, Unsupported
+from trivet.errors import ConfigError, PluginError, Unsupported
 from trivet.plugins import HookSpecs, PluginHost, hookimpl, load_plugins
 
 
@@ -96,3 +96,9 @@ def test_every_hook_has_a_docstring() -> None:
     hooks = [name for name in vars(HookSpecs) if name.startswith("trivet_")]
     assert hooks
     assert all(getattr(HookSpecs, name).__doc__ for name in hooks)
+
+
+def test_an_unknown_launcher_names_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match=r"'ray' is not installed; installed: .*local"):
+        load_plugins().launcher("ray")
+    assert load_plugins().launcher("local").name == "local"

@@ -23,7 +23,7 @@ from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox
 from trivet.engine.sequence import Sequence
-from trivet.errors import DeviceLost, EngineLost, TrivetError, Unavailable
+from trivet.errors import DeviceLost, DoesNotFit, EngineLost, TrivetError, Unavailable
 from trivet.messages import (
     BEAT_INTERVAL_S,
     Abort,
@@ -70,6 +70,8 @@ class EngineProcess:
             return EXIT_STOPPED
         except DeviceLost as error:
             return self._fail(EXIT_DEVICE_LOST, error)
+        except (DoesNotFit, Unavailable) as error:  # may pass: memory comes back
+            return self._fail(EXIT_CRASHED, error)
         except TrivetError as error:
             return self._fail(EXIT_CANNOT_START if engine is None else EXIT_CRASHED, error)
         except Exception as error:  # the engine loop's border: the process ends and says why
@@ -132,13 +134,21 @@ class EngineProcess:
                     self._step(engine, mailbox)
             self._heart.set_phase(Phase.STOPPING)
             reason = "was stopped" if self._stopping else "reached its drain deadline"
-            mailbox.fail_all(EngineLost(f"instance {self._order.instance_id} {reason}"), engine.core.load())
+            self._end_all(engine, mailbox, f"instance {self._order.instance_id} {reason}")
         except BaseException as error:
             reason = f"instance {self._order.instance_id} ended: {error}"
-            mailbox.fail_all(EngineLost(reason), engine.core.load())
+            self._end_all(engine, mailbox, reason)
             raise
         finally:
             mailbox.close()
+
+    def _end_all(self, engine: Engine, mailbox: Mailbox, reason: str) -> None:
+        """Open requests, and those that have come unread, learn that this engine will not serve them."""
+        error, load = EngineLost(reason), engine.core.load()
+        for client, request in mailbox.drain(0.0):
+            if isinstance(request, Submit):
+                mailbox.refuse(client, request.request_id, error, load)
+        mailbox.fail_all(error, load)
 
     def _step(self, engine: Engine, mailbox: Mailbox) -> None:
         self._heart.begin_step(STEP_TIMEOUT_S)

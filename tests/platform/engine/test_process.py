@@ -245,6 +245,18 @@ def test_a_stop_ends_running_sequences_with_an_error(engine: EngineUnderTest, wo
     assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
 
 
+def test_requests_that_come_with_the_stop_are_answered(engine: EngineUnderTest, worker: Worker) -> None:
+    worker.ask(Submit("first", [1], LONG))
+    worker.pieces("first", is_last=lambda piece: bool(piece.token_ids))
+    os.kill(engine.process.pid, signal.SIGSTOP)
+    engine.tell(Stop("lease"))
+    for number in range(100):  # more than a turn takes
+        worker.ask(Submit(f"late-{number}", [1], LONG))
+    os.kill(engine.process.pid, signal.SIGCONT)
+    assert worker.pieces("late-50")[-1].failure is not None
+    assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
+
+
 def test_sigterm_stops_an_idle_engine(engine: EngineUnderTest) -> None:
     engine.process.send_signal(signal.SIGTERM)
     assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
