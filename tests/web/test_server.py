@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -308,3 +310,16 @@ def test_followed_log_shows_new_lines(live: Live) -> None:
         with file.open("a") as log:
             log.write("new\n")
         read_until(sock, b"new\n")
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "connections"), [(256, 2000, 2000 - 256), (300, 300, 150), (256, 20_000, 4096)]
+)
+def test_connections_stay_below_the_limit_of_open_files(soft: int, hard: int, connections: int) -> None:
+    """gunicorn's worker ends, with all its streams, at the first connection that gets no descriptor."""
+    code = (
+        "import resource; from trivet_web.server import max_connections; "
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); print(max_connections())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == connections

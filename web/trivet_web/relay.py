@@ -23,7 +23,7 @@ import msgspec
 import zmq
 
 from trivet.config import engine_address
-from trivet.errors import EngineLost, TrivetError
+from trivet.errors import EngineLost, TrivetError, Unavailable
 from trivet.messages import Beat, Submit
 from trivet_web.engine_link import MAX_MESSAGES, Connection, EngineLink, EngineView, Recipient
 from trivet_web.mailbox import Mailbox
@@ -130,7 +130,8 @@ class Relay:
                 continue
             view.on_beat(beat, self._clock())
             if view.can_serve and view.beat is not None:
-                self._link(beat.instance_id)  # so that its end is noticed with no request open, too
+                with contextlib.suppress(TrivetError):  # the request that needs it will say so
+                    self._link(beat.instance_id)  # so that its end is noticed with no request open, too
 
     def _serve(self, link: EngineLink, ready: set[object]) -> None:
         try:
@@ -223,11 +224,14 @@ class Relay:
         return self._views[instance_id]
 
     def _link(self, instance_id: str) -> EngineLink:
-        """Raises: ConfigError where the socket path is too long."""
+        """Raises: ConfigError where the socket path is too long; Unavailable without a free descriptor."""
         link = self._links.get(instance_id)
         if link is None:
             address = engine_address(self._run_dir, instance_id, "sock")
-            link = EngineLink(self._context, instance_id, address, self._clock())
+            try:
+                link = EngineLink(self._context, instance_id, address, self._clock())
+            except zmq.ZMQError as error:
+                raise Unavailable(f"no connection to instance {instance_id}: {error}; try again") from error
             self._links[instance_id] = link
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)

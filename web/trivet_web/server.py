@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 from typing import Any
 
 from flask import Flask
@@ -17,6 +18,7 @@ from trivet_web.worker import PatientWorker
 HEARTBEAT_TIMEOUT_S = 60  # of a worker's main loop; requests may take as long as they like
 KEEPALIVE_S = 15
 MAX_CONNECTIONS = 4096  # a worker; most of them idle
+RESERVED_FILES = 256  # of a worker's descriptors: engines, registry, logs
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
@@ -34,7 +36,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "workers": settings.web_workers,
             "worker_class": PatientWorker,
             "threads": settings.web_threads,
-            "worker_connections": MAX_CONNECTIONS,
+            "worker_connections": max_connections(),
             "timeout": HEARTBEAT_TIMEOUT_S,
             "graceful_timeout": int(settings.drain_timeout_s),
             "keepalive": KEEPALIVE_S,
@@ -51,6 +53,20 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     def load(self) -> Flask:
         """Called in each worker, after the fork: threads and sockets belong to it."""
         return create_app(self._settings)
+
+
+def max_connections() -> int:
+    """What the limit of open files allows; it is raised as far as this account may.
+
+    gunicorn's worker ends, and every stream with it, where there is no descriptor for a connection. The
+    usual limit of 1024 is below the number of connections that it would take.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + RESERVED_FILES
+    if 0 <= soft < wanted:
+        soft = wanted if hard < 0 else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, max(soft - RESERVED_FILES, soft // 2))
 
 
 def configure_logging(level: str) -> None:
