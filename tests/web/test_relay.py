@@ -175,17 +175,22 @@ def test_close_ends_open_requests(site: Site) -> None:
 def test_engine_that_comes_back_at_the_same_address_does_not_hide_its_end(site: Site) -> None:
     """As a web process sees it that was held up while the engine was started again."""
     address = engine_address(site.run_dir, "abcdef12", "sock")
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as first, context.socket(zmq.ROUTER) as second:
+
+    def start(engine: zmq.Socket[bytes]) -> None:
+        engine.linger = 0
+        engine.bind(address)
+        link.socket.send(b"hello")
+        assert engine.poll(20_000), "it is not connected"
+
+    with zmq.Context() as context:
         link = EngineLink(context, "abcdef12", address, 0.0)
         try:
-            for engine in (first, second):
-                engine.linger = 0
-                engine.bind(address)
-                link.socket.send(b"hello")
-                assert engine.poll(20_000), "it is not connected"
-                if engine is first:
-                    engine.close(0)
-            link.on_monitor()
+            # A context of its own: when it has ended, so has the removal of the socket's file.
+            with zmq.Context() as first, first.socket(zmq.ROUTER) as engine:
+                start(engine)
+            with zmq.Context() as second, second.socket(zmq.ROUTER) as engine:
+                start(engine)
+                link.on_monitor()
             assert link.connection is Connection.LOST
         finally:
             link.close()
