@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,6 +186,14 @@ class Backend(Protocol):
         devices: Sequence[DeviceInfo],
     ) -> Runner:
         """The one call that may import torch or a vendor library."""
+
+
+@runtime_checkable
+class SaysWhyAbsent(Protocol):
+    """A backend that can tell why `probe` finds no device; optional, for `trivet doctor`."""
+
+    def absent_because(self) -> str:
+        """What was looked for and not found; empty where there is a device."""
 
 
 # ---- one step ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
-from trivet.contract import Backend, DeviceInfo
+from trivet.contract import Backend, DeviceInfo, SaysWhyAbsent
 from trivet.plugins import Command, load_plugins
 
 PROBE_TIMEOUT_S = 10.0
@@ -19,7 +19,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    found = probe_all(load_plugins().backends, with_null=given.all)
+    backends = load_plugins().backends
+    found = probe_all(backends, with_null=given.all)
     devices = [device for seen in found.values() for device in seen]
     if given.json:
         print_json(devices)
@@ -28,7 +29,7 @@ def _run(given: argparse.Namespace) -> int:
     for name, seen in found.items():
         rows += [_row(device) for device in seen]
         if not seen:
-            rows.append([name, *[None] * 7, "no device found"])
+            rows.append([name, *[None] * 7, why_absent(backends[name])])
     print_table(HEADERS, rows)
     return 0
 
@@ -40,6 +41,11 @@ def probe_all(backends: Mapping[str, Backend], *, with_null: bool = False) -> di
         for name, backend in sorted(backends.items())
         if with_null or name != "null"
     }
+
+
+def why_absent(backend: Backend) -> str:
+    """In the backend's own words, where it has some."""
+    return backend.absent_because() if isinstance(backend, SaysWhyAbsent) else "no device found"
 
 
 def _row(device: DeviceInfo) -> list[object]:

@@ -15,10 +15,10 @@ from typing import Literal
 import msgspec
 
 from trivet import __version__
-from trivet.commands.devices import probe_all
+from trivet.commands.devices import probe_all, why_absent
 from trivet.commands.output import GIB, bytes_text
 from trivet.config import BackendSettings, load_settings
-from trivet.contract import DeviceInfo
+from trivet.contract import Backend, DeviceInfo
 from trivet.errors import ConfigError, PluginError
 from trivet.plugins import load_plugins
 
@@ -146,14 +146,14 @@ def check_backends() -> Iterator[Finding]:
     yield Finding("plugins", "ok", f"backends {', '.join(sorted(backends))}")
     found = probe_all(backends)
     for name, devices in found.items():
-        yield from _check_devices(name, devices)
+        yield from _check_devices(name, backends[name], devices)
     if not any(device.unusable_because is None for devices in found.values() for device in devices):
         yield Finding("devices", "fail", "no backend has a usable device", "see the reasons above")
 
 
-def _check_devices(name: str, devices: list[DeviceInfo]) -> Iterator[Finding]:
+def _check_devices(name: str, backend: Backend, devices: list[DeviceInfo]) -> Iterator[Finding]:
     if not devices:
-        yield Finding(f"backend {name}", "ok", "absent: no such device in this host")
+        yield Finding(f"backend {name}", "ok", f"absent: {why_absent(backend)}")
     for device in devices:
         if device.unusable_because is not None:
             yield Finding(
