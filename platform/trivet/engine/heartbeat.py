@@ -71,6 +71,11 @@ class Heart(threading.Thread):
     def end_step(self, load: EngineLoad) -> None:
         self._replace(step_started_s=None, step_deadline_s=None, load=load)
 
+    def set_load(self, load: EngineLoad) -> None:
+        """Published at once."""
+        self._replace(load=load)
+        os.eventfd_write(self._wake, 1)
+
     def stop(self) -> None:
         """The last beat has been sent when it returns."""
         self._ending = True

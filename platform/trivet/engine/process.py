@@ -132,6 +132,8 @@ class EngineProcess:
                 self._take_control()
                 if engine.core.has_work and not self._stopping:
                     self._step(engine, mailbox)
+                elif not is_idle:  # an abort was its last work: no step will report the new load
+                    self._heart.set_load(engine.core.load())
             self._heart.set_phase(Phase.STOPPING)
             reason = "was stopped" if self._stopping else "reached its drain deadline"
             self._end_all(engine, mailbox, f"instance {self._order.instance_id} {reason}")

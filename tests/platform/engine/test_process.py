@@ -206,6 +206,19 @@ def test_an_abort_frees_the_sequence(engine: EngineUnderTest, worker: Worker) ->
     engine.beat_where(lambda beat: beat.load.num_running == 0 and beat.load.num_finished.get("abort") == 1)
 
 
+def test_an_abort_that_leaves_the_engine_idle_shows_in_its_load(
+    start: Callable[..., EngineUnderTest],
+) -> None:
+    engine = start(**{"options.max_in_flight": "1", "options.step_ms": "5"})  # no step follows the abort
+    engine.beat_where(lambda beat: beat.phase is Phase.READY)
+    worker = Worker(engine.run_dir)
+    worker.ask(Submit("gone", [1], LONG))
+    worker.pieces("gone", is_last=lambda piece: bool(piece.token_ids))
+    worker.ask(Abort("gone"))
+    engine.beat_where(lambda beat: beat.load.num_running == 0 and beat.load.num_finished.get("abort") == 1)
+    worker.socket.close()
+
+
 def test_the_sequences_of_a_worker_that_vanishes_are_aborted(engine: EngineUnderTest) -> None:
     worker = Worker(engine.run_dir)
     worker.ask(Submit("orphan", [1], LONG))
