@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from trivet.commands.launch import wait_until_ready
+from trivet.commands.launch import instances_of, wait_until_ready
 from trivet.demo_model import find_demo_model
 from trivet.errors import GenerationError, NotFound, Unavailable
 
@@ -24,9 +24,10 @@ def launch_demo(client: Client, out: TextIO) -> None:
     """
     path = find_demo_model()
     started_s = time.monotonic()
+    before: frozenset[str] = frozenset()
     if not _is_wanted(client):
         version = client.models.add(str(path), NAME)
-        client.deployments.create(f"{NAME}:{version.version}", name=NAME)
+        before = instances_of(client.deployments.create(f"{NAME}:{version.version}", name=NAME))
     seen = ""
 
     def show(deployment: Deployment) -> None:
@@ -36,7 +37,7 @@ def launch_demo(client: Client, out: TextIO) -> None:
             print(f"{NAME}: {states}", file=out, flush=True)
             seen = states
 
-    _, failed = wait_until_ready(client, NAME, show)
+    _, failed = wait_until_ready(client, NAME, show, before=before)
     if failed is not None:
         raise Unavailable(f"{NAME} {failed.state}: {failed.reason}; more: trivet logs {NAME}")
     print(f"{NAME} is ready after {time.monotonic() - started_s:.1f} s", file=out, flush=True)

@@ -30,6 +30,7 @@ class Site:
     log: str | None = "loading weights\nout of memory\n"
     answer: list[str] = field(default_factory=lambda: ["The", " capital", " is", " Paris", "."])
     stop_states: list[str] = field(default_factory=lambda: ["draining", "stopping", "stopped"])
+    num_made: int = -1  # instances so far, less one: the first is number 0
     num_unseen: int = 0  # so many views of a deployment before the supervisor has made its instances
     stop_after: int | None = None  # so many views of a deployment until someone stops it
     break_stream: str | None = None  # "cut": the stream ends early; "error": it carries an error event
@@ -106,8 +107,9 @@ class Site:
         wanted = deployment["replicas"]
         have = deployment["instances"]
         while len(have) < wanted:
+            self.num_made += 1
             have.append(
-                {"id": f"{name}-{len(have)}", "deployment": name, "states": list(self.boot), "attempt": 0}
+                {"id": f"{name}-{self.num_made}", "deployment": name, "states": list(self.boot), "attempt": 0}
             )
         del have[wanted:]
 
@@ -170,10 +172,14 @@ class Views:
     def create(self) -> Any:
         body = request.get_json()
         name = body.get("name", "smollm2")
-        if name in self.site.deployments:
+        old = self.site.deployments.get(name, {"desired": "stopped", "instances": []})
+        if old["desired"] == "running" and any(i["states"][0] != "failed" for i in old["instances"]):
             return _error(409, "conflict", f"deployment {name!r} runs already")
         self.site.launch(name, body)
-        return self.site.view(name), 201
+        earlier = [self.site.instance_view(instance) for instance in old["instances"]]
+        made = {**self.site.view(name), "instances": earlier}
+        self.site.deployments[name]["instances"][:0] = old["instances"]  # until the supervisor sees to them
+        return made, 201
 
     def deployments(self) -> Any:
         return {"data": [self.site.view(name) for name in self.site.deployments]}

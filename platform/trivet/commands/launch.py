@@ -7,8 +7,10 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from trivet.commands.connecting import (
     add_server_options,
@@ -69,7 +71,7 @@ def _launch(given: argparse.Namespace) -> int:
             replicas=given.replicas,
             settings=settings,
         )
-        return _finish(client, deployment, given)
+        return _finish(client, deployment, given, instances_of(deployment))
 
 
 def _scale(given: argparse.Namespace) -> int:
@@ -77,13 +79,15 @@ def _scale(given: argparse.Namespace) -> int:
         return _finish(client, client.deployments.scale(given.name, given.replicas), given)
 
 
-def _finish(client: Client, deployment: Deployment, given: argparse.Namespace) -> int:
+def _finish(
+    client: Client, deployment: Deployment, given: argparse.Namespace, before: Collection[str] = ()
+) -> int:
     name = deployment.name
     failed = None
     if not given.no_wait:
         display = Display(name)
         try:
-            deployment, failed = wait_until_ready(client, name, display.show, given.timeout)
+            deployment, failed = wait_until_ready(client, name, display.show, given.timeout, before)
         except KeyboardInterrupt:
             display.close()
             note(f"{name} {GOES_ON.format(name=name)}")
@@ -105,10 +109,22 @@ def _outcome(client: Client, deployment: Deployment, has_not_waited: bool) -> st
     return "is starting" if has_not_waited else f"is ready at {client.base_url}/v1"
 
 
+def instances_of(launched: Deployment) -> frozenset[str]:
+    """Ids in the answer to a launch: all are of an earlier one, since none is made before it is answered."""
+    return frozenset(instance.id for instance in launched.instances)
+
+
 def wait_until_ready(
-    client: Client, name: str, show: Callable[[Deployment], None], timeout_s: float | None = None
+    client: Client,
+    name: str,
+    show: Callable[[Deployment], None],
+    timeout_s: float | None = None,
+    before: Collection[str] = (),
 ) -> tuple[Deployment, Instance | None]:
     """Follow a deployment until all its replicas are ready, or one has failed (it is the second value).
+
+    Instances whose ids are in `before` are those of an earlier launch of this name, which the supervisor
+    has not cleared away yet: neither their failure nor their readiness is news.
 
     Without `timeout_s` there is no deadline here: the supervisor keeps one for each state, and waiting
     for room on a device may rightly take hours.
@@ -118,6 +134,8 @@ def wait_until_ready(
     deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         deployment = client.deployments.get(name)
+        own = tuple(instance for instance in deployment.instances if instance.id not in before)
+        deployment = msgspec.structs.replace(deployment, instances=own)
         show(deployment)
         if deployment.desired != "running":
             raise Conflict(f"{name} was stopped while it was waited for; see `trivet events {name}`")

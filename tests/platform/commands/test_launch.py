@@ -43,6 +43,24 @@ def test_a_failed_launch_gives_reason_and_log_and_exits_1(site, trivet) -> None:
     assert "  out of memory\n" in done.err
 
 
+def test_a_launch_after_a_failed_one_waits_for_its_own_instances(site, trivet) -> None:
+    site.boot = ["failed"]
+    assert trivet("launch", "smollm2").code == 1
+    site.boot = ["pending", "starting", "ready"]
+    done = trivet("launch", "smollm2")
+    assert len(site.deployments["smollm2"]["instances"]) == 2  # the failed one is still listed
+    assert (done.code, done.out) == (0, f"smollm2 is ready at {site.url}/v1\n")
+    assert done.err.splitlines() == ["smollm2: starting", "smollm2: ready"]
+
+
+def test_a_launch_is_not_ready_because_an_earlier_one_still_is(site, trivet) -> None:
+    site.boot, site.stop_states = ["ready"], ["ready", "ready", "stopped"]  # not yet told to stop
+    trivet("launch", "smollm2")
+    trivet("stop", "smollm2", "--no-wait")
+    site.boot = ["failed"]
+    assert trivet("launch", "smollm2").code == 1
+
+
 def test_an_instance_that_waits_for_its_next_attempt_has_failed(site, trivet) -> None:
     site.boot = ["pending", "starting", "loading", "pending"]
     assert trivet("launch", "smollm2").code == 1
