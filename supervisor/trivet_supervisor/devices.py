@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from trivet.contract import Backend, DeviceInfo
+from trivet.prober import Prober
 
 PROBE_TIMEOUT_S = 10.0
 MAX_AGE_S = 2.0  # for a decision; free memory changes
@@ -18,6 +19,7 @@ class DeviceTable:
     def __init__(self, backends: Mapping[str, Backend], clock: Callable[[], float] = time.monotonic) -> None:
         self._backends = backends
         self._clock = clock
+        self._prober = Prober()
         self._lock = threading.Lock()
         self._probed: dict[str, tuple[float, tuple[DeviceInfo, ...]]] = {}
 
@@ -26,7 +28,7 @@ class DeviceTable:
         with self._lock:
             probed_s, devices = self._probed.get(backend.name, (None, ()))
             if probed_s is None or self._clock() - probed_s > max_age_s:
-                devices = tuple(backend.probe(PROBE_TIMEOUT_S))
+                devices = tuple(self._prober.probe(backend.name, backend, PROBE_TIMEOUT_S))
                 self._probed[backend.name] = self._clock(), devices
             return devices
 

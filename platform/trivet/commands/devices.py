@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping
 
 from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
-from trivet.contract import Backend, DeviceInfo, SaysWhyAbsent
+from trivet.contract import Backend, DeviceInfo
 from trivet.plugins import Command, load_plugins
+from trivet.prober import Prober
 
 PROBE_TIMEOUT_S = 10.0
 HEADERS = ("BACKEND", "INDEX", "UID", "NAME", "ARCH", "MEMORY", "FREE", "DTYPES", "STATE")
@@ -20,7 +21,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     backends = load_plugins().backends
-    found = probe_all(backends, with_null=given.all)
+    prober = Prober()
+    found = probe_all(prober, backends, with_null=given.all)
     devices = [device for seen in found.values() for device in seen]
     if given.json:
         print_json(devices)
@@ -29,23 +31,20 @@ def _run(given: argparse.Namespace) -> int:
     for name, seen in found.items():
         rows += [_row(device) for device in seen]
         if not seen:
-            rows.append([name, *[None] * 7, why_absent(backends[name])])
+            rows.append([name, *[None] * 7, prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)])
     print_table(HEADERS, rows)
     return 0
 
 
-def probe_all(backends: Mapping[str, Backend], *, with_null: bool = False) -> dict[str, list[DeviceInfo]]:
+def probe_all(
+    prober: Prober, backends: Mapping[str, Backend], *, with_null: bool = False
+) -> dict[str, list[DeviceInfo]]:
     """Every backend's devices, usable or with the reason why not."""
     return {
-        name: backend.probe(PROBE_TIMEOUT_S)
+        name: prober.probe(name, backend, PROBE_TIMEOUT_S)
         for name, backend in sorted(backends.items())
         if with_null or name != "null"
     }
-
-
-def why_absent(backend: Backend) -> str:
-    """In the backend's own words, where it has some."""
-    return backend.absent_because() if isinstance(backend, SaysWhyAbsent) else "no device found"
 
 
 def _row(device: DeviceInfo) -> list[object]:

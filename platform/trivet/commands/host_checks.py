@@ -15,12 +15,13 @@ from typing import Literal
 import msgspec
 
 from trivet import __version__
-from trivet.commands.devices import probe_all, why_absent
+from trivet.commands.devices import PROBE_TIMEOUT_S, probe_all
 from trivet.commands.output import GIB, bytes_text
 from trivet.config import BackendSettings, load_settings
-from trivet.contract import Backend, DeviceInfo
+from trivet.contract import DeviceInfo
 from trivet.errors import ConfigError, PluginError
 from trivet.plugins import load_plugins
+from trivet.prober import Prober
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH, NEWEST_TORCH = (2, 10), (2, 14)  # as setup.cfg allows
@@ -144,16 +145,18 @@ def check_backends() -> Iterator[Finding]:
         yield Finding("plugins", "fail", str(error), "repair or uninstall the plugin")
         return
     yield Finding("plugins", "ok", f"backends {', '.join(sorted(backends))}")
-    found = probe_all(backends)
+    prober = Prober()
+    found = probe_all(prober, backends)
     for name, devices in found.items():
-        yield from _check_devices(name, backends[name], devices)
+        yield from _check_devices(name, devices)
+        if not devices:
+            absent = prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)
+            yield Finding(f"backend {name}", "ok", f"absent: {absent}")
     if not any(device.unusable_because is None for devices in found.values() for device in devices):
         yield Finding("devices", "fail", "no backend has a usable device", "see the reasons above")
 
 
-def _check_devices(name: str, backend: Backend, devices: list[DeviceInfo]) -> Iterator[Finding]:
-    if not devices:
-        yield Finding(f"backend {name}", "ok", f"absent: {why_absent(backend)}")
+def _check_devices(name: str, devices: list[DeviceInfo]) -> Iterator[Finding]:
     for device in devices:
         if device.unusable_because is not None:
             yield Finding(

@@ -164,6 +164,34 @@ def test_devices_are_judged(monkeypatch, devices, statuses) -> None:
     assert {finding.check: finding.status for finding in host_checks.check_backends()} == statuses
 
 
+def test_a_backend_that_misbehaves_is_a_finding_and_the_others_are_shown(monkeypatch, trivet) -> None:
+    class Faulty:
+        name = "faulty"
+
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            raise OSError("no driver")
+
+    class Sound:
+        name = "cpu"
+
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            return [_device()]
+
+    class Host:
+        backends = {"cpu": Sound(), "faulty": Faulty()}  # noqa: RUF012
+
+    monkeypatch.setattr(host_checks, "load_plugins", Host)
+    monkeypatch.setattr("trivet.commands.devices.load_plugins", Host)
+    findings = list(host_checks.check_backends())
+    assert _one(findings, "backend cpu").status == "ok"
+    finding = _one(findings, "backend faulty")
+    assert finding.status == "warn"
+    assert "backend faulty is faulty: probe raised OSError: no driver" in finding.text
+    done = trivet("devices")
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == ["BACKEND", "cpu", "faulty"]
+
+
 def test_a_cgroup_quota_below_the_affinity_is_told(tmp_path: Path) -> None:
     file = tmp_path / "cpu.max"
     cores = len(os.sched_getaffinity(0))

@@ -1,0 +1,87 @@
+"""`Prober`: a stranger's probe that raises, hangs or answers nonsense."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from trivet.contract import DeviceInfo
+from trivet.prober import Prober
+
+GOOD = DeviceInfo("good", 0, "uid", "a device", "x", 1, 1, frozenset())
+
+
+class Stranger:
+    """A backend whose probe is the test's."""
+
+    name = "stranger"
+
+    def __init__(self, probe: Callable[[], object], absent: Callable[[], object] = lambda: "no card") -> None:
+        self._probe = probe
+        self._absent = absent
+        self.num_probes = 0
+
+    def probe(self, timeout_s: float) -> object:
+        self.num_probes += 1
+        return self._probe()
+
+    def absent_because(self) -> object:
+        return self._absent()
+
+
+@pytest.fixture
+def let_go() -> Iterator[threading.Event]:
+    """What hangs waits for this."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def _raise() -> object:
+    raise OSError("no such driver")
+
+
+def _exit() -> object:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("probe", "reason"),
+    [
+        (_raise, "probe raised OSError: no such driver"),
+        (_exit, "probe raised SystemExit: 3"),
+        (lambda: None, "probe returned None and not a list of DeviceInfo"),
+        (lambda: ["gpu0"], "probe returned a list with a str and not a list of DeviceInfo"),
+    ],
+)
+def test_a_probe_that_fails_is_an_unusable_device_that_names_the_backend(probe, reason) -> None:
+    (device,) = Prober().probe("stranger", Stranger(probe), 1.0)
+    assert (device.kind, device.unusable_because) == ("stranger", f"backend stranger is faulty: {reason}")
+
+
+def test_a_probe_that_hangs_is_left_and_not_asked_again_until_it_returns(let_go: threading.Event) -> None:
+    def hang() -> list[DeviceInfo]:
+        let_go.wait()
+        return [GOOD]
+
+    prober, backend = Prober(grace_s=0.05), Stranger(hang)
+    (device,) = prober.probe("stranger", backend, 0.0)
+    assert device.unusable_because == ("backend stranger is faulty: probe gave no answer within 0.05 s")
+    (device,) = prober.probe("stranger", backend, 0.0)
+    assert "still hangs" in str(device.unusable_because)
+    assert backend.num_probes == 1
+    (hanging,) = [thread for thread in threading.enumerate() if thread.name == "probe"]
+    let_go.set()
+    hanging.join(10)
+    assert Prober().probe("stranger", backend, 1.0) == [GOOD]
+    assert prober.probe("stranger", backend, 1.0) == [GOOD]
+
+
+def test_why_it_is_absent_is_contained_too() -> None:
+    assert Prober().why_absent("stranger", Stranger(list), 1.0) == "no card"
+    assert Prober().why_absent("stranger", Stranger(list, _raise), 1.0) == (
+        "absent_because raised OSError: no such driver"
+    )
+    assert Prober().why_absent("stranger", Stranger(list, lambda: None), 1.0) == "no device found"
