@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trivet.config import EngineSettings
-from trivet.contract import Backend, DeviceInfo, MemoryPlan
+from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
+from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, Placement, planned_spec, runner_config
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -42,12 +43,13 @@ class Placer:
 
         Raises: NoRoom; DoesNotFit; Unsupported; ModelFilesError. The reasons are the backends' own.
         """
-        files = self._open(version)
+        files, config = self._open(version), runner_config(settings)
+        backend_answers.check_context(files, planned_spec(files), config)
         names = [n for n in AUTO_ORDER if n in self._host.backends] if backend == "auto" else [backend]
         refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
         for name in names:
             try:
-                return self._place_on(self._host.backend(name), files, settings, device, ledger)
+                return self._place_on(self._host.backend(name), files, config, device, ledger)
             except (Unsupported, DoesNotFit) as error:
                 refusals.append((name, error))
         raise _summary(files.name, refusals)
@@ -56,22 +58,21 @@ class Placer:
         self,
         backend: Backend,
         files: ModelFiles,
-        settings: EngineSettings,
+        config: RunnerConfig,
         device: str | None,
         ledger: Ledger,
     ) -> Placement:
-        config = runner_config(settings)
         spec = planned_spec(files)
         candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel)
         candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
         refusals: list[DoesNotFit] = []
 
         def plan_on(devices: Sequence[DeviceInfo]) -> MemoryPlan:
-            return backend.plan(spec, files.weights, config, devices)
+            return backend_answers.plan(backend, spec, files, config, devices)
 
         for group in candidates:
             for chosen in group:
-                backend.check(spec, files.weights, config, chosen)
+                backend_answers.check(backend, spec, files, config, chosen)
             try:
                 return Placement(backend, tuple(group), config, _plan_within(plan_on, group, ledger))
             except DoesNotFit as error:
@@ -97,13 +98,7 @@ def _choose(
     """Groups of devices to try, each with one device a rank. Raises: Unsupported."""
     if wanted:
         return [[_named(backend, found, name.strip()) for name in wanted.split(",")]]
-    usable = [device for device in found if device.unusable_because is None]
-    if len(usable) < num_ranks or not usable:
-        reasons = "; ".join(f"{d.uid}: {d.unusable_because}" for d in found if d.unusable_because)
-        raise Unsupported(
-            f"backend {backend.name} has {len(usable)} usable devices here and {num_ranks} are needed"
-            f" ({reasons or 'it found none'})"
-        )
+    usable = backend_answers.usable_devices(backend, found, num_ranks)
     if num_ranks == 1:
         return [[device] for device in usable]
     return [sorted(usable, key=lambda d: -d.free_bytes)[:num_ranks]]
@@ -166,8 +161,5 @@ def _summary(
 ) -> Unsupported | DoesNotFit:
     if len(refusals) == 1:
         return refusals[0][1]
-    reasons = "; ".join(f"{name}: {error}" for name, error in refusals)
     has_no_room = any(isinstance(error, NoRoom) for _, error in refusals)
-    return (NoRoom if has_no_room else Unsupported)(
-        f"no backend can run {model} here: {reasons or 'none exists'}"
-    )
+    return (NoRoom if has_no_room else Unsupported)(backend_answers.none_can_run(model, refusals))

@@ -128,12 +128,44 @@ def test_each_backends_own_reason_is_told_when_none_can(version: Version) -> Non
     with pytest.raises(Unsupported) as caught:
         placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY)
     assert "it needs 5000 bytes and 1000 are free on cpu0" in str(caught.value)
-    assert "driver 470 is too old" in str(caught.value)
+    assert str(caught.value).endswith("; no usable device: cuda (cuda0: driver 470 is too old)")
+    cuda.devices = []
+    with pytest.raises(Unsupported, match=r"here: cpu: it needs 5000 .* on cpu0; no usable device: cuda$"):
+        placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY)
+
+
+class Faulty(MadeUp):
+    """A stranger's backend that does not keep the contract."""
+
+    def check(self, spec: Any, weights: Any, config: RunnerConfig, device: DeviceInfo) -> None:
+        raise KeyError("vram")
+
+
+def test_a_faulty_backend_is_named_and_auto_goes_on_to_the_next(version: Version) -> None:
+    cpu, cuda = MadeUp("cpu", [device("cpu")]), Faulty("cuda", [device("cuda")])
+    assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cpu"
+    with pytest.raises(Unsupported, match=r"backend cuda is faulty: check raised KeyError: 'vram'"):
+        placer(cpu, cuda).place(version, AUTO, "cuda", None, NOBODY)
+
+
+def test_a_plan_that_is_none_is_a_reason(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = MadeUp("cuda", [device("cuda")])
+    monkeypatch.setattr(cuda, "plan", lambda *_: None)
+    with pytest.raises(Unsupported, match=r"cuda is faulty: plan returned None and must return a MemoryPlan"):
+        placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
+
+
+def test_a_context_that_the_model_was_not_made_for_is_told_once(version: Version) -> None:
+    host = placer(MadeUp("cpu", [device("cpu")]), MadeUp("cuda", []))
+    with pytest.raises(Unsupported) as caught:
+        host.place(version, EngineSettings(max_model_len=99_999), "auto", None, NOBODY)
+    assert str(caught.value).startswith("max_model_len 99999 is beyond the 8192 tokens that SmolLM2")
+    assert str(caught.value).endswith("set at most 8192")
 
 
 def test_an_explicit_backend_is_honoured_or_its_reason_told(version: Version) -> None:
     cpu, cuda = MadeUp("cpu", [device("cpu")]), MadeUp("cuda", [])
-    with pytest.raises(Unsupported, match="backend cuda has 0 usable devices"):
+    with pytest.raises(Unsupported, match=r"backend cuda has no usable device here \(it found none\)"):
         placer(cpu, cuda).place(version, AUTO, "cuda", None, NOBODY)
     with pytest.raises(Unsupported, match=r"'tpu' is not installed; installed: cpu, cuda"):
         placer(cpu, cuda).place(version, AUTO, "tpu", None, NOBODY)
@@ -166,7 +198,9 @@ def test_tensor_parallelism_takes_as_many_devices(version: Version) -> None:
     settings = EngineSettings(tensor_parallel_size=2)
     placed = placer(cuda).place(version, settings, "cuda", None, NOBODY)
     assert [d.index for d in placed.devices] == [3, 2]
-    with pytest.raises(Unsupported, match="4 usable devices here and 8 are needed"):
+    with pytest.raises(
+        Unsupported, match="4 usable devices here and tensor_parallel_size 8 needs 8; set at most 4"
+    ):
         placer(cuda).place(version, EngineSettings(tensor_parallel_size=8), "cuda", None, NOBODY)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trivet.config import EngineSettings
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfig
+from trivet.engine import backend_answers
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
@@ -104,27 +105,27 @@ def place(
     """
     names = [name for name in AUTO_ORDER if name in host.backends] if backend == "auto" else [backend]
     config = runner_config(settings)
-    refusals: list[Unsupported | DoesNotFit] = []
+    spec = planned_spec(files)
+    backend_answers.check_context(files, spec, config)
+    refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
     for name in names:
         candidate = host.backend(name)
         try:
-            return _place_on(candidate, files, config, device_uids)
+            return _place_on(candidate, files, spec, config, device_uids)
         except (Unsupported, DoesNotFit) as error:
-            refusals.append(error)
+            refusals.append((name, error))
     if len(refusals) == 1:
-        raise refusals[0]
-    reasons = "; ".join(f"{name}: {error}" for name, error in zip(names, refusals, strict=True))
-    raise Unsupported(f"no backend can run {files.name} here: {reasons}")
+        raise refusals[0][1]
+    raise Unsupported(backend_answers.none_can_run(files.name, refusals))
 
 
 def _place_on(
-    backend: Backend, files: ModelFiles, config: RunnerConfig, device_uids: Sequence[str]
+    backend: Backend, files: ModelFiles, spec: ModelSpec, config: RunnerConfig, device_uids: Sequence[str]
 ) -> Placement:
     devices = _devices(backend, device_uids, config.tensor_parallel)
-    spec = planned_spec(files)
     for device in devices:
-        backend.check(spec, files.weights, config, device)
-    plan = backend.plan(spec, files.weights, config, devices)
+        backend_answers.check(backend, spec, files, config, device)
+    plan = backend_answers.plan(backend, spec, files, config, devices)
     return Placement(backend, devices, config, plan)
 
 
@@ -137,7 +138,7 @@ def planned_spec(files: ModelFiles) -> ModelSpec:
 
 
 def _devices(backend: Backend, uids: Sequence[str], count: int) -> tuple[DeviceInfo, ...]:
-    found = backend.probe(PROBE_TIMEOUT_S)
+    found = backend_answers.probe(backend, PROBE_TIMEOUT_S)
     if uids:
         by_uid = {device.uid: device for device in found} | {str(d.index): d for d in reversed(found)}
         unknown = [uid for uid in uids if uid not in by_uid]
@@ -145,10 +146,7 @@ def _devices(backend: Backend, uids: Sequence[str], count: int) -> tuple[DeviceI
             have = ", ".join(device.uid for device in found) or "none"
             raise Unsupported(f"{backend.name} has no device {unknown[0]!r}; it has: {have}")
         found = [by_uid[uid] for uid in uids]
-    usable = [device for device in found if device.unusable_because is None]
-    if not usable:
-        reasons = "; ".join(f"{d.uid}: {d.unusable_because}" for d in found)
-        raise Unsupported(f"backend {backend.name} has no usable device here ({reasons or 'none found'})")
+    usable = backend_answers.usable_devices(backend, found, count)
     return tuple(usable if uids else usable[:count])
 
 
@@ -162,7 +160,9 @@ def assemble(
     """Load the model and warm it up. Raises: ModelFilesError, BackendError; nothing stays allocated then."""
     tokenizer = load_tokenizer(files.path)
     spec = planned_spec(files)
-    runner = placement.backend.create_runner(spec, placement.config, placement.plan, placement.devices)
+    runner = backend_answers.create_runner(
+        placement.backend, spec, placement.config, placement.plan, placement.devices
+    )
     try:
         runner.load(files.weights, on_progress)
         runner.allocate_kv()

@@ -16,6 +16,7 @@ from trivet.models.architectures.tensor_names import from_hf
 from trivet.models.companions import Companions, read_companions
 from trivet.models.description import ModelFiles, commonest_format, total_bytes
 from trivet.models.expected_tensors import check_tensors, expected_tensors
+from trivet.models.transformers_outline import context_length
 from trivet.weights.index import TensorInfo, WeightIndex
 from trivet.weights.json_file import read_json
 from trivet.weights.shards import read_safetensors_folder
@@ -56,7 +57,7 @@ def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) ->
         spec=spec,
         weights=weights,
         quantization=commonest_format(weights),
-        context_length=spec.max_position if spec else _context_length(config),
+        context_length=spec.max_position if spec else context_length(config),
         eos_token_ids=companions.eos_token_ids,
         bos_token_id=companions.bos_token_id,
         chat_template=companions.chat_template,
@@ -137,14 +138,3 @@ def _name(folder: Path) -> str:
     if full.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.split("--")[-1]
     return full.name
-
-
-def _context_length(config: Mapping[str, Any]) -> int:
-    """Of a model without a spec, by the names that configs have for it; 0 where none is there."""
-    text = config.get("text_config")
-    for place in (config, text if isinstance(text, dict) else {}):
-        for key in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
-            value = place.get(key)
-            if type(value) is int and value > 0:
-                return value
-    return 0

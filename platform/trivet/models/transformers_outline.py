@@ -52,11 +52,19 @@ def outline_spec(config: Mapping[str, Any]) -> ModelSpec:
         vocab_size=_size(config, "vocab_size"),
         num_tokens=_size(config, "vocab_size"),
         hidden_size=hidden,
-        max_position=_optional(config, "max_position") or DEFAULT_MAX_POSITION,
+        max_position=context_length(config) or DEFAULT_MAX_POSITION,
         kinds=(Layer(attention, mlp),),
         layers=(0,) * _size(config, "num_layers"),
         norm=Norm(),
         shapes_only=True,
+    )
+
+
+def context_length(config: Mapping[str, Any]) -> int:
+    """The longest context that a config states, at the top or under `text_config`; 0 where it states none."""
+    text = config.get("text_config")
+    return _optional(config, "max_position") or (
+        (_optional(text, "max_position") or 0) if isinstance(text, dict) else 0
     )
 
 
@@ -106,7 +114,7 @@ def _num_kv_heads(config: Mapping[str, Any], heads: int) -> int:
 def _optional(config: Mapping[str, Any], name: str) -> int | None:
     for key in KEYS.get(name, (name,)):
         value = config.get(key)
-        if isinstance(value, int) and value > 0:
+        if type(value) is int and value > 0:
             return value
     return None
 

@@ -18,6 +18,7 @@ from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
 from trivet.models.architectures.llama import llama_spec
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm
+from trivet.models.transformers_outline import outline_spec
 from trivet.plugins import PluginHost, hookimpl
 from trivet.weights.reader import TensorReader
 
@@ -246,6 +247,17 @@ def test_architecture_without_a_spec_is_left_to_transformers(tmp_path: Path, sav
     )
     assert files.context_length == 256
     assert "gpt_neox.embed_in.weight" in files.weights
+
+
+@pytest.mark.parametrize("key", ["n_ctx", "n_positions", "seq_length", "max_seq_len"])
+def test_page_and_plan_read_the_context_length_alike(tmp_path: Path, save_tiny: SaveTiny, key: str) -> None:
+    save_tiny(tmp_path, "gpt_neox", tie_word_embeddings=False)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: 77}))
+    files = open_model(tmp_path)
+    assert files.context_length == 77
+    assert outline_spec(files.config).max_position == 77
 
 
 def test_config_that_a_spec_cannot_state_is_left_to_transformers(llama: Path) -> None:
