@@ -137,9 +137,14 @@ def socket_address(path: Path) -> str:
 
 
 def load_settings(
-    overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    reads_file: bool = True,
 ) -> Settings:
     """Merge file, environment and `overrides` (command line; None values are absent).
+
+    `reads_file` False is for `trivet doctor`, which goes on where the file is at fault.
 
     Raises: ConfigError naming the key, where it stands, and the nearest key that exists.
     """
@@ -152,7 +157,7 @@ def load_settings(
     }
     home = str(given.get("home") or from_env.get("home") or Settings().home)
     file = Paths(Path(home).expanduser()).config_file
-    from_file = _read_toml(file)
+    from_file = _read_toml(file) if reads_file else {}
     _refuse_unknown(from_file, Settings.__struct_fields__, str(file))
     for name, section in from_file.get("backend", {}).items():
         where = f"{file} [backend.{name}]"
@@ -168,6 +173,12 @@ def load_settings(
         if not is_good:
             raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")
     return settings
+
+
+def home_of_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variable that names the home, if it is set, and no other."""
+    environ = os.environ if environ is None else environ
+    return {name: environ[name] for name in ("TRIVET_HOME",) if name in environ}
 
 
 def _rules(settings: Settings) -> list[tuple[str, bool, str]]:

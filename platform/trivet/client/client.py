@@ -30,10 +30,9 @@ class Client:
         timeout_s: float = 300.0,
         max_connections: int = 100,
     ) -> None:
-        settings = load_settings()
-        url = base_url or _url_of_home(settings)
+        url = base_url or _url_of_home(load_settings())
         if api_key is None and (base_url is None or is_loopback(url)):
-            api_key = _token_of_home(settings)
+            api_key = _token_of_home(load_settings())
         self._connection = Connection(url, api_key, timeout_s, max_connections)
         self.chat = Chat(self._connection)
         self.completions = Completions(self._connection)

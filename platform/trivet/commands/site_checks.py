@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from trivet.commands.host_checks import Finding
 from trivet.commands.output import GIB, bytes_text
-from trivet.config import Paths, Settings, engine_address, load_settings
+from trivet.config import Paths, Settings, engine_address, home_of_environment, load_settings
 from trivet.demo_model import find_demo_model
-from trivet.errors import ConfigError, ModelFilesError
+from trivet.errors import ConfigError, ModelFilesError, TrivetError
 
 WARN_DISK_BYTES = 5 * GIB
 FAIL_DISK_BYTES = GIB // 2
@@ -27,8 +27,8 @@ def check_site() -> Iterator[Finding]:
     try:
         settings = load_settings()
     except ConfigError as error:
-        yield Finding("settings", "fail", str(error), "correct it; the checks below use the defaults")
-        settings = Settings()
+        settings, used = _without_the_fault()
+        yield Finding("settings", "fail", str(error), f"correct it; the checks below use {used}")
     else:
         file = settings.paths.config_file
         yield Finding("settings", "ok", str(file) if file.exists() else f"defaults (no {file})")
@@ -37,6 +37,15 @@ def check_site() -> Iterator[Finding]:
     yield check_registry(settings)
     yield check_port(settings)
     yield check_demo_model()
+
+
+def _without_the_fault() -> tuple[Settings, str]:
+    """As much of the settings as can be had, and what that is."""
+    try:
+        return load_settings(reads_file=False), "the environment and the defaults"
+    except ConfigError:  # the environment is at fault
+        home = load_settings(environ=home_of_environment(), reads_file=False).home
+        return Settings(home=home), "the defaults, but for the home"
 
 
 def check_home(paths: Paths) -> Iterator[Finding]:
@@ -122,6 +131,7 @@ def check_registry(settings: Settings) -> Finding:
 def check_port(settings: Settings) -> Finding:
     """The port is free, or it is this home's own server that has it."""
     from trivet.client import Client
+    from trivet.client.client import local_url
 
     where = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -135,12 +145,27 @@ def check_port(settings: Settings) -> Finding:
             problem = error.strerror or str(error)
         else:
             return Finding("port", "ok", f"{where} is free")
-    with Client(timeout_s=ANSWER_TIMEOUT_S) as client:
+    advice = "set another port: `trivet serve --port N` or TRIVET_PORT"
+    if _serves_this_home(settings):
+        return Finding("port", "ok", f"{where}: the server of this home answers")
+    with Client(local_url(settings), "", timeout_s=ANSWER_TIMEOUT_S) as client:
         if client.health():
-            return Finding("port", "ok", f"{where}: a server answers")
-    return Finding(
-        "port", "fail", f"{where}: {problem}", "set another port: `trivet serve --port N` or TRIVET_PORT"
-    )
+            return Finding("port", "warn", f"{where} is taken by another server than this home's", advice)
+    return Finding("port", "fail", f"{where}: {problem}", advice)
+
+
+def _serves_this_home(settings: Settings) -> bool:
+    """Whether it is at this port that this home's own server listens: that one takes the home's token."""
+    from trivet.client import Client
+
+    try:
+        url = settings.paths.url_file.read_text().strip()
+        token = settings.paths.token_file.read_text().strip()
+        with Client(url, token, timeout_s=ANSWER_TIMEOUT_S) as client:
+            client.status()
+    except (OSError, TrivetError):
+        return False
+    return url.endswith(f":{settings.port}")
 
 
 def check_demo_model() -> Finding:

@@ -16,7 +16,7 @@ import pytest
 from trivet import __version__
 from trivet.commands import host_checks, site_checks
 from trivet.commands.host_checks import Finding
-from trivet.config import Paths, Settings
+from trivet.config import Paths, Settings, load_settings
 from trivet.contract import DeviceInfo
 from trivet.errors import PluginError
 
@@ -79,6 +79,18 @@ def test_a_wrong_settings_file_is_a_finding(home, trivet) -> None:
     done = trivet("doctor")
     assert done.code == 1
     assert "did you mean 'port'?" in done.out
+    findings = list(site_checks.check_site())
+    assert _one(findings, "home").text == str(home.home)  # the environment still counts
+    assert _one(findings, "port").text == f"127.0.0.1:{os.environ['TRIVET_PORT']} is free"
+    assert "use the environment and the defaults" in _one(findings, "settings").advice
+
+
+def test_a_wrong_variable_leaves_the_home(home, monkeypatch) -> None:
+    home.create()
+    monkeypatch.setenv("TRIVET_WEB_THREADS", "many")
+    findings = list(site_checks.check_site())
+    assert _one(findings, "settings").status == "fail"
+    assert _one(findings, "home").text == str(home.home)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +269,24 @@ def test_a_port_that_another_program_has_fails(home, monkeypatch) -> None:
     assert "Address already in use" in finding.text
 
 
-def test_a_port_where_our_server_answers_is_fine(site) -> None:
-    port = int(site.url.rpartition(":")[2])
-    assert site_checks.check_port(Settings(port=port)).text.endswith("a server answers")
+def test_a_port_where_this_homes_server_answers_is_fine(site, tmp_path: Path) -> None:
+    (tmp_path / "home/run/url").write_text(site.url)
+    finding = site_checks.check_port(load_settings())
+    assert (finding.status, finding.text.partition(": ")[2]) == ("ok", "the server of this home answers")
+
+
+@pytest.mark.parametrize("left", ["url and a stale token", "token", "nothing"])
+def test_a_port_that_another_homes_server_has_is_a_warning(site, tmp_path: Path, left: str) -> None:
+    run = tmp_path / "home/run"
+    if left != "token":
+        (run / "token").unlink()
+    if left.startswith("url"):
+        (run / "url").write_text(site.url)
+        (run / "token").write_text("of another time")
+    finding = site_checks.check_port(load_settings())
+    assert finding.status == "warn"
+    assert "taken by another server" in finding.text
+    assert "--port" in finding.advice
 
 
 @pytest.mark.parametrize(("free", "status"), [(GIB // 4, "fail"), (2 * GIB, "warn"), (50 * GIB, "ok")])
