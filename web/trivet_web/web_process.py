@@ -17,6 +17,7 @@ from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_web.engine_link import EngineView
 from trivet_web.hang_up import HangUpWatcher
+from trivet_web.prompt_encoder import PromptEncoder
 from trivet_web.registry_view import table_reader
 from trivet_web.relay import Relay
 from trivet_web.routing import Router, Table
@@ -49,6 +50,7 @@ class WebProcess:
         self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
         self.relay = Relay(settings.paths.run)
         self.models = ServedModels(load_model)
+        self.prompts = PromptEncoder()
         self.router = Router(read_table or table_reader(self.database), self.relay.view, self._follow)
         self.supervisor = SupervisorLink(settings.paths)
         self.hang_up = HangUpWatcher()

@@ -85,6 +85,11 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     @cached_property
+    def max_token_bytes(self) -> int:
+        """Of the longest token: no text has more bytes than this for each of its tokens."""
+        return self.token_bytes.longest()
+
+    @cached_property
     def _plain_backend(self) -> Backend:
         """A copy that takes special tokens for text.
 

@@ -35,6 +35,7 @@ from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields,
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
+from trivet_web.web_process import web_process
 
 blueprint = Blueprint("chat", __name__)
 MAX_TOP_LOGPROBS = 20
@@ -113,11 +114,14 @@ def create() -> Response:
 
 
 def _prompt(target: Target, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> list[int]:
-    """Raises: RequestError in the template's own words."""
+    """Raises: RequestError in the template's own words; ContextLengthExceeded."""
     template = target.model.require_template(target.deployed.name)
     text = template.render(messages, **kwargs)
     # The template writes the begin token where the model wants one.
-    return target.model.tokenizer.encode(text, add_special_tokens=False)
+    (ids,) = web_process().prompts.encode(
+        target.model, [text], target.max_model_len, "messages", add_special_tokens=False
+    )
+    return ids
 
 
 def _completion(exchange: Exchange, done: list[Completed], params: SamplingParams) -> ChatCompletion:

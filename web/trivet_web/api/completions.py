@@ -26,6 +26,7 @@ from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields,
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
+from trivet_web.web_process import web_process
 
 blueprint = Blueprint("completions", __name__)
 MAX_PROMPTS = 256
@@ -90,9 +91,16 @@ def create() -> Response:
 
 
 def _token_ids(target: Target, prompts: list[str | list[int]]) -> list[list[int]]:
-    """Raises: RequestError for a prompt without tokens, or with an id that the model does not have."""
+    """Raises: RequestError for a prompt without tokens, or with an id that the model does not have.
+
+    ContextLengthExceeded or RequestTooLarge for texts that are too long to be looked at.
+    """
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    encoded = iter(target.model.tokenizer.encode_batch(texts))
+    encoded = iter(
+        web_process().prompts.encode(
+            target.model, texts, target.max_model_len, "prompt", add_special_tokens=True
+        )
+    )
     all_ids = [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
     for index, ids in enumerate(all_ids):
         path = "prompt" if len(prompts) == 1 else f"prompt[{index}]"
