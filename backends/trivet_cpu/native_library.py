@@ -15,6 +15,35 @@ from trivet_cpu.kernel_build import KernelsUnavailable
 _int, _float, _pointer, _long = ctypes.c_int32, ctypes.c_float, ctypes.c_void_p, ctypes.c_int64
 
 
+# Columns of a step's rows as `TrivetSampling` orders them, and what it fills.
+SAMPLING_ARRAYS = (
+    "draws",
+    "target_ids",
+    "top_k",
+    "temperature",
+    "top_p",
+    "min_p",
+    "uniform",
+    "extra_ids",
+    "edit_start",
+    "edit_ids",
+    "mask_rows",
+    "edit_mul",
+    "edit_add",
+    "mask_bits",
+)
+SAMPLING_RESULTS = (
+    "token_ids",
+    "is_finite",
+    "refused",
+    "logprobs",
+    "ranks",
+    "top_ids",
+    "top_logprobs",
+    "extra_logprobs",
+)
+
+
 class Kind(IntEnum):
     """How a packed matrix holds its numbers; see `kernels/weights.h`."""
 
@@ -135,7 +164,34 @@ class Step(ctypes.Structure):
     ]
 
 
-STRUCTS = (Weight, Activations, Cache, Pack, Layer, Model, Step)  # in the order of `trivet_struct_bytes`
+class SamplingRows(ctypes.Structure):
+    """Some rows of `contract.Sampling`, and where their results go."""
+
+    _fields_: ClassVar = [
+        ("logits", _pointer),
+        ("stride", _long),
+        ("scratch", _pointer),
+        ("scratch_stride", _long),
+        *(
+            (name, _int)
+            for name in ("num_tokens", "num_rows", "first_row", "num_top", "num_extra", "num_masks")
+        ),
+        ("mask_stride", _long),
+        *((name, _pointer) for name in SAMPLING_ARRAYS),
+        *((name, _pointer) for name in SAMPLING_RESULTS),
+    ]
+
+
+STRUCTS = (
+    Weight,
+    Activations,
+    Cache,
+    Pack,
+    Layer,
+    Model,
+    Step,
+    SamplingRows,
+)  # in the order of `trivet_struct_bytes`
 _FUNCTIONS = {
     "trivet_pool_create": (_pointer, [_int]),
     "trivet_pool_destroy": (None, [_pointer]),
@@ -149,6 +205,7 @@ _FUNCTIONS = {
         [_pointer, ctypes.POINTER(Weight), ctypes.POINTER(Activations), _int, _pointer, _long],
     ),
     "trivet_write_kv": (None, [ctypes.POINTER(Cache), _int, _long, _pointer, _pointer]),
+    "trivet_sample": (None, [_pointer, ctypes.POINTER(SamplingRows)]),
     "trivet_scratch_bytes": (_long, []),
     "trivet_struct_bytes": (_long, [_int]),
 }

@@ -231,10 +231,8 @@ def logits_stride(spec: ModelSpec) -> int:
 
 
 def logits_bytes(spec: ModelSpec, native: NativeShape) -> int:
-    """A piece in float32, and the arrays of the NumPy sampler."""
-    rows = logits_rows(spec, native)
-    sampler = max(memory_plan.SAMPLER_BYTES, 6 * 4 * spec.vocab_size)
-    return rows * logits_stride(spec) * 4 + min(sampler, 6 * 4 * rows * spec.vocab_size)
+    """A piece in float32, and the sampler's scratch: two rows for each thread."""
+    return (logits_rows(spec, native) + 2 * native.num_threads) * logits_stride(spec) * 4
 
 
 def kv_layer_bytes(spec: ModelSpec, index: int, native: NativeShape, num_blocks: int) -> int:

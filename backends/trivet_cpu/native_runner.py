@@ -8,7 +8,6 @@ work when they return, so one step is in flight. Every call into the library rel
 from __future__ import annotations
 
 import ctypes
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
-from trivet.engine.sampler import sample_pieces
 from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import ModelSpec, Rope
@@ -28,6 +26,7 @@ from trivet_cpu import native_plan
 from trivet_cpu.host import Host
 from trivet_cpu.native_library import Activations, Cache, Layer, Model, Step
 from trivet_cpu.native_plan import NativeShape
+from trivet_cpu.native_sampler import sample_native
 from trivet_cpu.native_weights import Arena, NativeWeights
 from trivet_cpu.process_memory import return_free_memory
 from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
@@ -57,6 +56,7 @@ class CpuNativeRunner:
         self._buffers: Arena | None = None
         self._kv: Arena | None = None
         self._logits: NDArray[np.float32] | None = None
+        self._sampler_scratch: NDArray[np.float32] | None = None
         self._newest = NewestTokens(native.shape.max_num_seqs)
         self._step: StepState | None = None
 
@@ -107,17 +107,18 @@ class CpuNativeRunner:
         sizes = [
             native_plan.kv_layer_bytes(spec, index, native, num_blocks) for index in range(spec.num_layers)
         ]
-        rows = native_plan.logits_rows(spec, native)
+        rows, stride = native_plan.logits_rows(spec, native), native_plan.logits_stride(spec)
         buffer_bytes = sum(self._buffer_sizes.values())
-        needed = 2 * sum(sizes) + buffer_bytes + rows * native_plan.logits_stride(spec) * 4
+        needed = 2 * sum(sizes) + buffer_bytes + native_plan.logits_bytes(spec, native)
         free = self._host.free_bytes()
         if needed > free:
             raise _kv_does_not_fit(needed, free)
         try:
             self._kv = Arena(2 * sum(sizes))
             self._buffers = Arena(buffer_bytes)
-            logits = (rows, native_plan.logits_stride(spec))
-            self._logits = Arena(4 * math.prod(logits)).floats(logits)
+            logits = Arena(native_plan.logits_bytes(spec, native))
+            self._logits = logits.floats((rows, stride))
+            self._sampler_scratch = logits.floats((2 * native.num_threads, stride))
         except MemoryError as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
         self._model = self._describe(self._buffers)
@@ -158,8 +159,18 @@ class CpuNativeRunner:
         if state.failure is not None:
             return
         batch = state.batch
+        assert self._sampler_scratch is not None
         try:
-            output = sample_pieces(self._logits_of(batch), sampling, batch.row_seqs, len(batch.slots), step)
+            output = sample_native(
+                self._library,
+                self._pool,
+                self._logits_of(batch),
+                self._sampler_scratch,
+                sampling,
+                batch.row_seqs,
+                len(batch.slots),
+                step,
+            )
         except MemoryError as error:
             state.failure = _out_of_memory(error)
             return
@@ -267,7 +278,7 @@ class CpuNativeRunner:
         if self._pool is not None:
             self._library.trivet_pool_destroy(self._pool)
         self._pool = self._model = self._layers = self._weights = None
-        self._buffers = self._kv = self._logits = self._step = None
+        self._buffers = self._kv = self._logits = self._sampler_scratch = self._step = None
         return_free_memory()
 
 
@@ -302,7 +313,7 @@ def _slots(batch: Batch, table: Int32, lengths: Int32, block_size: int) -> NDArr
 def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
     return DoesNotFit(
         f"the KV cache takes {needed / (1 << 30):.2f} GiB and {free / (1 << 30):.2f} GiB is free now; "
-        "lower max_model_len or memory_fraction, or end what else runs on this host"
+        "lower max_model_len or gpu_memory_utilization, or end what else runs on this host"
     )
 
 

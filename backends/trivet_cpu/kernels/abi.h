@@ -71,6 +71,33 @@ struct TrivetStep {
   const float* const* rope_tables;  // each [T, dim]: cosines of dim / 2 pairs, then their sines
 };
 
+// Some rows of contract.Sampling, [first_row, first_row + num_rows), and where their results go. All arrays
+// but `logits` and `scratch` are of all rows of the step. Null where there is none.
+struct TrivetSampling {
+  const float* logits;  // [num_rows, stride]
+  int64_t stride;
+  float* scratch;  // [threads, 2, scratch_stride]
+  int64_t scratch_stride;
+  int32_t num_tokens;  // V
+  int32_t num_rows;
+  int32_t first_row;
+  int32_t num_top;
+  int32_t num_extra;
+  int32_t num_masks;
+  int64_t mask_stride;  // words of a mask
+  const uint8_t* draws;
+  const int32_t *target_ids, *top_k;
+  const float *temperature, *top_p, *min_p, *uniform;
+  const int32_t *extra_ids, *edit_start, *edit_ids, *mask_rows;
+  const float *edit_mul, *edit_add;
+  const uint32_t* mask_bits;
+  int32_t* token_ids;
+  uint8_t *is_finite, *refused;
+  float* logprobs;
+  int32_t *ranks, *top_ids;
+  float *top_logprobs, *extra_logprobs;
+};
+
 void* trivet_pool_create(int32_t num_threads);
 void trivet_pool_destroy(void* pool);
 void trivet_pack(void* pool, const TrivetPack* pack);
@@ -86,6 +113,7 @@ void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, in
 void trivet_quantise(const trivet::Activations* out, const float* x, int32_t num_rows, int32_t columns);
 void trivet_multiply(void* pool, const trivet::Weight* weight, const trivet::Activations* in, int32_t num_rows,
                      float* out, int64_t stride);
+void trivet_sample(void* pool, const TrivetSampling* sampling);
 void trivet_write_kv(const trivet::Cache* cache, int32_t head, int64_t slot, const float* key, const float* value);
 
 int64_t trivet_scratch_bytes();

@@ -164,8 +164,11 @@ void bf16_unit(const Product& p, int unit, int first) {
     }
   }
 #pragma GCC unroll 12
-  for (int i = 0; i < N; i++)
-    for (int t = 0; t < 2; t++) finish(p, unit * 2 + t, first + i, acc[i][t]);
+  for (int i = 0; i < N; i++) {
+    // Written out: a loop would index the accumulators, and GCC 12 then keeps them in memory throughout.
+    finish(p, unit * 2, first + i, acc[i][0]);
+    finish(p, unit * 2 + 1, first + i, acc[i][1]);
+  }
 }
 
 template <int N>
@@ -192,8 +195,11 @@ void f32_unit(const Product& p, int unit, int first) {
     }
   }
 #pragma GCC unroll 12
-  for (int i = 0; i < N; i++)
-    for (int t = 0; t < 2; t++) finish(p, unit * 2 + t, first + i, acc[i][t]);
+  for (int i = 0; i < N; i++) {
+    // Written out: a loop would index the accumulators, and GCC 12 then keeps them in memory throughout.
+    finish(p, unit * 2, first + i, acc[i][0]);
+    finish(p, unit * 2 + 1, first + i, acc[i][1]);
+  }
 }
 
 template <int kind, int N>

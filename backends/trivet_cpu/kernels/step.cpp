@@ -331,7 +331,8 @@ int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
 
 int64_t trivet_struct_bytes(int32_t which) {
   const int64_t sizes[] = {sizeof(Weight),      sizeof(Activations), sizeof(Cache),     sizeof(TrivetPack),
-                           sizeof(TrivetLayer), sizeof(TrivetModel), sizeof(TrivetStep)};
+                           sizeof(TrivetLayer), sizeof(TrivetModel), sizeof(TrivetStep),
+                           sizeof(TrivetSampling)};
   return sizes[which];
 }
 }

@@ -1,0 +1,278 @@
+// The sampler in one pass over each row: raw logprobs, edits, masks, temperature, filters, draw or verify.
+//
+// Reference: engine/sampler.py, step by step the same; its sums are in double as here. Test:
+// tests/backends/trivet_cpu/test_native_sampler.py. A greedy row reads its logits twice (2 * 4 * V bytes, from
+// the cache where the head has just left them); a drawn row makes one more row of weights.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "abi.h"
+#include "pool.h"
+
+namespace trivet {
+namespace {
+
+constexpr float LOWEST = -std::numeric_limits<float>::infinity();
+constexpr int CHUNK = 512;                            // tokens of one partial sum
+constexpr float DEPTHS[] = {8.0f, 16.0f, -LOWEST};  // nats below the largest in which likely tokens are sought
+
+struct Peak {
+  float value;
+  int id;          // the lowest among equals
+  bool is_finite;  // every number
+};
+
+Peak peak_of(const float* x, int size) {
+  Floats peaks = broadcast(LOWEST), poison = broadcast(0);
+  int i = 0;
+  for (; i + LANES <= size; i += LANES) {
+    const Floats v = load(x + i);
+    peaks = maximum(v, peaks);
+    poison = fma(v, broadcast(0), poison);  // NaN and Inf times 0 are NaN
+  }
+  float value = largest(peaks), bad = sum(poison);
+  for (; i < size; i++) {
+    value = std::max(value, x[i]);
+    bad += x[i] * 0.0f;
+  }
+  int id = 0;
+  while (id + LANES <= size && largest(load(x + id)) < value) id += LANES;
+  while (id < size - 1 && !(x[id] >= value)) id++;
+  return {value, id, bad == 0};
+}
+
+// out[i] = e^((x[i] - peak) * factor) where that is wanted; returns the sum, partial sums in float.
+double exponentials(const float* x, int size, float peak, float factor, float* out) {
+  double total = 0;
+  for (int start = 0; start < size; start += CHUNK) {
+    const int stop = std::min(start + CHUNK, size);
+    Floats part = broadcast(0);
+    int i = start;
+    for (; i + LANES <= stop; i += LANES) {
+      const Floats e = exponential((load(x + i) - broadcast(peak)) * broadcast(factor));
+      if (out) store(out + i, e);
+      part = part + e;
+    }
+    total += sum(part);
+    for (; i < stop; i++) {
+      const float e = std::exp((x[i] - peak) * factor);
+      if (out) out[i] = e;
+      total += e;
+    }
+  }
+  return total;
+}
+
+int count_above(const float* x, int size, float value) {
+  int count = 0;
+  for (int i = 0; i < size; i++) count += x[i] > value;
+  return count;
+}
+
+class Row {
+ public:
+  Row(const TrivetSampling& s, int piece_row, float* scratch)
+      : s_(s), row_(s.first_row + piece_row), size_(s.num_tokens), raw_(s.logits + piece_row * s.stride),
+        weights_(scratch), edited_(scratch + s.scratch_stride) {}
+
+  void run() {
+    Peak raw = peak_of(raw_, size_);
+    bool is_finite = raw.is_finite;
+    if (!is_finite) {
+      std::fill_n(weights_, size_, 0.0f);
+      raw_ = weights_;
+      raw = {0, 0, true};
+    }
+    const float* edited = raw_;
+    Peak best = raw;
+    if (edit()) {
+      edited = edited_;
+      best = peak_of(edited, size_);
+      is_finite = is_finite && std::isfinite(best.value);
+    }
+    // Scores come first: a drawn row overwrites the weights, in which a bad row's zeros stand.
+    const double log_sum = raw.value + std::log(exponentials(raw_, size_, raw.value, 1.0f, nullptr));
+    const int target = s_.target_ids[row_];
+    int token = best.id;
+    if (!is_finite)
+      token = 0;
+    else if (s_.draws[row_] && s_.temperature[row_] > 0)
+      token = draw(edited, best, target);
+    score(raw, (float)log_sum, target >= 0 ? target : token, is_finite);
+    s_.token_ids[row_] = token;
+    s_.is_finite[row_] = is_finite;
+    s_.refused[row_] = !is_finite || (target >= 0 && token != target);
+  }
+
+ private:
+  // Sparse edits, then the mask; true if the row has either.
+  bool edit() {
+    const int first = s_.edit_start ? s_.edit_start[row_] : 0, last = s_.edit_start ? s_.edit_start[row_ + 1] : 0;
+    const uint32_t* mask = nullptr;
+    if (s_.num_masks) {
+      const int32_t* end = s_.mask_rows + s_.num_masks;
+      const int32_t* found = std::lower_bound(s_.mask_rows, end, row_);
+      if (found != end && *found == row_) mask = s_.mask_bits + (found - s_.mask_rows) * s_.mask_stride;
+    }
+    if (first == last && !mask) return false;
+    std::copy_n(raw_, size_, edited_);
+    for (int i = first; i < last; i++) {
+      float& x = edited_[s_.edit_ids[i]];
+      x = (x > 0 ? x / s_.edit_mul[i] : x * s_.edit_mul[i]) + s_.edit_add[i];
+    }
+    if (mask)
+      for (int i = 0; i < size_; i++)
+        if (!(mask[i / 32] >> (i % 32) & 1)) edited_[i] = LOWEST;
+    return true;
+  }
+
+  int draw(const float* edited, const Peak& best, int target) {
+    const float temperature = s_.temperature[row_];
+    for (int i = 0; i < size_; i++) weights_[i] = (edited[i] - best.value) / temperature;
+    const float floor = this->floor();
+    parts_.resize((size_ + CHUNK - 1) / CHUNK);
+    for (size_t chunk = 0; chunk < parts_.size(); chunk++) parts_[chunk] = weigh(chunk, floor);
+    if (target >= 0) {
+      double total = 0;
+      for (const double part : parts_) total += part;
+      if (s_.uniform[2 * row_ + 1] < weights_[target] / total) return target;
+      weights_[target] = 0;  // p without t
+      parts_[target / CHUNK] = sum_of(target / CHUNK);
+    }
+    return draw_in_order();
+  }
+
+  int end_of(size_t chunk) const { return std::min((int)(chunk + 1) * CHUNK, size_); }
+
+  // Tempered logits of a chunk to probabilities up to a factor; returns their sum.
+  double weigh(size_t chunk, float floor) {
+    const int stop = end_of(chunk);
+    int i = (int)chunk * CHUNK;
+    for (; i + LANES <= stop; i += LANES) {
+      const Floats relative = load(weights_ + i);
+      store(weights_ + i, select(less(relative, broadcast(floor)), broadcast(0), exponential(relative)));
+    }
+    for (; i < stop; i++) weights_[i] = weights_[i] < floor ? 0.0f : std::exp(weights_[i]);
+    return sum_of(chunk);
+  }
+
+  double sum_of(size_t chunk) const {
+    double total = 0;
+    for (int i = (int)chunk * CHUNK; i < end_of(chunk); i++) total += weights_[i];
+    return total;
+  }
+
+  // The lowest tempered logit that top_k, top_p and min_p, in this order, leave; equals stay together.
+  float floor() {
+    const float top_p = s_.top_p[row_], min_p = s_.min_p[row_];
+    float floor = min_p > 0 ? std::log(min_p) : LOWEST;
+    const int wanted = s_.top_k[row_], count = wanted > 0 && wanted < size_ ? wanted : size_;
+    if (count == size_ && top_p >= 1) return floor;
+    double needed = count < size_ ? 0 : top_p * exponentials(weights_, size_, 0, 1, nullptr);
+    std::vector<float> values;
+    for (const float depth : DEPTHS) {
+      values.clear();
+      for (int i = 0; i < size_; i++)
+        if (weights_[i] >= -depth) values.push_back(weights_[i]);
+      if (count < size_ ? (int)values.size() >= count : mass_of(values) >= needed) break;
+    }
+    std::sort(values.begin(), values.end(), std::greater<float>());
+    if (count < size_) {
+      const float least = values[count - 1];
+      floor = std::max(floor, least);
+      while (values.back() < least) values.pop_back();
+      needed = top_p * mass_of(values);
+    }
+    if (top_p < 1) {
+      double mass = 0;
+      size_t last = 0;
+      for (; last < values.size() - 1; last++)
+        if ((mass += std::exp(values[last])) >= needed) break;
+      floor = std::max(floor, values[last]);
+    }
+    return floor;
+  }
+
+  static double mass_of(const std::vector<float>& values) {
+    double mass = 0;
+    for (const float value : values) mass += std::exp(value);
+    return mass;
+  }
+
+  // The first token, in vocabulary order, whose cumulative probability exceeds the uniform number.
+  int draw_in_order() const {
+    double total = 0;
+    for (const double part : parts_) total += part;
+    const double wanted = s_.uniform[2 * row_] * total;
+    double mass = 0;
+    size_t chunk = 0;
+    while (chunk + 1 < parts_.size() && mass + parts_[chunk] <= wanted) mass += parts_[chunk++];
+    // Sums may round differently: then the last token with a probability, of this chunk or an earlier one.
+    int last = 0;
+    for (int i = (int)chunk * CHUNK; i < end_of(chunk); i++) {
+      if (weights_[i] == 0) continue;
+      last = i;
+      if ((mass += weights_[i]) > wanted) return i;
+    }
+    if (last > 0 || weights_[0] > 0) return last;
+    for (last = end_of(chunk) - 1; last > 0 && weights_[last] == 0;) last--;
+    return last;
+  }
+
+  void score(const Peak& raw, float log_sum, int token, bool is_finite) {
+    const float chosen = raw_[token];
+    s_.logprobs[row_] = is_finite ? chosen - log_sum : std::numeric_limits<float>::quiet_NaN();
+    s_.ranks[row_] = chosen == raw.value ? 1 : 1 + count_above(raw_, size_, chosen);
+    for (int i = 0; i < s_.num_extra; i++) {
+      const size_t at = (size_t)row_ * s_.num_extra + i;
+      s_.extra_logprobs[at] = raw_[s_.extra_ids[at]] - log_sum;
+    }
+    if (s_.num_top) top(raw, log_sum);
+  }
+
+  // The most likely tokens, largest first, the lower id among equals.
+  void top(const Peak& raw, float log_sum) {
+    std::vector<int32_t> ids;
+    for (const float depth : DEPTHS) {
+      ids.clear();
+      for (int i = 0; i < size_; i++)
+        if (raw_[i] >= raw.value - depth) ids.push_back(i);
+      if ((int)ids.size() >= s_.num_top) break;
+    }
+    std::partial_sort(ids.begin(), ids.begin() + s_.num_top, ids.end(), [this](int32_t a, int32_t b) {
+      return raw_[a] != raw_[b] ? raw_[a] > raw_[b] : a < b;
+    });
+    for (int i = 0; i < s_.num_top; i++) {
+      s_.top_ids[(size_t)row_ * s_.num_top + i] = ids[i];
+      s_.top_logprobs[(size_t)row_ * s_.num_top + i] = raw_[ids[i]] - log_sum;
+    }
+  }
+
+  const TrivetSampling& s_;
+  const int row_, size_;
+  const float* raw_;
+  float* weights_;
+  float* edited_;
+  std::vector<double> parts_;  // sums of the weights, chunk by chunk
+};
+
+}  // namespace
+}  // namespace trivet
+
+using namespace trivet;
+
+extern "C" void trivet_sample(void* pool, const TrivetSampling* sampling) {
+  struct Job {
+    Pool* pool;
+    const TrivetSampling* sampling;
+  } job{(Pool*)pool, sampling};
+  job.pool->run(
+      [](void* argument, int thread) {
+        const Job& job = *(Job*)argument;
+        const TrivetSampling& s = *job.sampling;
+        float* scratch = s.scratch + (size_t)thread * 2 * s.scratch_stride;
+        for (int row; (row = job.pool->next_unit()) < s.num_rows;) Row(s, row, scratch).run();
+      },
+      &job);
+}
