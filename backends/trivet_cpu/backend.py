@@ -90,12 +90,13 @@ class CpuBackend:
         resolve_dtype(config.dtype, device)
         if config.kv_dtype not in ("auto", *DTYPES):
             raise Unsupported(
-                f"kv_dtype {config.kv_dtype!r} is not supported on the CPU; use auto, bf16 or f32"
+                f"kv_cache_dtype {config.kv_dtype!r} is not supported on the CPU; "
+                "use auto, bfloat16 or float32"
             )
         if config.tensor_parallel != 1:
             raise Unsupported(
-                f"tensor_parallel {config.tensor_parallel} is not supported on the CPU, which is one device; "
-                "leave it at 1 and raise num_threads"
+                f"tensor_parallel_size {config.tensor_parallel} is not supported on the CPU, which is one "
+                "device; leave it at 1 and raise num_threads"
             )
         if config.block_size is not None and not 1 <= config.block_size <= 256:
             raise Unsupported(f"block_size {config.block_size} is not supported on the CPU; use 1 to 256")
@@ -192,7 +193,9 @@ def resolve_dtype(dtype: str, device: DeviceInfo) -> str:
         return dtype
     if dtype in ("auto", "f16"):  # f16: what "auto" takes, for lack of float16 arithmetic
         return "bf16" if any(flag in device.arch.split() for flag in NATIVE_BF16) else "f32"
-    raise Unsupported(f"dtype {dtype!r} is not supported on the CPU; use auto, bf16 or f32")
+    raise Unsupported(
+        f"dtype {dtype!r} is not supported on the CPU; use auto, bfloat16, float16 (or half) or float32"
+    )
 
 
 def num_threads(options: Mapping[str, str]) -> int | None:
@@ -251,16 +254,16 @@ class _Planner:
             capacity = (self._config.num_blocks - 1) * shape.block_size
             if capacity < 1:
                 raise DoesNotFit(
-                    f"num_blocks {self._config.num_blocks} leaves no block for a sequence beside the scratch "
-                    "block; use at least 2"
+                    f"num_gpu_blocks_override {self._config.num_blocks} leaves no block for a sequence "
+                    "beside the scratch block; use at least 2"
                 )
             if self._config.max_model_len is None:
                 shape = shape.with_max_model_len(min(shape.max_model_len, capacity))
             elif capacity < shape.max_model_len:
                 raise DoesNotFit(
                     f"max_model_len {shape.max_model_len} needs {shape.blocks_per_sequence + 1} KV blocks of "
-                    f"{shape.block_size} tokens and num_blocks is {self._config.num_blocks}; "
-                    f"raise num_blocks or lower max_model_len to {capacity}"
+                    f"{shape.block_size} tokens and num_gpu_blocks_override is {self._config.num_blocks}; "
+                    f"raise num_gpu_blocks_override or lower max_model_len to {capacity}"
                 )
             num_blocks = self._config.num_blocks
             if num_blocks > self._max_blocks(shape):
@@ -331,14 +334,14 @@ class _Planner:
         device, config = self._device, self._config
         wider = ""
         if config.memory_fraction is not None and needed <= device.free_bytes:
-            wider = f"raise memory_fraction to {needed / device.total_bytes + 0.005:.2f}"
+            wider = f"raise gpu_memory_utilization to {needed / device.total_bytes + 0.005:.2f}"
         longest = self._longest(shape)
         if config.num_blocks is not None and (room := self._max_blocks(shape)) >= 2:
-            shorter = f"lower num_blocks to {room}"
+            shorter = f"lower num_gpu_blocks_override to {room}"
         elif longest is not None:
             shorter = f"lower max_model_len to {longest}"
         elif shape.dtype == "f32" and self._fits_in("bf16"):
-            shorter = "set dtype to bf16"
+            shorter = "set dtype to bfloat16"
         else:
             shorter = (
                 "" if wider else f"free {_gib(needed - self._limit)} of memory or choose a smaller model"

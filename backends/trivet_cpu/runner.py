@@ -295,7 +295,7 @@ def _scratch_batch(length: int) -> Batch:
 def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
     return DoesNotFit(
         f"the KV cache takes {needed / (1 << 30):.2f} GiB and {free / (1 << 30):.2f} GiB is free now; "
-        "lower max_model_len or memory_fraction, or end what else runs on this host"
+        "lower max_model_len or gpu_memory_utilization, or end what else runs on this host"
     )
 
 

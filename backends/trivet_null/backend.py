@@ -91,11 +91,15 @@ class NullBackend:
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
         """As the contract."""
         NullOptions.parse(config.options)
-        for name, dtype in (("dtype", config.dtype), ("kv_dtype", config.kv_dtype)):
+        for name, dtype in (("dtype", config.dtype), ("kv_cache_dtype", config.kv_dtype)):
             if dtype not in DTYPES:
-                raise Unsupported(f"{name} {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+                raise Unsupported(
+                    f"{name} {dtype!r} is unknown; use auto, bfloat16, float16 (or half) or float32"
+                )
         if config.tensor_parallel != 1:
-            raise Unsupported(f"tensor_parallel is {config.tensor_parallel}; the null backend has one device")
+            raise Unsupported(
+                f"tensor_parallel_size is {config.tensor_parallel}; the null backend has one device"
+            )
         if config.block_size is not None and config.block_size < 1:
             raise Unsupported(f"block_size is {config.block_size}; it must be at least 1")
 
@@ -116,7 +120,7 @@ class NullBackend:
         if capacity < max_model_len or capacity < 1:
             raise DoesNotFit(
                 f"max_model_len {max_model_len} does not fit {num_blocks} KV blocks of {block_size} tokens, "
-                f"which hold {capacity}; lower max_model_len or raise num_blocks"
+                f"which hold {capacity}; lower max_model_len or raise num_gpu_blocks_override"
             )
         group = KVGroup(KVKind.FULL, tuple(range(spec.num_layers)), "int32", TOKEN_BYTES)
         kv = KVCacheSpec(block_size, (group,))

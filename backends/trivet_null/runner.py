@@ -81,7 +81,9 @@ class NullRunner:
         size = self._plan.kv.block_size
         needed, free = sum(self._plan.num_blocks) * size * 4, free_bytes()
         if needed > free:
-            raise DoesNotFit(f"the KV cache needs {needed} bytes and {free} are free; lower num_blocks")
+            raise DoesNotFit(
+                f"the KV cache needs {needed} bytes and {free} are free; lower num_gpu_blocks_override"
+            )
         self._kv = [np.full((count, size), UNWRITTEN, np.int32) for count in self._plan.num_blocks]
 
     def warm_up(self) -> None:

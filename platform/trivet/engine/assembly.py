@@ -18,6 +18,7 @@ from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
 from trivet.models.transformers_outline import outline_spec
 from trivet.plugins import PluginHost
+from trivet.prober import Prober
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def planned_spec(files: ModelFiles) -> ModelSpec:
 
 
 def _devices(backend: Backend, uids: Sequence[str], count: int) -> tuple[DeviceInfo, ...]:
-    found = backend_answers.probe(backend, PROBE_TIMEOUT_S)
+    found = Prober().probe(backend.name, backend, PROBE_TIMEOUT_S)
     if uids:
         by_uid = {device.uid: device for device in found} | {str(d.index): d for d in reversed(found)}
         unknown = [uid for uid in uids if uid not in by_uid]

@@ -106,15 +106,6 @@ def _has_dynamic_rope(files: ModelFiles, spec: ModelSpec) -> bool:
     return False
 
 
-def probe(backend: Backend, timeout_s: float) -> list[DeviceInfo]:
-    """As the contract. Raises: Unsupported."""
-    with _faults_named(backend, "probe"):
-        found: object = backend.probe(timeout_s)
-    if not isinstance(found, list | tuple) or not all(isinstance(each, DeviceInfo) for each in found):
-        raise _wrong(backend, "probe", "a list of DeviceInfo", found)
-    return list(found)
-
-
 def check(
     backend: Backend, spec: ModelSpec, files: ModelFiles, config: RunnerConfig, device: DeviceInfo
 ) -> None:

@@ -127,14 +127,14 @@ def test_a_length_that_was_asked_for_is_refused_with_the_largest_that_fits() -> 
 
 
 def test_a_share_that_is_too_small_says_which_would_do() -> None:
-    with pytest.raises(DoesNotFit, match=r"raise memory_fraction to (0\.\d+)") as refusal:
+    with pytest.raises(DoesNotFit, match=r"raise gpu_memory_utilization to (0\.\d+)") as refusal:
         _plan(memory_fraction=0.05, max_model_len=4096)
-    share = float(str(refusal.value).split("memory_fraction to ")[1].split(" ")[0])
+    share = float(str(refusal.value).split("gpu_memory_utilization to ")[1].split(" ")[0])
     assert _plan(memory_fraction=share, max_model_len=4096).max_model_len == 4096
 
 
 def test_bf16_is_named_where_only_its_weights_fit() -> None:
-    with pytest.raises(DoesNotFit, match="set dtype to bf16"):
+    with pytest.raises(DoesNotFit, match="set dtype to bfloat16"):
         _plan(_device(free=4.5 * GIB), dtype="f32")
 
 
@@ -149,13 +149,15 @@ def test_a_number_of_blocks_is_taken_as_given_and_bounds_the_length() -> None:
 
 
 def test_a_length_beyond_the_given_blocks_is_refused_with_both_numbers() -> None:
-    with pytest.raises(DoesNotFit, match=r"max_model_len 1000 needs 64 KV blocks.*num_blocks is 20.*to 304"):
+    with pytest.raises(
+        DoesNotFit, match=r"max_model_len 1000 needs 64 KV blocks.*num_gpu_blocks_override is 20.*to 304"
+    ):
         _plan(num_blocks=20, max_model_len=1000)
 
 
 def test_more_blocks_than_fit_are_refused_with_the_number_that_fits() -> None:
     device = _device(free=6 * GIB)
-    with pytest.raises(DoesNotFit, match="lower num_blocks to") as refusal:
+    with pytest.raises(DoesNotFit, match="lower num_gpu_blocks_override to") as refusal:
         _plan(device, num_blocks=100_000, max_model_len=4096)
     room = int(str(refusal.value).rsplit(" ", 1)[1])
     assert _plan(device, num_blocks=room, max_model_len=4096).num_blocks == (room,)
@@ -184,9 +186,9 @@ def test_auto_takes_bf16_only_where_the_cpu_multiplies_it(asked: str, arch: str,
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (RunnerConfig(dtype="int4"), "dtype 'int4'"),
-        (RunnerConfig(kv_dtype="fp8_e4m3"), "kv_dtype 'fp8_e4m3'"),
-        (RunnerConfig(tensor_parallel=2), "tensor_parallel 2"),
+        (RunnerConfig(dtype="int4"), "dtype 'int4'.*use auto, bfloat16, float16 .or half. or float32"),
+        (RunnerConfig(kv_dtype="fp8_e4m3"), "kv_cache_dtype 'fp8_e4m3'.*use auto, bfloat16 or float32"),
+        (RunnerConfig(tensor_parallel=2), "tensor_parallel_size 2"),
         (RunnerConfig(block_size=1000), "block_size 1000"),
         (RunnerConfig(options={"threads": "2"}), "option 'threads'"),
         (RunnerConfig(options={"kernels": "triton"}), "kernels is 'triton'"),

@@ -81,8 +81,8 @@ def test_a_plan_beyond_the_memory_is_refused_with_both_numbers(spec: ModelSpec) 
         ({"options": {"step_ms": "fast"}}, "not a number"),
         ({"options": {"max_in_flight": "3"}}, "1 or 2"),
         ({"dtype": "int4"}, "'int4' is unknown"),
-        ({"kv_dtype": "int4"}, "kv_dtype 'int4' is unknown"),
-        ({"tensor_parallel": 2}, "tensor_parallel is 2"),
+        ({"kv_dtype": "int4"}, "kv_cache_dtype 'int4' is unknown; use auto, bfloat16"),
+        ({"tensor_parallel": 2}, "tensor_parallel_size is 2"),
         ({"block_size": 0}, "block_size is 0"),
     ],
 )

@@ -62,7 +62,7 @@ def _raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.parametrize("member", ["probe", "check", "plan"])
+@pytest.mark.parametrize("member", ["check", "plan"])
 @pytest.mark.parametrize(
     "error", [KeyError("vram"), AttributeError("x"), ImportError("no vendorlib"), ZeroDivisionError("0")]
 )
@@ -87,8 +87,6 @@ def test_a_refusal_keeps_its_own_words(backend: Strange, try_place: Callable[...
     [
         ("plan", None, "plan returned None and must return a MemoryPlan"),
         ("plan", {"num_blocks": 3}, "plan returned a value of type dict"),
-        ("probe", None, "probe returned None and must return a list of DeviceInfo"),
-        ("probe", ["gpu0"], "probe returned a value of type list"),
     ],
 )
 def test_an_answer_of_another_type_is_named(
@@ -134,6 +132,12 @@ def test_a_library_that_the_runner_lacks_is_named(
 
 
 # ---- devices ----
+
+
+def test_a_probe_that_fails_is_a_reason(backend: Strange, try_place: Callable[..., Placement]) -> None:
+    backend.probe = _raising(KeyError("vram"))  # type: ignore[method-assign]
+    with pytest.raises(NoDevice, match=r"strange has no usable device here .*probe raised KeyError: 'vram'"):
+        try_place()
 
 
 def _device(index: int, fault: str | None = None) -> DeviceInfo:
