@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class Parent:
         self._clock = clock
         self._num_stop_requests = 0
         self._asked_s = self._answered_s = clock()
+        self._pipe_lock = threading.RLock()  # a signal may come while its own thread holds it
+        self._has_ended = False
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         alive, self._alive = os.pipe()  # only this process holds the second end: that is what children watch
@@ -75,9 +78,14 @@ class Parent:
         return self._num_stop_requests > 0
 
     def request_stop(self) -> None:
-        """From a signal handler or another thread. A second request does not wait for running requests."""
-        self._num_stop_requests += 1
-        os.write(self._waker, b"x")
+        """From a signal handler or another thread. A second request does not wait for running requests.
+
+        It does nothing when everything has ended already.
+        """
+        with self._pipe_lock:
+            self._num_stop_requests += 1
+            if not self._has_ended:
+                os.write(self._waker, b"x")
 
     def run(self, on_up: Callable[[], None]) -> None:
         """Until told to stop; then drain and end everything. `on_up`: both children answer.
@@ -160,8 +168,10 @@ class Parent:
         finally:
             self.web.terminate(WEB_END_TIMEOUT_S)
             self.supervisor.terminate(WEB_END_TIMEOUT_S)
-            for fd in (self._alive, self._alive_for_children, self._wake, self._waker):
-                os.close(fd)
+            with self._pipe_lock:
+                self._has_ended = True
+                for fd in (self._alive, self._alive_for_children, self._wake, self._waker):
+                    os.close(fd)
 
     def _end_engines(self, drain_s: float) -> None:
         """Web stays up meanwhile: the answers that are being drained pass through it."""

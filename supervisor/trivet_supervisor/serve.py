@@ -81,7 +81,7 @@ class _Show:
             launch_demo(self._client, sys.stdout)
             if chats:
                 chat_once(self._client, sys.stdout)
-                if not self._once:
+                if not self._once and not self._parent.is_stopping:
                     print("\nit goes on serving; ask more with: trivet chat", flush=True)
         except TrivetError as error:
             if not self._parent.is_stopping:
