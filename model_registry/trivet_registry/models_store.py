@@ -93,15 +93,19 @@ def list_models(session: Session) -> Sequence[Model]:
     return session.scalars(select(Model).order_by(Model.name)).all()
 
 
-def remove_model(session: Session, name: str) -> None:
-    """Forget a model, its versions and its stopped deployments; files stay where they are.
+def remove_model(session: Session, reference: str) -> None:
+    """Forget a model with all its versions ("name") or one version of it ("name:version").
+
+    Stopped deployments of what is removed go with it; files stay where they are.
 
     Raises: ModelNotFound; Conflict while a deployment wants it or an instance of it lives.
     """
+    name, colon, _ = reference.partition(":")
     model = session.scalars(select(Model).where(Model.name == name)).first()
     if model is None:
-        raise ModelNotFound(f"model {name!r} is not registered; {_existing(session)}", param="model")
-    versions = [version.id for version in model.versions]
+        raise ModelNotFound(f"model {reference!r} is not registered; {_existing(session)}", param="model")
+    going = [find_version(session, reference)] if colon else list(model.versions)
+    versions = [version.id for version in going]
     wanted = select(Deployment.name).where(
         Deployment.version_id.in_(versions), Deployment.desired == "running"
     )
@@ -114,10 +118,14 @@ def remove_model(session: Session, name: str) -> None:
     users = sorted({*session.scalars(wanted), *session.scalars(living)})
     if users:
         raise Conflict(
-            f"model {name!r} is used by deployment {', '.join(users)}; stop it first", param="name"
+            f"model {reference!r} is used by deployment {', '.join(users)}; stop it first", param="name"
         )
-    session.delete(model)
-    record_event(session, "model", f"removed {name}")
+    if len(going) == len(model.versions):
+        session.delete(model)
+    else:
+        for version in going:
+            session.delete(version)
+    record_event(session, "model", f"removed {reference}")
 
 
 def _get_or_create_model(session: Session, name: str) -> Model:

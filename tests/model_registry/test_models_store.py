@@ -97,6 +97,29 @@ def test_a_model_in_use_cannot_be_removed(db: Database, make_files: MakeFiles) -
         assert session.scalars(select(Event).where(Event.reason == "removed tiny")).one()
 
 
+def test_one_version_is_removed_and_the_others_stay(db: Database, make_files: MakeFiles) -> None:
+    with db.session() as session:
+        first = register_model(session, make_files(content=b"one"))
+        create_deployment(session, name="chat", version=first)
+        second = register_model(session, make_files(content=b"longer"))
+        create_deployment(session, name="other", version=second)
+    with db.session() as session, pytest.raises(Conflict, match="'tiny:1' is used by deployment chat;"):
+        remove_model(session, "tiny:1")
+    with db.session() as session:
+        stop_deployment(session, "chat")
+        remove_model(session, "tiny:1")
+    with db.reading() as session:
+        assert [[v.version for v in m.versions] for m in list_models(session)] == [[2]]
+        assert [d.name for d in list_deployments(session)] == ["other"]
+    with db.session() as session, pytest.raises(ModelNotFound, match="registered: tiny:2"):
+        remove_model(session, "tiny:1")
+    with db.session() as session:
+        stop_deployment(session, "other")
+        remove_model(session, "tiny:2")
+    with db.reading() as session:
+        assert not list_models(session)  # with its last version the model goes
+
+
 def test_removing_an_unknown_model_is_not_found(db: Database) -> None:
     with db.session() as session, pytest.raises(ModelNotFound, match="no model is registered"):
         remove_model(session, "x")

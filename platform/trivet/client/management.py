@@ -46,7 +46,10 @@ class Models:
         return self._connection.request("POST", f"{ROOT}/models", Version, body=body)
 
     def remove(self, name: str) -> None:
-        """Forget a model; its files stay. Raises: Conflict while it is deployed."""
+        """Forget a model ("name") or one version ("name:version"); its files stay.
+
+        Raises: ModelNotFound; Conflict while it is deployed.
+        """
         self._connection.request("DELETE", f"{ROOT}/models/{quote(name, safe='')}", object)
 
     def served(self) -> tuple[ServedModel, ...]:

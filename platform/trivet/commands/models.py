@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from trivet.commands.connecting import absolute_path, add_server_options, connect
+import msgspec
+
+from trivet.commands.connecting import absolute_path, add_server_options, chosen_version, connect
 from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
 from trivet.plugins import Command
 
@@ -22,10 +24,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--name", help="its name (default: the one its files give)")
     add.set_defaults(action=_add)
     show = actions.add_parser("show", help="show a model and its versions")
-    show.add_argument("name", metavar="NAME")
+    show.add_argument("name", metavar="NAME[:VERSION]")
     show.set_defaults(action=_show)
-    remove = actions.add_parser("remove", help="forget a model; its files stay")
-    remove.add_argument("name", metavar="NAME")
+    remove = actions.add_parser("remove", help="forget a model or one version of it; its files stay")
+    remove.add_argument("name", metavar="NAME[:VERSION]", help="without a version: all of them")
     remove.set_defaults(action=_remove)
     for action in (listing, add, show):
         add_json_option(action)
@@ -75,8 +77,11 @@ def _add(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
+    name, colon, number = given.name.partition(":")
     with connect(given) as client:
-        model = client.models.get(given.name)
+        model = client.models.get(name)
+    if colon:
+        model = msgspec.structs.replace(model, versions=(chosen_version(model, number),))
     if given.json:
         print_json(model)
         return 0
@@ -91,7 +96,8 @@ def _show(given: argparse.Namespace) -> int:
 def _remove(given: argparse.Namespace) -> int:
     with connect(given) as client:
         client.models.remove(given.name)
-    print(f"{given.name} is no longer registered; its files are untouched")
+    what = "is" if ":" in given.name else "and all its versions are"
+    print(f"{given.name} {what} no longer registered; its files are untouched")
     return 0
 
 

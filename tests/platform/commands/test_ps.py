@@ -92,8 +92,18 @@ def test_models_are_added_listed_shown_and_removed(site, trivet, tmp_path, monke
     assert trivet("models", "list").out.splitlines()[1].split()[:4] == ["m", "1", "LlamaForCausalLM", "q4_1"]
     assert "context_length  8192" in trivet("models", "show", "m").out
     assert json.loads(trivet("models", "show", "m", "--json").out)["versions"][0]["format"] == "gguf"
-    assert trivet("models", "remove", "m").code == 0
+    assert trivet("models", "show", "m:1").out == trivet("models", "show", "m").out
+    assert "m has no version '2'; it has: 1" in trivet("models", "show", "m:2").err
+    removed = trivet("models", "remove", "m")
+    assert removed.out == "m and all its versions are no longer registered; its files are untouched\n"
     assert site.models == {}
+
+
+def test_one_version_of_a_model_is_removed_by_its_number(site, trivet) -> None:
+    site.models["m:1"] = {"name": "m", "versions": []}  # what the server does with it is the registry's test
+    removed = trivet("models", "remove", "m:1")
+    assert removed.out == "m:1 is no longer registered; its files are untouched\n"
+    assert site.requests[-1][:2] == ("DELETE", "/platform/v1/models/m:1")
 
 
 def test_a_model_that_is_deployed_is_not_removed(site, trivet) -> None:
