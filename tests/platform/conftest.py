@@ -171,6 +171,8 @@ class Views:
 
     def create(self) -> Any:
         body = request.get_json()
+        if body["model"] == "nothing":
+            return _error(404, "model_not_found", "model 'nothing' is not registered")
         name = body.get("name", "smollm2")
         old = self.site.deployments.get(name, {"desired": "stopped", "instances": []})
         if old["desired"] == "running" and any(i["states"][0] != "failed" for i in old["instances"]):
@@ -207,6 +209,8 @@ class Views:
 
     def events(self) -> Any:
         name = request.args.get("deployment", "smollm2")
+        if name == "nope":
+            return {"data": []}
         event = {"id": 1, "at": NOW, "deployment": name, "instance": "i1", "kind": "instance"}
         return {"data": [{**event, "from": "starting", "to": "loading", "reason": "weights"}]}
 

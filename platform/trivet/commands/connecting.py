@@ -58,6 +58,13 @@ def is_path(text: str) -> bool:
     return "/" in text or text.startswith((".", "~")) or text.endswith(".gguf")
 
 
+def with_path_hint(error: ModelNotFound, text: str) -> ModelNotFound:
+    """Where a file or folder has the name that was looked up: how to write it as a path."""
+    if is_path(text) or not Path(text).exists():
+        return error
+    return ModelNotFound(f"{error}; for the files in ./{text} write ./{text}", param=error.param)
+
+
 def local_model(text: str) -> Path:
     """Where MODEL's files are on this host; a name is looked up in the registry of this home's server.
 
@@ -71,6 +78,8 @@ def local_model(text: str) -> Path:
     try:
         with Client(timeout_s=10.0) as client:
             model = client.models.get(name)
+    except ModelNotFound as error:
+        raise with_path_hint(error, text) from None
     except Unavailable as error:
         raise Unavailable(f"{text!r} is a name (a path has a slash: ./{text}), and {error}") from error
     return Path(chosen_version(model, number).path)

@@ -18,9 +18,10 @@ from trivet.commands.connecting import (
     connect,
     model_argument,
     parse_pairs,
+    with_path_hint,
 )
 from trivet.commands.output import add_json_option, note, print_json
-from trivet.errors import Conflict, TrivetError, Unavailable
+from trivet.errors import Conflict, ModelNotFound, TrivetError, Unavailable
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
@@ -63,14 +64,17 @@ def _add_waiting_options(parser: argparse.ArgumentParser) -> None:
 def _launch(given: argparse.Namespace) -> int:
     settings = parse_pairs(given.pairs)
     with connect(given) as client:
-        deployment = client.deployments.create(
-            model_argument(given.model),
-            name=given.name,
-            backend=given.backend,
-            device=given.device,
-            replicas=given.replicas,
-            settings=settings,
-        )
+        try:
+            deployment = client.deployments.create(
+                model_argument(given.model),
+                name=given.name,
+                backend=given.backend,
+                device=given.device,
+                replicas=given.replicas,
+                settings=settings,
+            )
+        except ModelNotFound as error:
+            raise with_path_hint(error, given.model) from None
         return _finish(client, deployment, given, instances_of(deployment))
 
 

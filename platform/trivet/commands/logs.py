@@ -64,6 +64,8 @@ def _add_events(parser: argparse.ArgumentParser) -> None:
 def _events(given: argparse.Namespace) -> int:
     with connect(given) as client:
         events = client.events(given.name, given.limit)
+        if not events and given.name is not None:
+            client.deployments.get(given.name)  # of a name that never was there are none, and it is said
     if given.json:
         print_json(events)
         return 0

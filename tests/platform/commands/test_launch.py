@@ -34,6 +34,17 @@ def test_launch_of_a_path_sends_it_in_full(site, trivet, tmp_path: Path, monkeyp
     assert site.requests[0][2]["model"] == str(tmp_path / "model.gguf")
 
 
+def test_an_unknown_name_that_is_a_folder_here_is_told_how_to_write_it(
+    site, trivet, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trivet("launch", "nothing").err == "trivet: model 'nothing' is not registered\n"
+    (tmp_path / "nothing").mkdir()
+    done = trivet("launch", "nothing")
+    assert done.code == 1
+    assert done.err.endswith("; for the files in ./nothing write ./nothing\n")
+
+
 def test_a_failed_launch_gives_reason_and_log_and_exits_1(site, trivet) -> None:
     site.boot = ["starting", "loading", "failed"]
     done = trivet("launch", "smollm2")

@@ -84,6 +84,12 @@ def test_events_are_listed(launched, trivet) -> None:
     assert (event["from"], event["to"]) == ("starting", "loading")
 
 
+def test_events_of_a_name_that_never_was_is_an_error(launched, trivet) -> None:
+    done = trivet("events", "nope")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "trivet: deployment 'nope' does not exist\n"
+
+
 def test_models_are_added_listed_shown_and_removed(site, trivet, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     added = trivet("models", "add", "folder", "--name", "m")
