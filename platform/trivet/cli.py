@@ -22,6 +22,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2  # the command line or a setting is at fault
 EXIT_INTERRUPTED = 130  # what a shell reports for SIGINT
 EXIT_BROKEN_PIPE = 141  # and for SIGPIPE
+SELF_REPORTING = "doctor"  # the command among whose findings a broken plugin is
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,13 +85,18 @@ def _run(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, [command.name for command in commands], n=1)
         hint = f"did you mean `trivet {near[0]}`?" if near else "see `trivet --help`"
         raise ConfigError(f"there is no command {name!r}; {hint}")
-    if problem is not None:
+    if problem is not None and name != SELF_REPORTING:
         print(f"trivet: {problem}", file=sys.stderr)
     if not arguments:
         build_parser(commands).print_help()
         return EXIT_USAGE
     given = build_parser(commands).parse_args(arguments)
-    code: int = given.run_command(given)
+    try:
+        code: int = given.run_command(given)
+    except PluginError as error:
+        if str(error) != str(problem):
+            raise
+        return EXIT_FAILURE  # said above
     return code
 
 

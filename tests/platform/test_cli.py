@@ -170,3 +170,18 @@ def test_a_broken_plugin_leaves_the_core_commands(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["ps", "--help"])
     assert end.value.code == 0
+
+
+def test_a_broken_plugin_is_told_once(monkeypatch, capsys, tmp_path) -> None:
+    def load(**options):
+        raise PluginError("plugin 'x' cannot be imported: ImportError; repair or uninstall x")
+
+    for module in ("trivet.cli", "trivet.commands.devices", "trivet.commands.host_checks"):
+        monkeypatch.setattr(f"{module}.load_plugins", load)
+    monkeypatch.setenv("TRIVET_HOME", str(tmp_path))
+    assert cli.main(["devices"]) == 1
+    assert capsys.readouterr().err.count("cannot be imported") == 1
+    assert cli.main(["doctor"]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.count("repair or uninstall") == 1

@@ -142,7 +142,8 @@ def check_backends() -> Iterator[Finding]:
     try:
         backends = load_plugins().backends
     except PluginError as error:
-        yield Finding("plugins", "fail", str(error), "repair or uninstall the plugin")
+        advice = "" if "uninstall" in str(error) else "repair or uninstall the plugin"
+        yield Finding("plugins", "fail", str(error), advice)
         return
     yield Finding("plugins", "ok", f"backends {', '.join(sorted(backends))}")
     prober = Prober()
