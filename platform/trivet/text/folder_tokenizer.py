@@ -11,10 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from trivet.errors import ModelFilesError
 from trivet.text.special_tokens import EndTokens
-
-# Formats that stand alone in older folders. Each needs a library of its own to be read exactly, so the
-# folder is refused with the way to convert it once, rather than converted anew at every launch.
-OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "qwen.tiktoken")
+from trivet.text.tokenizer_files import tokenizer_json
 
 
 def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
@@ -25,9 +22,7 @@ def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
 
     Raises: ModelFilesError naming the file.
     """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise ModelFilesError(_missing(folder))
+    file = tokenizer_json(folder)
     try:
         backend = Backend.from_buffer(file.read_bytes())
     except (ValueError, OSError) as error:
@@ -83,14 +78,3 @@ def _read_object(file: Path) -> dict[str, Any]:
             f"{file} holds a JSON {type(value).__name__} and must hold an object; fetch it again"
         )
     return value
-
-
-def _missing(folder: Path) -> str:
-    others = [name for name in OTHER_FORMATS if (folder / name).is_file()]
-    if not others:
-        return f"{folder} has no tokenizer.json; fetch it from where the model came from"
-    return (
-        f"{folder} has {', '.join(others)} and no tokenizer.json, the one format that is "
-        "read; convert it once where transformers and sentencepiece are installed: "
-        "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-    )

@@ -47,6 +47,13 @@ def test_what_does_not_fit_gives_the_reason_and_exits_1(trivet) -> None:
     assert json.loads(shown.out)["fits"] is False
 
 
+def test_a_faulty_backend_is_a_reason_not_a_traceback(trivet, monkeypatch) -> None:
+    monkeypatch.setattr("trivet_null.backend.NullBackend.plan", lambda *_: None)
+    done = trivet("plan", MODEL, "--backend", "null")
+    assert done.code == 1
+    assert done.out.startswith("does not fit: backend null is faulty: plan returned None")
+
+
 def test_a_backend_that_does_not_exist_is_named(trivet) -> None:
     assert "backend 'tpu' is not installed" in trivet("plan", MODEL, "--backend", "tpu").out
 

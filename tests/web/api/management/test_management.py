@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.demo_model import find_demo_model
+from trivet_null.backend import NullBackend
 from trivet_registry.instance_state import InstanceState as State
 from trivet_registry.instances_store import update_instance
 
@@ -164,6 +167,32 @@ def test_logs_are_the_last_lines_of_an_attempt(site: Site, api: Api) -> None:
     assert api("GET", f"/logs/{name}?attempt=7", status=404)["error"]["param"] == "attempt"
     assert api("GET", f"/logs/{name}?tail=-1", status=400)["error"]["param"] == "tail"
     assert api("GET", "/logs/..%2f..%2fetc%2fpasswd", status=404)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/models", {"path": "{folder}"}), ("/deployments", {"model": "{folder}", "backend": "null"})],
+)
+def test_a_model_without_a_tokenizer_is_refused_before_an_engine_starts(
+    api: Api, tmp_path: Path, path: str, body: dict[str, str]
+) -> None:
+    folder = make_tiny_model("llama-tied", tmp_path)
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    given = {key: value.format(folder=folder) for key, value in body.items()}
+    error = api("POST", path, given, 400)["error"]
+    assert error["code"] == "invalid_model_files"
+    assert error["message"] == f"{folder} has no tokenizer.json; fetch it from where the model came from"
+    assert [model["name"] for model in api("GET", "/models")["data"]] == ["smollm2"]
+
+
+def test_a_faulty_backend_is_a_reason_in_a_plan(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"model": "smollm2", "backend": "null", "settings": {"max_model_len": "64"}}
+    monkeypatch.setattr(NullBackend, "plan", lambda *_: None)
+    plan = api("POST", "/plan", wanted)
+    assert plan["fits"] is False
+    assert plan["reason"] == "backend null is faulty: plan returned None and must return a MemoryPlan"
+    monkeypatch.setattr(NullBackend, "check", lambda *_: {}["vram"])
+    assert "backend null is faulty: check raised KeyError: 'vram'" in api("POST", "/plan", wanted)["reason"]
 
 
 def test_plan_tells_what_fits_and_what_would(api: Api) -> None:

@@ -9,7 +9,8 @@ from flask import Blueprint, Response
 from sqlalchemy.orm import Session
 
 from trivet.errors import ModelNotFound, RequestError
-from trivet.models.model_files import open_model
+from trivet.models.model_files import ModelFiles, open_model
+from trivet.text.tokenizer_files import require_tokenizer
 from trivet_registry.models_store import find_version, list_models, register_model, remove_model
 from trivet_registry.tables import Version
 from trivet_web.api.management.objects import Listing, model_object, version_object
@@ -39,7 +40,7 @@ def register() -> Response:
     """Raises: RequestError, ModelFilesError."""
     body = read_body(RegisterRequest)
     process = web_process()
-    files = open_model(absolute_path(body.path, "path"), process.plugins)
+    files = _open(process, body.path, "path")
     with process.database.session() as session:
         return json_response(version_object(register_model(session, files, body.name)), 201)
 
@@ -74,5 +75,11 @@ def resolve_version(process: WebProcess, session: Session, reference: str) -> Ve
         except ModelNotFound as error:
             hint = f"{error}; or give the whole path of a folder or GGUF file"
             raise ModelNotFound(hint, param="model") from None
-    files = open_model(absolute_path(reference, "model"), process.plugins)
-    return register_model(session, files)
+    return register_model(session, _open(process, reference, "model"))
+
+
+def _open(process: WebProcess, text: str, param: str) -> ModelFiles:
+    """Files that an engine can serve. Raises: ModelFilesError; RequestError."""
+    files = open_model(absolute_path(text, param), process.plugins)
+    require_tokenizer(files.path, files.config)
+    return files
