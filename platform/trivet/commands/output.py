@@ -31,6 +31,12 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def shortened(text: str, width: int) -> str:
+    """On one line, and cut to `width` characters with dots at the end where it is longer."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 3].rstrip()}..."
+
+
 def note(text: str) -> None:
     """Something for the person and not for the pipe: standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -6,12 +6,21 @@ import argparse
 from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import add_server_options, connect
-from trivet.commands.output import add_json_option, age_text, note, print_json, print_table
+from trivet.commands.output import (
+    add_json_option,
+    age_text,
+    note,
+    print_json,
+    print_table,
+    shortened,
+)
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
     from trivet.client import Deployment, Instance, Status
 
+REASON_WIDTH = 60  # the whole is in --json, `trivet events` and what a failed launch prints
+WITHOUT_PROCESS = ("pending", "placing", "failed", "stopped")
 LIVE_HEADERS = ("RUNNING", "WAITING", "AGE", "REASON")
 HEADERS = ("NAME", "MODEL", "INSTANCE", "STATE", "BACKEND", "DEVICE", "PID", *LIVE_HEADERS)
 
@@ -50,8 +59,9 @@ def _rows(deployment: Deployment, ended: bool) -> list[list[object]]:
 
 
 def _cells(instance: Instance) -> list[object]:
-    load = instance.load
     state = instance.state
+    has_process = state not in WITHOUT_PROCESS
+    load = instance.load if has_process else None  # else the last word of a process that is gone
     if instance.progress is not None and state == "loading":
         state = f"{state} {instance.progress:.0%}"
     return [
@@ -59,11 +69,11 @@ def _cells(instance: Instance) -> list[object]:
         state,
         instance.backend,
         ",".join(instance.device_uids),
-        instance.pid,
+        instance.pid if has_process else None,
         None if load is None else load.num_running,
         None if load is None else load.num_waiting,
-        age_text(instance.ready_at or instance.created_at),
-        instance.reason,
+        age_text(instance.created_at),
+        shortened(instance.reason or "", REASON_WIDTH),
     ]
 
 

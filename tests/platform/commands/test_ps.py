@@ -40,6 +40,19 @@ def test_ps_shows_a_deployment_that_has_no_instance_yet(launched, trivet) -> Non
     assert trivet("ps").out.splitlines()[1].split()[:5] == ["smollm2", "smollm2:1", "-", "pending", "auto"]
 
 
+def test_ps_shows_no_process_and_no_load_of_what_has_failed(site, trivet) -> None:
+    site.boot = ["failed"]
+    site.failure_reason = "exit code 3:\n" + "no room " * 20 + "at all"
+    trivet("launch", "smollm2", "--no-wait")
+    _, row = trivet("ps").out.splitlines()
+    assert row.split()[3:9] == ["failed", "cpu", "host", "-", "-", "-"]
+    reason = row[row.index("exit code 3: no room") :]
+    assert reason.endswith("...")
+    assert len(reason) <= 60
+    (deployment,) = json.loads(trivet("ps", "--json").out)
+    assert deployment["instances"][0]["reason"] == site.failure_reason
+
+
 def test_ps_json_is_the_deployments(launched, trivet) -> None:
     (deployment,) = json.loads(trivet("ps", "--json").out)
     assert deployment["instances"][0]["load"]["num_running"] == 1
