@@ -72,7 +72,7 @@ def build_parser(commands: Sequence[Command]) -> Parser:
             command.name, description=_sentence(command.help), allow_abbrev=False, **listed
         )
         command.add_arguments(child)
-        child.set_defaults(run_command=command.run)
+        child.set_defaults(run_command=command.run, command_parser=child)
     return parser
 
 
@@ -90,7 +90,9 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         build_parser(commands).print_help()
         return EXIT_USAGE
-    given = build_parser(commands).parse_args(arguments)
+    given, unknown = build_parser(commands).parse_known_args(arguments)
+    if unknown:  # told by the command, whose --help is the one that helps
+        given.command_parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = given.run_command(given)
     except PluginError as error:

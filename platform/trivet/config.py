@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ from trivet.errors import ConfigError
 
 OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
 
 
@@ -165,10 +167,11 @@ def load_settings(
             raise ConfigError(f"{where} must be a table with python and env")
         _refuse_unknown(section, BackendSettings.__struct_fields__, where)
     where = f"settings ({file}, environment, command line)"
+    given_values = {**from_file, **from_env, **given, "home": home}
     try:
-        settings = msgspec.convert({**from_file, **from_env, **given, "home": home}, Settings, strict=False)
+        settings = msgspec.convert(given_values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {_sentence(error, given_values, Settings)}") from error
     for name, is_good, wanted in _rules(settings):
         if not is_good:
             raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")
@@ -258,9 +261,19 @@ def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
     try:
         settings = msgspec.convert({**plain, "options": options}, EngineSettings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"engine settings: {error}") from error
+        raise ConfigError(f"engine settings: {_sentence(error, own, EngineSettings)}") from error
     _check_ranges(settings)
     return settings
+
+
+def _sentence(error: msgspec.ValidationError, given: Mapping[str, object], kind: type[msgspec.Struct]) -> str:
+    """What is wrong, in our words; the library's where a part of a value is at fault."""
+    found = re.search(r"at `\$\.(\w+)`$", str(error))
+    if found is None or found[1] not in given:
+        return str(error)
+    type_name, _, others = str(kind.__annotations__[found[1]]).partition(" | ")
+    wanted = _TYPE_WORDS.get(type_name, type_name) + (", or none" if others else "")
+    return f"{found[1]} is {given[found[1]]!r}; it must be {wanted}"
 
 
 def _check_ranges(settings: EngineSettings) -> None:

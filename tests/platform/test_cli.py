@@ -100,6 +100,13 @@ def test_options_may_not_be_abbreviated(capsys) -> None:
     assert "unrecognized arguments: --repl 2" in capsys.readouterr().err
 
 
+def test_an_unknown_option_points_at_the_help_of_its_command(capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["ps", "--jsn"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "trivet ps: unrecognized arguments: --jsn; see `trivet ps --help`\n"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [

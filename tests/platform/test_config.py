@@ -153,3 +153,23 @@ def test_a_child_reads_the_settings_that_its_parent_had(home: Path) -> None:
 def test_an_engine_inherits_nothing_of_ours() -> None:
     environ = {"PATH": "/bin", "TRIVET_DATABASE_URL": "postgresql://user:secret@host/db", "TRIVET_HOME": "/x"}
     assert inherited_environment(environ) == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("max_model_len", "abc", "a whole number, or none"),
+        ("max_num_seqs", "1.5", "a whole number"),
+        ("swap_space", "x", "a number"),
+        ("enable_prefix_caching", "perhaps", "true or false"),
+    ],
+)
+def test_an_engine_setting_of_the_wrong_type_is_told_in_our_words(key, value, wanted) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_engine_settings({key: value})
+    assert str(caught.value) == f"engine settings: {key} is {value!r}; it must be {wanted}"
+
+
+def test_a_setting_of_the_wrong_type_is_told_in_our_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"port is 'abc'; it must be a whole number$"):
+        load_settings(environ={"TRIVET_HOME": str(tmp_path), "TRIVET_PORT": "abc"})
