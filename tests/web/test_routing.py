@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from trivet.errors import ModelNotFound, Unavailable
@@ -18,10 +20,13 @@ class Site:
         self.views: dict[str, EngineView] = {}
         self.now_s = 0.0
         self.num_reads = 0
+        self.is_away = False
         self.router = Router(self.read, self.views.get, lambda table: None, lambda: self.now_s)
 
     def read(self) -> dict[str, Deployed]:
         self.num_reads += 1
+        if self.is_away:
+            raise Unavailable("the registry cannot be read: disk I/O error")
         return {"m": Deployed("m", "/models/m", 0, self.rows)}
 
     def beat(self, instance: str, outstanding: int, phase: Phase = Phase.READY) -> EngineView:
@@ -75,6 +80,60 @@ def test_lost_and_draining_engines_are_passed_over_at_once() -> None:
     site.beat("a", 0).lose("ended", 0.0)
     site.beat("b", 0, Phase.DRAINING)
     assert {site.router.choose("m", 1).instance_id for _ in range(4)} == {"c"}
+
+
+def test_last_table_serves_while_the_registry_is_away_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("WARNING")
+    site = Site(ready("a"))
+    site.router.table()
+    site.is_away = True
+    for _ in range(20):
+        site.now_s += 1.0
+        assert site.router.choose("m", 1).instance_id == "a"
+    assert [record.getMessage() for record in caplog.records] == [
+        "registry=unreadable table=stale error=the registry cannot be read: disk I/O error"
+    ]
+    assert site.num_reads == 11, "it is asked every 2 s"
+    site.is_away, site.rows = False, (ready("b"),)
+    site.now_s += 2.0
+    assert site.router.choose("m", 1).instance_id == "b"
+    site.is_away = True
+    site.now_s += 1.0
+    site.router.table()
+    assert len(caplog.records) == 3, "its return, and the next outage"
+
+
+def test_registry_that_was_never_read_is_unavailable_with_the_reason() -> None:
+    site = Site(ready("a"))
+    site.is_away = True
+    with pytest.raises(Unavailable, match="disk I/O error"):
+        site.router.choose("m", 1)
+    site.is_away = False
+    assert site.router.choose("m", 1).instance_id == "a"
+
+
+def test_slow_registry_holds_up_one_thread_only() -> None:
+    site = Site(ready("a"))
+    is_reading, may_end = threading.Event(), threading.Event()
+
+    def read() -> dict[str, Deployed]:
+        if site.num_reads:
+            is_reading.set()
+            assert may_end.wait(20)
+        return site.read()
+
+    router = Router(read, site.views.get, lambda table: None, lambda: site.now_s)
+    router.table()
+    site.now_s = 1.0
+    thread = threading.Thread(target=router.table)
+    thread.start()
+    assert is_reading.wait(20)
+    assert router.choose("m", 1).instance_id == "a"
+    may_end.set()
+    thread.join(20)
+    assert site.num_reads == 2
 
 
 def test_new_deployment_is_found_although_the_table_is_fresh() -> None:

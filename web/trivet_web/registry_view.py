@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from trivet.errors import Unavailable
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES
@@ -13,9 +17,19 @@ from trivet_web.routing import Deployed, InstanceRow, Table
 
 
 def table_reader(database: Database) -> Callable[[], Table]:
-    """A function that reads every deployment that shall run, with its live instances."""
+    """A function that reads every deployment that shall run, with its live instances.
+
+    It raises Unavailable with the reason where the registry cannot be read.
+    """
 
     def read() -> Table:
+        try:
+            return read_rows()
+        except (DBAPIError, PoolTimeout) as error:
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            raise Unavailable(f"the registry cannot be read: {reason}; try again when it can") from error
+
+    def read_rows() -> Table:
         with database.reading() as session:
             rows = list_instances(session, states=LIVE_STATES)
             return {

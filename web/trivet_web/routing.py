@@ -1,11 +1,13 @@
 """Which instance serves a request: the ready one with the fewest tokens outstanding.
 
 The table comes from the registry and is at most `MAX_AGE_S` old; the relay knows sooner when an engine
-has ended, and its word counts at once.
+has ended, and its word counts at once. Engines live without the registry: while it cannot be read, the
+last table serves.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,9 @@ from dataclasses import dataclass
 from trivet.errors import ModelNotFound, Unavailable
 from trivet_web.engine_link import EngineView
 
+logger = logging.getLogger(__name__)
 MAX_AGE_S = 0.5
+RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
 
 
@@ -78,16 +82,24 @@ class Router:
         self._view = view
         self._follow = follow
         self._clock = clock
-        self._lock = threading.Lock()
-        self._table: Table = {}
-        self._read_s = -MAX_AGE_S
+        self._lock = threading.Lock()  # of what is outstanding
+        self._reading = threading.Lock()  # of the table; held for as long as the registry takes
+        self._table: Table | None = None  # None: never read
+        self._read_s = 0.0
+        self._is_stale = False  # the registry could not be read the last time
         self._outstanding: dict[str, int] = {}  # by instance, of this process's requests
         self._turn = 0
 
     def table(self, *, fresh: bool = False) -> Table:
-        """The deployments that shall run. Raises: what reading the registry raises."""
-        with self._lock:
-            return self._refreshed(fresh)
+        """The deployments that shall run. Raises: Unavailable where the registry has never been read."""
+        known = self._table
+        if self._reading.acquire(blocking=fresh or known is None):
+            try:
+                return self._refreshed(fresh)
+            finally:
+                self._reading.release()
+        assert known is not None
+        return known  # another thread is reading
 
     def deployed(self, name: str) -> Deployed:
         """Raises: ModelNotFound listing what exists."""
@@ -164,9 +176,27 @@ class Router:
         return max(reported, self._outstanding.get(instance_id, 0))
 
     def _refreshed(self, fresh: bool) -> Table:
-        now = self._clock()
-        if fresh or now - self._read_s >= MAX_AGE_S:
-            self._table = self._read_table()
-            self._read_s = now
-            self._follow(self._table)
+        if self._table is not None and not self._is_due(fresh):
+            return self._table
+        try:
+            table = self._read_table()
+        except Unavailable as error:
+            return self._stale(error)
+        if self._is_stale:
+            logger.warning("registry=readable table=fresh")
+        self._table, self._is_stale, self._read_s = table, False, self._clock()
+        self._follow(table)
+        return table
+
+    def _is_due(self, fresh: bool) -> bool:
+        age_s = self._clock() - self._read_s
+        return age_s >= RETRY_S if self._is_stale else fresh or age_s >= MAX_AGE_S
+
+    def _stale(self, error: Unavailable) -> Table:
+        """Raises: `error` where there is no table yet."""
+        if self._table is None:
+            raise error
+        if not self._is_stale:  # once for an outage
+            logger.warning("registry=unreadable table=stale error=%s", error)
+        self._is_stale, self._read_s = True, self._clock()
         return self._table

@@ -1,0 +1,52 @@
+"""The routing table from a real registry, and what a registry that fails means for requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from trivet.errors import Unavailable
+from trivet_web.registry_view import table_reader
+from trivet_web.web_process import EXTENSION
+
+if TYPE_CHECKING:
+    from conftest import Site
+    from flask.testing import FlaskClient
+
+PROMPT = {"model": "demo", "prompt": "x", "max_tokens": 2}
+
+
+@contextmanager
+def broken_registry(site: Site) -> Iterator[None]:
+    """Its deployments cannot be read, as after a mishap with the database."""
+    with site.database.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE deployments RENAME TO elsewhere"))
+    yield
+    with site.database.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO deployments"))
+
+
+def test_registry_that_cannot_be_read_is_unavailable_with_the_reason(site: Site) -> None:
+    read = table_reader(site.database)
+    assert set(read()) == {"demo"}
+    with broken_registry(site), pytest.raises(Unavailable, match="cannot be read: no such table"):
+        read()
+    assert set(read()) == {"demo"}
+
+
+def test_inference_goes_on_without_the_registry(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine()
+    with broken_registry(site):
+        response = site_client.post("/v1/completions", json=PROMPT)
+        assert (response.status_code, response.get_json()["error"]["code"]) == (503, "unavailable")
+        assert "no such table" in response.get_json()["error"]["message"]
+    assert site_client.post("/v1/completions", json=PROMPT).status_code == 200
+    with broken_registry(site):
+        router = site_client.application.extensions[EXTENSION].router
+        assert set(router.table(fresh=True)) == {"demo"}  # it has been tried now
+        assert site_client.post("/v1/completions", json=PROMPT).status_code == 200
+        assert site_client.get("/health/ready").status_code == 200
