@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 import zmq
+from gunicorn.arbiter import Arbiter
 
 from trivet.config import engine_address
 from trivet.errors import EngineLost, TrivetError
@@ -16,7 +19,7 @@ from trivet.messages import SILENCE_LIMIT_S, Beat, FinishReason, Phase, Submit
 from trivet.sampling_params import SamplingParams
 from trivet_web.engine_link import Connection, EngineLink, ReaderTooSlow
 from trivet_web.mailbox import Arrival, Loss, Mailbox
-from trivet_web.relay import Relay
+from trivet_web.relay import EXIT_CRASHED, Relay
 
 if TYPE_CHECKING:
     from conftest import Eventually, Site
@@ -233,6 +236,19 @@ def test_end_of_all_is_no_loss_that_another_replica_could_mend(site: Site, relay
     (loss,) = mailbox.read(20)
     assert isinstance(loss, Loss)
     assert loss.choice is None
+
+
+def test_crash_of_the_thread_ends_the_process_so_that_gunicorn_starts_another(site: Site) -> None:
+    code = (
+        "import sys, threading; from pathlib import Path; from trivet_web.relay import Relay\n"
+        "relay = Relay(Path(sys.argv[1]), clock=lambda: 1 // 0); threading.Event().wait(20)"
+    )
+    command = [sys.executable, "-c", code, str(site.run_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == EXIT_CRASHED
+    assert EXIT_CRASHED not in (Arbiter.WORKER_BOOT_ERROR, Arbiter.APP_LOAD_ERROR)
+    assert "relay=crashed" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_nothing_is_kept_of_an_engine_that_is_no_longer_watched(

@@ -4,7 +4,8 @@ Request threads never touch a socket (they are not thread-safe): they append a c
 write an eventfd, and read their own mailbox. A request ends within milliseconds of its engine's death,
 because the socket monitor reports the closed ipc connection; a frozen engine is found by its silence.
 Engines outlive this process, so one may be of another version: what it sends and this one cannot read
-ends its requests, and never this thread.
+ends its requests, and never this thread. What nobody foresaw ends the whole process, so that gunicorn
+starts another: without this thread every request would wait for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -31,6 +33,7 @@ from trivet_web.mailbox import Mailbox
 logger = logging.getLogger(__name__)
 TICK_S = 0.25  # how often silence and deadlines are looked at
 RECONNECT_MS = 200
+EXIT_CRASHED = 1  # gunicorn starts another worker; at 3 and 4 it would give up
 
 _beats = msgspec.msgpack.Decoder(Beat)
 
@@ -85,6 +88,14 @@ class Relay:
     # ---- the relay thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve_until_closed()
+        finally:
+            if not self._closing:
+                logger.critical("relay=crashed exit_code=%d", EXIT_CRASHED, exc_info=sys.exc_info()[1])
+                os._exit(EXIT_CRASHED)  # SystemExit would end this thread only
+
+    def _serve_until_closed(self) -> None:
         self._poller = zmq.Poller()
         self._poller.register(self._wake, zmq.POLLIN)
         self._beats.linger = 0
