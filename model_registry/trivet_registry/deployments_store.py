@@ -22,8 +22,8 @@ MAX_REPLICAS = 1024
 def create_deployment(
     session: Session,
     *,
-    name: str,
     version: Version,
+    name: str | None = None,
     backend: str = "auto",
     device: str | None = None,
     replicas: int = 1,
@@ -31,14 +31,15 @@ def create_deployment(
 ) -> Deployment:
     """Want `replicas` instances of a version.
 
+    Without a name it is the setting `served_model_name`, else the model's: clients give it as `model`.
+
     A deployment of this name that is stopped, or whose every instance has failed, is launched anew.
 
     Raises: Conflict where the name runs already; RequestError; ConfigError for a wrong engine setting.
     """
-    check_name(name, "deployment")
-    _check_replicas(replicas)
     settings = dict(settings or {})
-    parse_engine_settings(settings)
+    name = _name_of(name, parse_engine_settings(settings).served_model_name, version)
+    _check_replicas(replicas)
     deployment = _find(session, name)
     if deployment is None:
         deployment = Deployment(name=name, generation=0)
@@ -121,6 +122,22 @@ def stop_deployment(session: Session, name: str, drain_timeout_s: float | None =
 
 def _find(session: Session, name: str) -> Deployment | None:
     return session.scalars(select(Deployment).where(Deployment.name == name)).first()
+
+
+def _name_of(given: str | None, served: str | None, version: Version) -> str:
+    """Raises: RequestError for a name that cannot be used, and for two names."""
+    if given is not None:
+        check_name(given, "deployment")
+    if served is None:
+        return check_name(given or version.name, "deployment")
+    check_name(served, "served_model_name: deployment")
+    if given not in (None, served):
+        raise RequestError(
+            f"name is {given!r} and the setting served_model_name is {served!r}, and a deployment has one "
+            "name, under which it is served; leave one of them out",
+            param="name",
+        )
+    return served
 
 
 def _has_failed(session: Session, deployment: Deployment) -> bool:

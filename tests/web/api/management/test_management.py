@@ -94,6 +94,16 @@ def test_deployment_takes_a_path_and_the_models_name(api: Api, site: Site) -> No
     assert made["name"] == made["model"] == "smollm2"
 
 
+def test_served_model_name_is_the_deployments_name(api: Api, site_client: FlaskClient) -> None:
+    settings = {"served_model_name": "gpt-4o"}
+    assert api("POST", "/deployments", {"model": "smollm2", "settings": settings}, 201)["name"] == "gpt-4o"
+    served = {model["id"] for model in site_client.get("/v1/models").get_json()["data"]}
+    assert served == {"demo", "gpt-4o"}
+    api("DELETE", "/deployments/gpt-4o")
+    both = {"model": "smollm2", "name": "gpt-4o", "settings": settings}
+    assert api("POST", "/deployments", both, 201)["name"] == "gpt-4o"
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -105,6 +115,13 @@ def test_deployment_takes_a_path_and_the_models_name(api: Api, site: Site) -> No
         ({"model": "smollm2", "name": "x", "settings": {"max_seq": "1"}}, 400, "max_num_seqs"),
         ({"model": "smollm2", "name": "x", "settings": {"seed": 1}}, 400, "settings"),
         ({"model": "smollm2", "name": "../x"}, 400, "name"),
+        (
+            {"model": "smollm2", "name": "x", "settings": {"served_model_name": "y"}},
+            400,
+            "'x' and the setting",
+        ),
+        ({"model": "smollm2", "name": "x", "settings": {"served_model_name": "y"}}, 400, "is 'y'"),
+        ({"model": "smollm2", "settings": {"served_model_name": "a/b"}}, 400, "name 'a/b' is not usable"),
         ({"model": "relative/path"}, 400, "whole path"),
         ({}, 400, "model"),
     ],

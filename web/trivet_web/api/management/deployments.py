@@ -66,7 +66,7 @@ def launch() -> Response:
         version = resolve_version(process, session, body.model)
         row = create_deployment(
             session,
-            name=body.name or version.name,
+            name=body.name or None,
             version=version,
             backend=body.backend,
             device=body.device,
