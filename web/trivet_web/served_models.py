@@ -80,6 +80,8 @@ class ServedModels:
         for path in set(self._models) - set(paths):
             self._models.pop(path, None)
         with self._lock:
+            for path in set(self._loading) - set(paths):  # deployed again later, it is new again
+                del self._loading[path]
             new = set(paths) - set(self._loading)
             self._loading.update({path: threading.Lock() for path in new})
         for path in new:
