@@ -14,7 +14,8 @@
     │   ├── Conflict                  409 conflict                not in this state
     │   └── Overloaded                429 overloaded              retry later
     ├── Unavailable                   503 unavailable             nothing can serve this now
-    │   └── EngineLost                503 engine_lost             the engine ended under a request
+    │   ├── EngineLost                503 engine_lost             the engine ended under a request
+    │   └── InstanceStopped           503 instance_stopped        it was told to stop, or its drain was over
     ├── GenerationError               500 generation_failed       one sequence failed (NaN, out of memory)
     ├── ModelFilesError               400 invalid_model_files     config, tokenizer or template
     │   ├── UnsupportedArchitecture   400 unsupported_architecture
@@ -132,6 +133,12 @@ class EngineLost(Unavailable):
     """The engine process ended, or fell silent, while it held the request."""
 
     code = "engine_lost"
+
+
+class InstanceStopped(Unavailable):
+    """The engine was told to stop, or reached its drain deadline, while it held the request."""
+
+    code = "instance_stopped"
 
 
 class GenerationError(TrivetError):

@@ -23,7 +23,7 @@ from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox
 from trivet.engine.sequence import Sequence
-from trivet.errors import DeviceLost, DoesNotFit, EngineLost, TrivetError, Unavailable
+from trivet.errors import DeviceLost, DoesNotFit, EngineLost, InstanceStopped, TrivetError, Unavailable
 from trivet.messages import (
     BEAT_INTERVAL_S,
     Abort,
@@ -136,17 +136,18 @@ class EngineProcess:
                     self._heart.set_load(engine.core.load())
             self._heart.set_phase(Phase.STOPPING)
             reason = "was stopped" if self._stopping else "reached its drain deadline"
-            self._end_all(engine, mailbox, f"instance {self._order.instance_id} {reason}")
+            stopped = InstanceStopped(f"instance {self._order.instance_id} {reason}; send the request again")
+            self._end_all(engine, mailbox, stopped)
         except BaseException as error:
-            reason = f"instance {self._order.instance_id} ended: {error}"
-            self._end_all(engine, mailbox, reason)
+            lost = EngineLost(f"instance {self._order.instance_id} ended: {error}")
+            self._end_all(engine, mailbox, lost)
             raise
         finally:
             mailbox.close()
 
-    def _end_all(self, engine: Engine, mailbox: Mailbox, reason: str) -> None:
+    def _end_all(self, engine: Engine, mailbox: Mailbox, error: Unavailable) -> None:
         """Open requests, and those that have come unread, learn that this engine will not serve them."""
-        error, load = EngineLost(reason), engine.core.load()
+        load = engine.core.load()
         for client, request in mailbox.drain(0.0):
             if isinstance(request, Submit):
                 mailbox.refuse(client, request.request_id, error, load)

@@ -247,6 +247,17 @@ def test_a_drain_finishes_what_runs_and_refuses_what_comes(engine: EngineUnderTe
     assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
 
 
+def test_a_drain_deadline_says_that_the_instance_was_stopped(engine: EngineUnderTest, worker: Worker) -> None:
+    worker.ask(Submit("cut", [1], LONG))
+    worker.pieces("cut", is_last=lambda piece: bool(piece.token_ids))
+    engine.tell(Drain("lease", 0.05))
+    failure = worker.pieces("cut")[-1].failure
+    assert failure is not None
+    assert (failure.code, failure.status) == ("instance_stopped", 503)
+    assert "drain deadline" in failure.message
+    assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
+
+
 def test_a_stop_ends_running_sequences_with_an_error(engine: EngineUnderTest, worker: Worker) -> None:
     worker.ask(Submit("cut", [1], LONG))
     worker.pieces("cut", is_last=lambda piece: bool(piece.token_ids))
@@ -254,7 +265,7 @@ def test_a_stop_ends_running_sequences_with_an_error(engine: EngineUnderTest, wo
     last = worker.pieces("cut")[-1]
     assert last.finish_reason is FinishReason.ERROR
     assert last.failure is not None
-    assert last.failure.code == "engine_lost"
+    assert last.failure.code == "instance_stopped"
     assert engine.process.wait(DEADLINE_S) == EXIT_STOPPED
 
 
