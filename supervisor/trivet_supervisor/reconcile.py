@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from trivet.config import EngineSettings, parse_engine_settings
+from trivet.engine import backend_answers
 from trivet.engine.assembly import Placement
 from trivet.errors import TrivetError
 from trivet_registry.deployments_store import RUNNING, list_deployments
@@ -152,7 +151,7 @@ class Reconciler:
             placement = self._places.place(
                 instance.version, settings, deployment.backend, deployment.device, ledger
             )
-            launch_env = msgspec.convert(placement.backend.launch_env(placement.devices), dict[str, str])
+            launch_env = backend_answers.launch_env(placement.backend, placement.devices)
         except NoRoom as error:
             self._room_s[instance.id] = self._means.clock() + ROOM_INTERVAL_S
             reason = f"waits for room: {error}"

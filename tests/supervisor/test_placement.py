@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,11 +25,16 @@ from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import open_model
 from trivet.plugins import PluginHost, hookimpl
 from trivet_registry.database import Database
+from trivet_registry.deployments_store import create_deployment
 from trivet_registry.models_store import register_model, remove_model
 from trivet_registry.tables import Version
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.placement import NoRoom, Placer
+from trivet_supervisor.reconcile import Reconciler
+
+if TYPE_CHECKING:
+    from conftest import Site
 
 NOBODY = Ledger({}, {})
 AUTO = EngineSettings()
@@ -153,6 +158,28 @@ def test_a_plan_that_is_none_is_a_reason(version: Version, monkeypatch: pytest.M
     monkeypatch.setattr(cuda, "plan", lambda *_: None)
     with pytest.raises(Unsupported, match=r"cuda is faulty: plan returned None and must return a MemoryPlan"):
         placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        ("plan", "plan returned None and must return a MemoryPlan"),
+        ("launch_env", "cuda is faulty: launch_env returned None"),
+    ],
+)
+def test_a_launch_on_a_faulty_backend_ends_failed_with_the_reason(
+    site: Site, monkeypatch: pytest.MonkeyPatch, member: str, told: str
+) -> None:
+    cuda = MadeUp("cuda", [device("cuda")])
+    monkeypatch.setattr(cuda, member, lambda *_: None)
+    with site.database.session() as session:
+        version = register_model(session, open_model(find_demo_model()), "smol")
+        create_deployment(session, name="chat", version=version, backend="cuda")
+    site.reconciler = Reconciler(site.means, placer(cuda))
+    site.settle()
+    assert site.states() == ["failed"]
+    assert told in site.only().reason
+    assert not site.launcher.processes
 
 
 def test_a_context_that_the_model_was_not_made_for_is_told_once(version: Version) -> None:

@@ -354,7 +354,7 @@ def test_a_backend_whose_launch_env_is_broken_is_told_as_that_and_holds_nobody_u
         patch.setattr(site.places.backend, "launch_env", launch_env)
         site.settle()
     assert site.states() == ["failed"]
-    assert "the backend failed" in site.only().reason
+    assert "is faulty: launch_env r" in site.only().reason
     site.launch("whole")
     site.settle()
     assert site.states() == ["failed", "starting"]

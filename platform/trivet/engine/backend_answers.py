@@ -143,6 +143,16 @@ def plan(
     return made
 
 
+def launch_env(backend: Backend, devices: Sequence[DeviceInfo]) -> dict[str, str]:
+    """As the contract. Raises: Unsupported."""
+    with _faults_named(backend, "launch_env"):
+        wanted: object = backend.launch_env(devices)
+    try:
+        return msgspec.convert(wanted, dict[str, str])
+    except msgspec.ValidationError:
+        raise _wrong(backend, "launch_env", "variables and values of text", wanted) from None
+
+
 def create_runner(
     backend: Backend,
     spec: ModelSpec,

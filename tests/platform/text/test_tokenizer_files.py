@@ -14,9 +14,7 @@ def test_a_folder_needs_tokenizer_json(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"has no tokenizer\.json; fetch it"):
         require_tokenizer(tmp_path, {})
     (tmp_path / "tokenizer.model").touch()
-    with pytest.raises(
-        ModelFilesError, match=r"has tokenizer\.model and no tokenizer\.json.*convert it"
-    ):
+    with pytest.raises(ModelFilesError, match=r"has tokenizer\.model and no tokenizer\.json.*convert it"):
         require_tokenizer(tmp_path, {})
     (tmp_path / "tokenizer.json").touch()
     require_tokenizer(tmp_path, {})
