@@ -76,12 +76,23 @@ def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) ->
         assert sequence[len(prompt) :] == chosen.tolist()
 
 
-@pytest.mark.parametrize("kernels", ["native", "torch"])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    ("dtype", "kernels", "mean_error"),
+    [
+        ("f32", "native", 1e-4),
+        ("f32", "torch", 1e-4),
+        ("bf16", "native", 0.03),
+        ("bf16", "torch", 0.06),
+        ("auto", "native", 0.08),
+    ],
+)
 def test_teacher_forced_logprobs_agree_with_transformers(
-    continued: Continued, dtype: str, kernels: str
+    continued: Continued, dtype: str, kernels: str, mean_error: float
 ) -> None:
-    """Measured: float32 within 1e-4; bf16 within 0.3, 0.02 on average."""
+    """Measured, at most and on average: f32 3e-5 and 4e-6; bf16 native 0.09 and 0.008, torch 0.14 and 0.017.
+
+    As stored (4-bit layers, 8-bit head, activations of 8 bits): 0.33 and 0.036.
+    """
     driver = _driver(continued.files, dtype, kernels)
     measured, reference = [], []
     for sequence in continued.sequences:
@@ -91,7 +102,7 @@ def test_teacher_forced_logprobs_agree_with_transformers(
     driver.runner.close()
     agreement = compare(Scores.join(reference), Scores.join(measured), dtype)
     assert agreement.agrees, str(agreement)
-    assert agreement.mean_error < (1e-4 if dtype == "f32" else 0.06), str(agreement)
+    assert agreement.mean_error < mean_error, str(agreement)
 
 
 PROBE = """
