@@ -213,6 +213,27 @@ def test_body_over_the_limit_is_413_and_the_client_sees_it(live: Live) -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"no request\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\nX Y: 1\r\n\r\n", 400, "bad_request"),
+        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", 414, "request_uri_too_long"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", 431, "request_header_fields_too_large"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: br\r\n\r\n", 501, "not_implemented"),
+    ],
+)
+def test_broken_http_is_an_error_object(live: Live, request_bytes: bytes, status: int, code: str) -> None:
+    with live.server.connect() as sock:
+        sock.sendall(request_bytes)
+        head, body = read_until(sock, b"}}").split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"Content-Type: application/json" in head
+    error = msgspec.json.decode(body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    assert "no HTTP request that can be read: " in error["message"]
+
+
 def test_sigterm_lets_streams_finish_and_exits_0(site: Site, start_server: Callable[..., Server]) -> None:
     site.start_engine("--step-s", "0.05")
     server = start_server()

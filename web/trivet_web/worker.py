@@ -23,6 +23,7 @@ from gunicorn import http
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from trivet_web.api.request_body import MAX_BODY_BYTES
+from trivet_web.broken_http import ErrorPage
 from trivet_web.web_process import EXTENSION
 
 READ_AHEAD_S = 10.0  # for a whole request, from its first byte or the connection's start
@@ -185,6 +186,13 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
             self.enqueue_req(conn)
         else:
             conn.invite_body()
+
+    def handle_error(self, req: Any, client: ClientSocket, addr: Any, exc: Exception) -> None:
+        """Logged by gunicorn, which chooses the status; the answer has the form of every other failure."""
+        page = ErrorPage()
+        super().handle_error(req, page, addr, exc)
+        with contextlib.suppress(OSError):
+            client.sendall(page.as_json(exc))
 
     def is_parent_alive(self) -> bool:
         """When gunicorn's master was killed, this worker drains, and the next master needs the port."""

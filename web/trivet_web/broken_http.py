@@ -1,0 +1,44 @@
+"""OpenAI's error object for requests that gunicorn itself refuses: they never reach the application.
+
+gunicorn answers them with a page of HTML and offers no other form, so it writes its page to a stand-in
+for the socket, and only the status is taken from there.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from trivet_web.error_objects import ErrorBody, ErrorObject
+
+
+class ErrorPage:
+    """Takes what gunicorn writes, as a socket does."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def gettimeout(self) -> float:
+        """0: gunicorn need not make it non-blocking first."""
+        return 0.0
+
+    def sendall(self, data: bytes) -> None:
+        self._data += data
+
+    def as_json(self, reason: Exception) -> bytes:
+        """The whole answer, with gunicorn's status."""
+        status = HTTPStatus(int(self._data.split(b" ", 2)[1]))
+        if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+            error = ErrorObject(
+                "internal error; the server's log has it", "server_error", None, "server_error"
+            )
+        else:
+            message = f"this is no HTTP request that can be read: {reason}; correct it and send it again"
+            error = ErrorObject(message, "invalid_request_error", None, status.name.lower())
+        body = msgspec.json.encode(ErrorBody(error))
+        head = (
+            f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
