@@ -18,14 +18,15 @@ def log_file(paths: Paths, deployment: str, instance_id: str, attempt: int) -> P
 
 
 def tail(file: Path, num_lines: int = TAIL_LINES) -> str:
-    """The last lines; empty where there is no file."""
+    """The last lines, of a progress bar (carriage returns) its last state; empty where there is no file."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - TAIL_BYTES))
             text = log.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-num_lines:])
+    lines = text.rstrip("\n").split("\n")[-num_lines:]
+    return "\n".join(line.rstrip().rpartition("\r")[2] for line in lines)
 
 
 def prune(paths: Paths, deployment: str, instance_id: str, attempt: int) -> None:

@@ -31,3 +31,9 @@ def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "x.log"
     file.write_bytes(b"\xff\xfe cuda error\n")
     assert engine_logs.tail(file).endswith("cuda error")
+
+
+def test_a_progress_bar_is_one_line_of_the_tail(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text("start\n" + "".join(f"load {n}%\r" for n in range(50)) + "\nout of memory\n", newline="")
+    assert engine_logs.tail(file, 3) == "start\nload 49%\nout of memory"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S = 0.3
 NUM_LOG_LINES = 20
+CARRIAGE_RETURN = "\r"
 GOES_ON = "goes on starting; `trivet ps` shows it, `trivet stop {name}` ends it"
 FAILED_STATES = ("failed", "lost")
 
@@ -167,13 +168,13 @@ def explain_failure(client: Client, instance: Instance) -> None:
         f"{instance.reason or 'no reason given'}"
     )
     try:
-        lines = "".join(client.logs(instance.id, tail=NUM_LOG_LINES)).splitlines()
+        lines = "".join(client.logs(instance.id, tail=NUM_LOG_LINES)).rstrip("\n").split("\n")
     except TrivetError:  # it failed before it had a log; the reason above is what counts
         lines = []
-    if lines:
+    if any(lines):
         note("last lines of its log:")
         for line in lines[-NUM_LOG_LINES:]:
-            note(f"  {line}")
+            note(f"  {line.rstrip().rpartition(CARRIAGE_RETURN)[2]}")  # of a progress bar its last state
     note(f"more: trivet logs {instance.deployment}, trivet events {instance.deployment}")
 
 

@@ -72,6 +72,14 @@ def test_a_launch_is_not_ready_because_an_earlier_one_still_is(site, trivet) -> 
     assert trivet("launch", "smollm2").code == 1
 
 
+def test_a_progress_bar_in_the_log_of_a_failure_is_one_line(site, trivet) -> None:
+    site.boot = ["failed"]
+    site.log = "start\n" + "".join(f"load {n}%\r" for n in range(50)) + "\nout of memory\n"
+    done = trivet("launch", "smollm2")
+    shown = [line for line in done.err.splitlines() if line.startswith("  ")]
+    assert shown == ["  start", "  load 49%", "  out of memory"]
+
+
 def test_an_instance_that_waits_for_its_next_attempt_has_failed(site, trivet) -> None:
     site.boot = ["pending", "starting", "loading", "pending"]
     assert trivet("launch", "smollm2").code == 1

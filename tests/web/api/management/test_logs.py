@@ -17,6 +17,15 @@ def test_last_lines_are_those_of_the_whole_file(count: int) -> None:
     assert last_lines(io.BytesIO(b"".join(lines)), count) == b"".join(lines[-count:] if count else [])
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_progress_bar_is_one_line(end: bytes) -> None:
+    bar = b"load 1%\rload 2%\rload 3%\n"
+    log = io.BytesIO(b"one\n" + bar + b"ready\n\nlast" + end)
+    assert last_lines(log, 4) == bar + b"ready\n\nlast" + end
+    assert last_lines(log, 100) == log.getvalue()
+    assert last_lines(io.BytesIO(end), 3) == end
+
+
 def test_log_without_line_breaks_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_TAIL_BYTES", 2 * TAIL_BLOCK)
     log = io.BytesIO(b"x" * (10 * TAIL_BLOCK))

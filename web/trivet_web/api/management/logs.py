@@ -82,7 +82,9 @@ def last_lines(log: BinaryIO, count: int) -> bytes:
         blocks.append(log.read(size))
         num_lines += blocks[-1].count(b"\n")
     log.seek(end)
-    lines = b"".join(reversed(blocks)).splitlines(keepends=True)
+    # Not splitlines(): it takes each state of a progress bar (carriage returns) for a line.
+    *whole, rest = b"".join(reversed(blocks)).split(b"\n")
+    lines = [line + b"\n" for line in whole] + ([rest] if rest else [])
     return b"".join(lines[-count:]) if count else b""
 
 
