@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trivet.contract import (
-    ON_DEVICE,
     Batch,
     Feature,
     MemoryPart,
@@ -39,6 +38,7 @@ from trivet_cpu.host import Host
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.packed_ops import CpuOps
 from trivet_cpu.process_memory import return_free_memory
+from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
 
 if TYPE_CHECKING:
     from trivet.contract import Int32
@@ -56,15 +56,10 @@ class Model(Protocol):
 
 
 @dataclass(slots=True)
-class _Step:
-    """One step between `forward` and `collect`."""
+class _Step(StepState):
+    """With the final hidden states of the logits rows [R, hidden_size]."""
 
-    batch: Batch
-    started_s: float
-    hidden: Tensor | None = None  # [R, hidden_size] of the logits rows
-    output: StepOutput | None = None
-    failure: OutOfMemory | None = None
-    sampled_s: float = 0.0
+    hidden: Tensor | None = None
 
 
 class CpuTorchRunner:
@@ -80,7 +75,7 @@ class CpuTorchRunner:
         self._model: Model | None = None
         self._fallback: TransformersModel | None = None  # the model, where it has no spec
         self._kv: PagedKV | None = None
-        self._newest = np.zeros(shape.max_num_seqs, np.int32)  # of each slot
+        self._newest = NewestTokens(shape.max_num_seqs)
         self._step: _Step | None = None
 
     # ---- start -----------------------------------------------------------------------------------
@@ -130,7 +125,7 @@ class CpuTorchRunner:
         if self._fallback is not None:
             self._fallback.check_paging()
         for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            self._run(_scratch_batch(length))
+            self._run(scratch_batch(length))
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -159,18 +154,14 @@ class CpuTorchRunner:
         except (MemoryError, RuntimeError) as error:
             current.failure = _as_out_of_memory(error)
             return
-        self._keep_newest(batch, sampling, output)
+        self._newest.keep(batch, sampling, output)
         current.output = replace(output, device_time_s=time.perf_counter() - current.started_s)
 
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
         current = self._current(step)
         self._step = None
-        if current.failure is not None:
-            raise current.failure
-        if current.output is None:
-            raise BackendError(f"collect({step}) was called before sample({step})")
-        return current.output
+        return current.result(step)
 
     def _current(self, step: int) -> _Step:
         if self._step is None or self._step.batch.step != step:
@@ -182,17 +173,11 @@ class CpuTorchRunner:
         assert self._model is not None, "load comes before forward"
         assert self._kv is not None, "allocate_kv comes before forward"
         view = PagedStep(batch, self._kv.block_size, self._kv.workspace_blocks)
-        token_ids = torch.from_numpy(self._resolved_tokens(batch))
+        token_ids = torch.from_numpy(self._newest.resolved(batch).astype(np.int64))
         positions = torch.from_numpy(batch.positions.astype(np.int64))
         with torch.inference_mode():
             hidden = self._model.forward(token_ids, positions, view)
             return hidden[torch.from_numpy(batch.logits_rows.astype(np.int64))]
-
-    def _resolved_tokens(self, batch: Batch) -> NDArray[np.int64]:
-        """Token ids with ON_DEVICE replaced by the newest token of the slot."""
-        unseen = batch.token_ids == ON_DEVICE
-        slots = np.repeat(batch.slots, np.diff(batch.query_start_loc))
-        return np.where(unseen, self._newest[slots], batch.token_ids).astype(np.int64)
 
     def _logits(self, current: _Step) -> Iterator[NDArray[np.float32]]:
         """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
@@ -204,13 +189,6 @@ class CpuTorchRunner:
                 logits = self._model.logits(current.hidden[first : first + rows])
                 logits = logits[:, : self._spec.num_tokens].float()
             yield logits.numpy()
-
-    def _keep_newest(self, batch: Batch, sampling: Sampling, output: StepOutput) -> None:
-        """The last token that counts becomes the newest of its slot."""
-        drawing = np.flatnonzero(sampling.draws)
-        seqs, firsts = np.unique(batch.row_seqs[drawing], return_index=True)
-        lasts = drawing[firsts + output.num_tokens[seqs] - 1]
-        self._newest[batch.slots[seqs]] = output.token_ids[lasts]
 
     def _copy_blocks(self, batch: Batch) -> None:
         assert self._kv is not None, "allocate_kv comes before forward"
@@ -274,22 +252,6 @@ def _load_with_transformers(
     model = TransformersModel(spec, dtype, max_model_len)
     model.load(Path(weights.tensors[0].file).parent)
     return model
-
-
-def _scratch_batch(length: int) -> Batch:
-    """One sequence whose every block is scratch, block 0."""
-    one = np.ones(1, np.int32)
-    return Batch(
-        step=0,
-        slots=one * 0,
-        query_start_loc=np.array([0, length], np.int32),
-        seq_lens=one * length,
-        block_tables=(np.zeros((1, length), np.int32),),
-        token_ids=np.zeros(length, np.int32),
-        positions=np.arange(length, dtype=np.int32),
-        logits_rows=one * (length - 1),
-        row_seqs=one * 0,
-    )
 
 
 def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
