@@ -20,12 +20,13 @@ class DeviceTable:
         self._backends = backends
         self._clock = clock
         self._prober = Prober()
-        self._lock = threading.Lock()
+        # One a backend: a probe that hangs must hold up nobody who asks for the devices of another.
+        self._locks = {name: threading.Lock() for name in backends}
         self._probed: dict[str, tuple[float, tuple[DeviceInfo, ...]]] = {}
 
     def of(self, backend: Backend, max_age_s: float = MAX_AGE_S) -> Sequence[DeviceInfo]:
         """All devices of a backend, probed anew where the last probe is older."""
-        with self._lock:
+        with self._locks[backend.name]:
             probed_s, devices = self._probed.get(backend.name, (None, ()))
             if probed_s is None or self._clock() - probed_s > max_age_s:
                 devices = tuple(self._prober.probe(backend.name, backend, PROBE_TIMEOUT_S))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, cast
 
 from trivet.contract import DeviceInfo
 from trivet_supervisor.devices import DeviceTable
@@ -32,3 +33,28 @@ def test_a_probe_that_raises_costs_only_its_own_devices() -> None:
         "faulty",
         "backend faulty is faulty: probe raised OSError: no driver",
     )
+
+
+def test_a_probe_that_hangs_holds_up_no_other_backend() -> None:
+    is_asked, let_go = threading.Event(), threading.Event()
+
+    class Hanging:
+        name = "hanging"
+
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            is_asked.set()
+            let_go.wait()
+            return []
+
+    sound = Sound()
+    backends: dict[str, Any] = {"hanging": Hanging(), "cpu": sound}
+    table = DeviceTable(backends)
+    asking = threading.Thread(target=table.all)
+    asking.start()
+    assert is_asked.wait(10)
+    try:
+        assert list(table.of(cast(Any, sound))) == [GOOD]
+        assert asking.is_alive()  # that answer did not wait for the other
+    finally:
+        let_go.set()
+        asking.join(30)
