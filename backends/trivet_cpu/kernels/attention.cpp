@@ -1,6 +1,6 @@
 // Paged attention with grouped queries, for decode steps and chunks alike.
 //
-// Reference: models/torch_attention.py. Test: tests/backends/trivet_cpu/test_native_attention.py.
+// Reference: models/torch_attention.py. Test: tests/contract, rules 2 to 4 and chunks.
 #include "attention.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The thread pool of one engine. Reference: none, it computes nothing. Test: test_native_pool.py.
+// The thread pool of one engine. Reference: none, it computes nothing. Test: tests/contract, rule 2 at several thread counts.
 #include "pool.h"
 
 #include <linux/futex.h>

@@ -1,6 +1,6 @@
 // Matrix products of a packed weight with a few or many rows of activations.
 //
-// Reference: numpy's `activations @ weight.T`. Test: tests/backends/trivet_cpu/test_native_product.py.
+// Reference: numpy's `activations @ weight.T`. Test: tests/backends/trivet_cpu/test_native_kernels.py.
 // One row of activations reads each byte of the weight once and is bound by memory; from about 16 rows on
 // the dot products bind: 2 * rows * columns * num_rows FLOPs.
 #include "weights.h"

@@ -1,7 +1,7 @@
 // One step of a dense decoder for all sequences of a batch: the phases of a layer, with a barrier after each.
 //
-// Reference: models/decoder.py with models/torch_ops.py. Test: tests/backends/trivet_cpu/test_native_runner.py
-// and the contract suite. A decode step reads every weight once; its FLOPs are 2 * parameters a token.
+// Reference: models/decoder.py with models/torch_ops.py. Test: tests/contract runs over this
+// runner. A decode step reads every weight once; its FLOPs are 2 * parameters a token.
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -94,7 +94,7 @@ struct Product {
   float scale;
 };
 
-// Rows [unit * 32, unit * 32 + 32) of the weight times activation rows [first, last): test_native_product.py.
+// Rows [unit * 32, unit * 32 + 32) of the weight times activation rows [first, last): test_native_kernels.py.
 void multiply(const Product& product, int unit, int first, int last);
 
 // Row `row` of the packed matrix as floats [columns, not padded]; the embedding.

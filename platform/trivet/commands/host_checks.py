@@ -186,6 +186,13 @@ def check_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> Finding:
 
 
 def check_compiler() -> Finding:
-    """No command of this version needs one."""
-    found = next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
-    return Finding("compiler", "ok", found or "none found, and none is needed: the CPU backend runs on torch")
+    """The CPU backend builds its kernels with it; without one it runs on torch."""
+    found = next((path for name in ("g++", "c++", "clang++") if (path := shutil.which(name))), None)
+    if found is not None:
+        return Finding("compiler", "ok", found)
+    return Finding(
+        "compiler",
+        "warn",
+        "none found: the CPU backend runs on torch, several times slower than on its own kernels",
+        "install g++ (Debian: apt-get install g++)",
+    )
