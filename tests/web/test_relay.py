@@ -14,7 +14,7 @@ import zmq
 from gunicorn.arbiter import Arbiter
 
 from trivet.config import engine_address
-from trivet.errors import EngineLost, TrivetError
+from trivet.errors import EngineLost, TrivetError, Unavailable
 from trivet.messages import SILENCE_LIMIT_S, Beat, FinishReason, Phase, Submit
 from trivet.sampling_params import SamplingParams
 from trivet_web.engine_link import Connection, EngineLink, ReaderTooSlow
@@ -172,7 +172,9 @@ def test_close_ends_open_requests(site: Site) -> None:
     mailbox = Mailbox()
     relay.submit(engine.instance, submit("r", 5), mailbox, 0)
     relay.close()
-    assert isinstance(read_all(mailbox)[1], EngineLost)
+    end = read_all(mailbox)[1]
+    assert isinstance(end, Unavailable)
+    assert end.code == "unavailable", "no engine was lost"
 
 
 def test_engine_that_comes_back_at_the_same_address_does_not_hide_its_end(site: Site) -> None:

@@ -257,6 +257,7 @@ def test_stream_longer_than_the_drain_ends_with_an_error_event(
         server.process.send_signal(signal.SIGTERM)
         rest = read_until(sock, b"0\r\n\r\n")
     assert b"shutting down" in rest
+    assert b'"code":"unavailable"' in rest
     assert server.process.wait(20) == 0
 
 

@@ -25,7 +25,7 @@ import msgspec
 import zmq
 
 from trivet.config import engine_address
-from trivet.errors import EngineLost, TrivetError, Unavailable
+from trivet.errors import TrivetError, Unavailable
 from trivet.messages import Beat, Submit
 from trivet_web.engine_link import MAX_MESSAGES, Connection, EngineLink, EngineView, Recipient
 from trivet_web.mailbox import Mailbox
@@ -226,7 +226,7 @@ class Relay:
         self._watched = set(instance_ids)
 
     def _stop(self) -> None:
-        self._end_all(EngineLost("the web server is shutting down; send the request again"))
+        self._end_all(Unavailable("the web server is shutting down; send the request again"))
         self._closing = True
 
     def _view(self, instance_id: str) -> EngineView:

@@ -12,7 +12,7 @@ from flask import current_app
 
 from trivet.access import management_token
 from trivet.config import Settings
-from trivet.errors import EngineLost, Overloaded
+from trivet.errors import Overloaded, Unavailable
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_web.engine_link import EngineView
@@ -93,7 +93,7 @@ class WebProcess:
         timer.start()
 
     def _end_open_requests(self) -> None:
-        self.relay.end_all(EngineLost("the web server is shutting down; send the request again"))
+        self.relay.end_all(Unavailable("the web server is shutting down; send the request again"))
 
     def close(self) -> None:
         self.relay.close()
