@@ -27,7 +27,7 @@ SCRATCH_BYTES = 49_152  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
 FORM_BYTES = {"f32": 4.0, "bf16": 2.0, "q8": 1 + 12 / GROUP}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 
-AS_STORED = "stored"  # the dtype "auto": quantised weights stay as the file has them
+AS_STORED = "stored"  # quantised weights stay as the file has them
 # Formats that are packed as they are, number for number (q4_k: scales rounded to half precision).
 STORED_KINDS = {
     "q8_0": (Kind.Q8, SourceFormat.Q8_0),

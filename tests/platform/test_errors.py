@@ -8,9 +8,11 @@ from trivet import errors
 
 
 def _tree(root: type[errors.TrivetError]) -> dict[str, tuple[int, str]]:
+    """The errors of this module; packages above may have subclasses of their own."""
     found = {root.__name__: (root.status, root.code)}
     for child in root.__subclasses__():
-        found |= _tree(child)
+        if child.__module__ == errors.__name__:
+            found |= _tree(child)
     return found
 
 

@@ -228,3 +228,12 @@ def test_the_torch_free_half_imports_no_torch() -> None:
         "backend.plan(files.spec, files.weights, RunnerConfig(), devices)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_stored_weights_need_the_native_kernels() -> None:
+    device = _device()
+    config = RunnerConfig(options={"weights": "stored", "kernels": "torch"})
+    with pytest.raises(Unsupported, match=r"weights=stored needs the native kernels: torch was asked for"):
+        CpuBackend().check(SPEC, WEIGHTS, config, device)
+    with pytest.raises(Unsupported, match=r"option weights is 'int2'; use stored"):
+        CpuBackend().check(SPEC, WEIGHTS, RunnerConfig(options={"weights": "int2"}), device)

@@ -42,8 +42,12 @@ class Continued:
 
 def _driver(files: ModelFiles, dtype: str, kernels: str = "torch") -> Driver:
     assert files.spec is not None
+    options = {"kernels": kernels} | ({"weights": dtype} if dtype == "stored" else {})
     config = RunnerConfig(
-        dtype=dtype, max_num_seqs=4, max_model_len=MAX_MODEL_LEN, options={"kernels": kernels}
+        dtype="auto" if dtype == "stored" else dtype,
+        max_num_seqs=4,
+        max_model_len=MAX_MODEL_LEN,
+        options=options,
     )
     devices = BACKEND.probe(1.0)
     plan = BACKEND.plan(files.spec, files.weights, config, devices)
@@ -83,7 +87,7 @@ def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) ->
         ("f32", "torch", 1e-4),
         ("bf16", "native", 0.03),
         ("bf16", "torch", 0.06),
-        ("auto", "native", 0.08),
+        ("stored", "native", 0.08),
     ],
 )
 def test_teacher_forced_logprobs_agree_with_transformers(
@@ -121,7 +125,9 @@ def anonymous():
 
 files, backend = open_model(find_demo_model()), CpuBackend()
 dtype, kernels = sys.argv[1:]
-config = RunnerConfig(dtype=dtype, max_model_len=800, max_num_seqs=16, options={"kernels": kernels})
+options = {"kernels": kernels} | ({"weights": dtype} if dtype == "stored" else {})
+dtype = "auto" if dtype == "stored" else dtype
+config = RunnerConfig(dtype=dtype, max_model_len=800, max_num_seqs=16, options=options)
 devices = backend.probe(1.0)
 plan = backend.plan(files.spec, files.weights, config, devices)
 if kernels == "torch":
@@ -152,7 +158,7 @@ LIBRARY_BYTES = 24 << 20  # code that oneDNN makes, thread stacks, Python's own 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kernels"), [("f32", "torch"), ("bf16", "torch"), ("bf16", "native"), ("auto", "native")]
+    ("dtype", "kernels"), [("f32", "torch"), ("bf16", "torch"), ("bf16", "native"), ("stored", "native")]
 )
 def test_the_process_takes_what_the_plan_says(dtype: str, kernels: str) -> None:
     """Measured by the kernel, in a process of its own."""
