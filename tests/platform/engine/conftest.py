@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import zmq
 
+from trivet.config import engine_address
 from trivet.contract import MemoryPlan, RunnerConfig, Sampling
 from trivet.engine.commit import Update
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.sampler import sample_rows
 from trivet.engine.sequence import Sequence
 from trivet.engine.uniform import uniforms
+from trivet.messages import Beat, ControlRequest
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.sampling_params import SamplingParams
 from trivet.weights.index import WeightIndex
@@ -185,3 +191,46 @@ def make_engine() -> Iterator[EngineFactory]:
     yield make
     for runner in runners:
         runner.close()
+
+
+class Watcher:
+    """A supervisor's end of an engine's two small sockets."""
+
+    def __init__(self, run_dir: Path, instance_id: str) -> None:
+        context = zmq.Context.instance()
+        self.beats = context.socket(zmq.SUB)
+        self.beats.subscribe(b"")
+        self.beats.connect(engine_address(run_dir, instance_id, "beat"))
+        self.control = context.socket(zmq.DEALER)
+        self.control.linger = 0
+        self.control.connect(engine_address(run_dir, instance_id, "ctl"))
+
+    def beat_where(self, is_wanted: Callable[[Beat], bool], deadline_s: float = 60.0) -> Beat:
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            if self.beats.poll(100):
+                beat = msgspec.msgpack.decode(self.beats.recv(), type=Beat)
+                if is_wanted(beat):
+                    return beat
+        raise AssertionError("no such beat before the deadline")
+
+    def tell(self, request: ControlRequest) -> None:
+        self.control.send(msgspec.msgpack.encode(request))
+
+    def close(self) -> None:
+        self.beats.close()
+        self.control.close()
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[[Path, str], Watcher]]:
+    """Watch an engine by its run directory and instance id."""
+    opened: list[Watcher] = []
+
+    def open_one(run_dir: Path, instance_id: str) -> Watcher:
+        opened.append(Watcher(run_dir, instance_id))
+        return opened[-1]
+
+    yield open_one
+    for watcher in opened:
+        watcher.close()

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -21,8 +22,6 @@ from trivet.demo_model import find_demo_model
 from trivet.engine.process import EXIT_CANNOT_START, EXIT_STOPPED
 from trivet.messages import (
     Abort,
-    Beat,
-    ControlRequest,
     Drain,
     EngineRequest,
     FinishReason,
@@ -43,7 +42,7 @@ LONG = SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True)
 class EngineUnderTest:
     """The process, and a supervisor's view of it."""
 
-    def __init__(self, run_dir: Path, model: Path, settings: dict[str, str]) -> None:
+    def __init__(self, run_dir: Path, model: Path, settings: dict[str, str], watch: Any) -> None:
         self.run_dir = run_dir
         order = LaunchOrder(
             instance_id="t1",
@@ -57,35 +56,16 @@ class EngineUnderTest:
         )
         file = run_dir / "order.json"
         file.write_bytes(msgspec.json.encode(order))
-        context = zmq.Context.instance()
-        self.beats = context.socket(zmq.SUB)
-        self.beats.subscribe(b"")
-        self.beats.connect(engine_address(run_dir, "t1", "beat"))
-        self.control = context.socket(zmq.DEALER)
-        self.control.linger = 0
-        self.control.connect(engine_address(run_dir, "t1", "ctl"))
+        self.watcher = watch(run_dir, "t1")
+        self.beat_where, self.tell = self.watcher.beat_where, self.watcher.tell
         self.process = subprocess.Popen(
             [sys.executable, "-m", "trivet.engine.process", str(file)], start_new_session=True
         )
-
-    def beat_where(self, is_wanted: Callable[[Beat], bool]) -> Beat:
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end:
-            if self.beats.poll(100):
-                beat = msgspec.msgpack.decode(self.beats.recv(), type=Beat)
-                if is_wanted(beat):
-                    return beat
-        raise AssertionError("no such beat before the deadline")
-
-    def tell(self, request: ControlRequest) -> None:
-        self.control.send(msgspec.msgpack.encode(request))
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(DEADLINE_S)
-        self.beats.close()
-        self.control.close()
 
 
 class Worker:
@@ -116,12 +96,12 @@ class Worker:
 
 
 @pytest.fixture
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EngineUnderTest]]:
+def start(tmp_path_factory: pytest.TempPathFactory, watch: Any) -> Iterator[Callable[..., EngineUnderTest]]:
     started: list[EngineUnderTest] = []
 
     def starter(model: Path | None = None, **settings: str) -> EngineUnderTest:
         run_dir = tmp_path_factory.mktemp("run")
-        started.append(EngineUnderTest(run_dir, model or find_demo_model(), settings))
+        started.append(EngineUnderTest(run_dir, model or find_demo_model(), settings, watch))
         return started[-1]
 
     yield starter
