@@ -37,6 +37,7 @@ from trivet_cpu import memory_plan
 from trivet_cpu.host import Host
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.packed_ops import CpuOps
+from trivet_cpu.pooling import pool
 from trivet_cpu.process_memory import return_free_memory
 from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
 
@@ -60,12 +61,13 @@ class _Step(StepState):
     """With the final hidden states of the logits rows [R, hidden_size]."""
 
     hidden: Tensor | None = None
+    pooled: NDArray[np.float32] | None = None  # [S, hidden_size]
 
 
 class CpuTorchRunner:
     """One model on the CPU. See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[Feature] = frozenset({Feature.POOLING})
     max_in_flight = 1
 
     def __init__(self, spec: ModelSpec, plan: MemoryPlan, shape: Shape, num_threads: int, host: Host) -> None:
@@ -138,7 +140,7 @@ class CpuTorchRunner:
         self._step = _Step(batch, time.perf_counter())
         try:
             self._copy_blocks(batch)
-            self._step.hidden = self._run(batch)
+            self._keep_hidden(self._step, self._run(batch))
         except (MemoryError, RuntimeError) as error:
             self._step.failure = _as_out_of_memory(error)
 
@@ -155,7 +157,8 @@ class CpuTorchRunner:
             current.failure = _as_out_of_memory(error)
             return
         self._newest.keep(batch, sampling, output)
-        current.output = replace(output, device_time_s=time.perf_counter() - current.started_s)
+        taken_s = time.perf_counter() - current.started_s
+        current.output = replace(output, pooled=current.pooled, device_time_s=taken_s)
 
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
@@ -169,15 +172,25 @@ class CpuTorchRunner:
         return self._step
 
     def _run(self, batch: Batch) -> Tensor:
-        """Hidden states [R, hidden_size] of the batch's logits rows."""
+        """Hidden states [T, hidden_size] after the final norm."""
         assert self._model is not None, "load comes before forward"
         assert self._kv is not None, "allocate_kv comes before forward"
         view = PagedStep(batch, self._kv.block_size, self._kv.workspace_blocks)
         token_ids = torch.from_numpy(self._newest.resolved(batch).astype(np.int64))
         positions = torch.from_numpy(batch.positions.astype(np.int64))
         with torch.inference_mode():
-            hidden = self._model.forward(token_ids, positions, view)
-            return hidden[torch.from_numpy(batch.logits_rows.astype(np.int64))]
+            return self._model.forward(token_ids, positions, view)
+
+    def _keep_hidden(self, step: _Step, hidden: Tensor) -> None:
+        """What `sample` needs of it."""
+
+        def sum_of(first: int, stop: int) -> NDArray[np.float32]:
+            total: NDArray[np.float32] = hidden[first:stop].sum(dim=0, dtype=torch.float32).numpy()
+            return total
+
+        with torch.inference_mode():
+            step.hidden = hidden[torch.from_numpy(step.batch.logits_rows.astype(np.int64))]
+            step.pooled = pool(step.batch, self._spec.hidden_size, sum_of)
 
     def _logits(self, current: _Step) -> Iterator[NDArray[np.float32]]:
         """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""

@@ -154,6 +154,12 @@ class NullBackend:
 
         return NullModel(spec.num_tokens).logits_after_each(token_ids)
 
+    def reference_hidden(self, spec: ModelSpec, token_ids: Sequence[int]) -> Float32:
+        """[T, hidden_size]: the same for the hidden states that are pooled."""
+        from trivet_null.model import NullModel
+
+        return NullModel(spec.num_tokens).hidden_after_each(token_ids, spec.hidden_size)
+
 
 def free_bytes() -> int:
     """Of the host's memory, now."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivet.contract import ON_DEVICE, Batch, BlockCopy, MemoryPlan, Sampling
+from trivet.contract import ON_DEVICE, Batch, BlockCopy, MemoryPlan, PoolKind, Sampling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,6 +36,9 @@ def check_batch(batch: Batch, plan: MemoryPlan, max_num_seqs: int, vocab_size: i
     assert (np.diff(batch.logits_rows) > 0).all(), "logits_rows ascend"
     owners = np.searchsorted(batch.query_start_loc, batch.logits_rows, side="right") - 1
     assert np.array_equal(owners, batch.row_seqs), "row_seqs name the owners of logits_rows"
+    if batch.pooling is not None:
+        assert len(batch.pooling) == num_seqs, "pooling is [S]"
+        assert np.isin(batch.pooling, list(PoolKind)).all(), "pooling holds PoolKinds"
 
 
 def _check_places(batch: Batch, plan: MemoryPlan, lengths: Int32) -> None:

@@ -56,6 +56,16 @@ class NullModel:
         """[V], a view of the noise."""
         return self._noise[state : state + self.num_tokens]
 
+    def hidden(self, states: NDArray[np.int64], hidden_size: int) -> Float32:
+        """[N, hidden_size], what stands in for final hidden states: noise from behind the logits' place."""
+        places = states[:, None] + np.arange(hidden_size) + self.num_tokens // 2
+        return self._noise.take(places, mode="wrap")
+
+    def hidden_after_each(self, token_ids: Sequence[int], hidden_size: int) -> Float32:
+        """[T, hidden_size]"""
+        states = self.states(np.array(token_ids, np.int32), np.arange(len(token_ids), dtype=np.int32))
+        return self.hidden(states, hidden_size)
+
     def logits_after_each(self, token_ids: Sequence[int]) -> Float32:
         """[T, V]"""
         states = self.states(np.array(token_ids, np.int32), np.arange(len(token_ids), dtype=np.int32))

@@ -16,6 +16,7 @@ from trivet.contract import (
     Feature,
     MemoryPart,
     MemoryPlan,
+    PoolKind,
     RunnerConfig,
     Sampling,
     StepOutput,
@@ -51,7 +52,7 @@ class _Step:
 class NullRunner:
     """The contract's runner over `NullModel`; the KV cache holds the tokens themselves."""
 
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[Feature] = frozenset({Feature.POOLING})
 
     def __init__(self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, options: NullOptions) -> None:
         self.max_in_flight = options.max_in_flight
@@ -60,6 +61,7 @@ class NullRunner:
         self._max_num_seqs = config.max_num_seqs
         self._vocab_size = spec.vocab_size
         self._num_tokens = spec.num_tokens
+        self._hidden_size = spec.hidden_size
         self._logits_rows = logits_rows(config)
         self._model: NullModel | None = None
         self._logits: Float32 = np.empty((0, 0), np.float32)
@@ -164,7 +166,7 @@ class NullRunner:
         rows = np.flatnonzero(sampling.draws)
         last = np.searchsorted(batch.row_seqs[rows], drawing) + output.num_tokens[drawing] - 1
         self._newest[batch.slots[drawing]] = output.token_ids[rows[last]]
-        return replace(output, device_time_s=self._options.step_ms / 1000)
+        return replace(output, pooled=self._pool(batch), device_time_s=self._options.step_ms / 1000)
 
     def _copy_blocks(self, batch: Batch) -> None:
         for copy in batch.copies:
@@ -196,6 +198,25 @@ class NullRunner:
                 is_nan = np.cumsum(tokens == self._options.nan_token) > 0
                 states[rows] = np.where(is_nan[positions], IS_NAN, states[rows])
         return states
+
+    def _pool(self, batch: Batch) -> Float32 | None:
+        """[S, hidden_size]"""
+        if batch.pooling is None:
+            return None
+        assert self._model is not None, "load comes first"
+        pooled = np.zeros((len(batch.slots), self._hidden_size), np.float32)
+        for index in np.flatnonzero(batch.pooling):
+            first, stop = batch.query_start_loc[index : index + 2]
+            first = stop - 1 if batch.pooling[index] == PoolKind.LAST else first
+            tokens, positions = self._tokens_of(batch, int(index)), batch.positions[first:stop]
+            hidden = self._model.hidden(self._model.states(tokens, positions), self._hidden_size)
+            pooled[index] = hidden.sum(axis=0)
+            if (
+                self._options.nan_token >= 0
+                and (tokens[: positions[-1] + 1] == self._options.nan_token).any()
+            ):
+                pooled[index] = np.nan
+        return pooled
 
     def _tokens_of(self, batch: Batch, index: int) -> Int32:
         """[seq_len] the sequence's tokens out of its blocks; every group must hold the same."""

@@ -212,7 +212,7 @@ class BlockCopy:
 class PoolKind(IntEnum):
     """What `StepOutput.pooled` holds for a sequence."""
 
-    NONE = 0
+    NONE = 0  # undefined
     LAST = 1  # the step's last token
     SUM = 2  # over the step's tokens; the core adds chunks and divides
 
@@ -292,7 +292,7 @@ class StepOutput:
     top_ids: Int32 | None  # [R, K] most likely first
     top_logprobs: Float32 | None  # [R, K]
     extra_logprobs: Float32 | None  # [R, n]
-    pooled: Float32 | None  # [S, hidden_size] after the final norm
+    pooled: Float32 | None  # [S, hidden_size] after the final norm; not finite where the sequence is not
     device_time_s: float
 
 

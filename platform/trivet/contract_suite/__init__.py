@@ -20,6 +20,7 @@ backend may offer to be tested further:
     Backend.tested_options                       a sequence of options: every case runs with each of them
     Backend.reference_logits(spec, token_ids)    float32 [T, V], row t after the first t + 1 tokens: for a
                                                  backend without weights, the function that it computes
+    Backend.reference_hidden(spec, token_ids)    float32 [T, hidden_size]: the same, where it pools
 
 Where to read: `subject` (what a case is given), `driver` (runs batches without the engine core), `oracle`
 and `sampling_oracle` (the right answers), `expect` (what is asserted), `cases` (one module a subject, each

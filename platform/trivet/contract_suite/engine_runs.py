@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trivet.engine.commit import Update
 from trivet.engine.core import EngineCore
 from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.messages import Failure, FinishReason, TokenLogprob
+from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 
 MAX_STEPS = 5_000  # far more than any case needs: a core that waits for ever ends here
@@ -22,11 +26,17 @@ class Outcome:
     finish_reason: FinishReason | None = None
     failure: Failure | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    embedding: NDArray[np.float32] | None = None
 
 
 def request(request_id: str, prompt: Sequence[int], params: SamplingParams) -> EngineSequence:
     """A request for token ids only."""
     return EngineSequence(request_id, list(prompt), params)
+
+
+def embedding_request(request_id: str, prompt: Sequence[int], params: PoolingParams) -> EngineSequence:
+    """A request for a vector."""
+    return EngineSequence(request_id, list(prompt), SamplingParams(), pooling=params)
 
 
 def greedy_request(request_id: str, prompt: Sequence[int], max_tokens: int) -> EngineSequence:
@@ -64,4 +74,5 @@ def step_core(core: EngineCore, outcomes: dict[str, Outcome]) -> list[Update]:
         outcome.logprobs += update.logprobs or []
         outcome.finish_reason = update.finish_reason
         outcome.failure = update.failure
+        outcome.embedding = update.embedding
     return updates

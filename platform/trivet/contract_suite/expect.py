@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trivet.contract_suite.oracle import scores
 from trivet.contract_suite.sampling_oracle import log_softmax
 from trivet.contract_suite.subject import Subject
 from trivet.engine.agreement import Scores, bound_of, compare
+
+Float32 = NDArray[np.float32]
 
 
 def expect_greedy(
@@ -31,6 +34,16 @@ def expect_greedy(
             f"token {first} of {len(generated)} after a prompt of {len(prompt)} is {generated[first]}; the "
             f"oracle's is {int(rows[first].argmax())}, by {behind[first]:.3g} (allowed {limit:g})"
         )
+
+
+def expect_vector(subject: Subject, measured: Float32, wanted: Float32) -> None:
+    """Two vectors [hidden_size] point the same way and have the same length, as far as the dtype can tell."""
+    least, most = (0.99999, 1e-4) if subject.is_exact else (0.99, 0.2)
+    lengths = float(np.linalg.norm(measured)), float(np.linalg.norm(wanted))
+    cosine = float(measured @ wanted) / (lengths[0] * lengths[1])
+    error = float(np.abs(measured - wanted).max() / np.abs(wanted).max())
+    assert cosine >= least, f"the cosine with the oracle's vector is {cosine:.6f} (at least {least})"
+    assert error <= most, f"the largest error is {error:.3g} of the largest element (allowed {most:g})"
 
 
 def expect_scores(

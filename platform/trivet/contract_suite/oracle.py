@@ -2,7 +2,8 @@
 
 A model's oracle is transformers in float32, run over whole sequences with neither cache nor pages. A
 backend whose tokens come from no weights (the null backend) documents a function instead, as its method
-`reference_logits(spec, token_ids) -> float32 [T, V]`, and that is its oracle.
+`reference_logits(spec, token_ids) -> float32 [T, V]`, and that is its oracle; if it pools, also
+`reference_hidden(spec, token_ids) -> float32 [T, hidden_size]`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,26 @@ class Oracle(Protocol):
     def logits(self, token_ids: Sequence[int]) -> Float32:
         """[T, V]: row t after the first t + 1 of the tokens."""
 
+    def hidden(self, token_ids: Sequence[int]) -> Float32:
+        """[T, hidden_size] after the final norm."""
+
 
 class FunctionOracle:
     """The oracle of a backend that documents its function."""
 
-    def __init__(self, function: Callable[[Sequence[int]], Float32]) -> None:
-        self._function = function
+    def __init__(
+        self,
+        logits: Callable[[Sequence[int]], Float32],
+        hidden: Callable[[Sequence[int]], Float32],
+    ) -> None:
+        self._logits = logits
+        self._hidden = hidden
 
     def logits(self, token_ids: Sequence[int]) -> Float32:
-        return self._function(token_ids)
+        return self._logits(token_ids)
+
+    def hidden(self, token_ids: Sequence[int]) -> Float32:
+        return self._hidden(token_ids)
 
 
 class TransformersOracle:
@@ -62,6 +74,16 @@ class TransformersOracle:
     def logits(self, token_ids: Sequence[int]) -> Float32:
         """Without the head's padding rows, which no runner samples. [T, num_tokens]"""
         return self._remembered(tuple(int(token) for token in token_ids))
+
+    def hidden(self, token_ids: Sequence[int]) -> Float32:
+        """[T, hidden_size]"""
+        import torch
+
+        base = getattr(self._model, self._model.base_model_prefix)
+        with torch.inference_mode():
+            output = base(input_ids=torch.tensor([list(token_ids)]), use_cache=False)
+        hidden: Float32 = output.last_hidden_state[0].numpy()
+        return hidden
 
     def _compute(self, token_ids: tuple[int, ...]) -> Float32:
         import torch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import psutil
@@ -24,6 +24,7 @@ from trivet.contract import (
     KVKind,
     MemoryPart,
     MemoryPlan,
+    PoolKind,
     Runner,
     RunnerConfig,
     Sampling,
@@ -129,7 +130,7 @@ class QueuedStep:
 class PlainRunner:
     """Methods that do one thing each, so that a test can replace one by a wrong one."""
 
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[Feature] = frozenset({Feature.POOLING})
     max_in_flight = 2
 
     def __init__(self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan) -> None:
@@ -207,7 +208,7 @@ class PlainRunner:
         self.copy_blocks(batch)
         hidden = self.run_layers(batch)
         logits = self.head(hidden[batch.logits_rows])
-        output = self.draw(logits, sampling, batch)
+        output = replace(self.draw(logits, sampling, batch), pooled=self.pool(hidden, batch))
         self.keep_newest(batch, sampling, output)
         return output
 
@@ -216,6 +217,19 @@ class PlainRunner:
         for copy in batch.copies:
             for layer in self.kv:
                 layer[copy.pairs[:, 1]] = layer[copy.pairs[:, 0]]
+
+    def pool(self, hidden: Float32, batch: Batch) -> Float32 | None:
+        """The last token of each sequence in this step, or the sum of all. [S, hidden_size]"""
+        if batch.pooling is None:
+            return None
+        pooled = np.zeros((len(batch.slots), hidden.shape[1]), np.float32)
+        for index, kind in enumerate(batch.pooling):
+            own = hidden[batch.query_start_loc[index] : batch.query_start_loc[index + 1]]
+            if kind == PoolKind.LAST:
+                pooled[index] = own[-1]
+            elif kind == PoolKind.SUM:
+                pooled[index] = own.sum(axis=0)
+        return pooled
 
     def token_ids(self, batch: Batch) -> Int32:
         """ON_DEVICE is the newest token of the slot, which a step before this one has drawn."""

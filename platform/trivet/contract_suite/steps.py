@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trivet.contract import ON_DEVICE, Batch, BlockCopy, Sampling
+from trivet.contract import ON_DEVICE, Batch, BlockCopy, PoolKind, Sampling
 from trivet.contract_suite.sampling_oracle import RowSampling
 
 Int32 = NDArray[np.int32]
@@ -42,6 +42,7 @@ class Work:
     rows: tuple[int, ...] = ()  # offsets in the chunk whose logits are wanted
     sampling: tuple[RowSampling, ...] = ()  # one per row
     drafts: tuple[int, ...] = ()  # guesses behind the known tokens
+    pooling: PoolKind = PoolKind.NONE
 
 
 @dataclass(eq=False)
@@ -95,10 +96,11 @@ def build_batch(
         _int32([position for work in works for position in _positions(work)]),
         _int32([start + row for start, work in zip(starts, works, strict=False) for row in work.rows]),
         _int32([index for index, work in enumerate(works) for _ in work.rows]),
+        _int32([work.pooling for work in works]),
         *(_table([work.sequence.blocks[group] for work in works]) for group in range(num_groups)),
     ]
     buffer = host_buffer(sum(column.size for column in columns))
-    slots, query_start_loc, seq_lens, token_ids, positions, logits_rows, row_seqs, *tables = _carve(
+    slots, query_start_loc, seq_lens, token_ids, positions, logits_rows, row_seqs, pooling, *tables = _carve(
         buffer, columns
     )
     return Batch(
@@ -112,6 +114,7 @@ def build_batch(
         logits_rows=logits_rows,
         row_seqs=row_seqs,
         copies=copies,
+        pooling=pooling if pooling.any() else None,
     ), buffer
 
 

@@ -152,8 +152,13 @@ class Subject:
     def oracle(self, model: str = "llama") -> Oracle:
         if self._function is None:
             return self.models.oracle(model)
-        function, spec = self._function, self.models.spec(model)
-        return FunctionOracle(lambda token_ids: function(spec, token_ids))
+        function, spec, backend = self._function, self.models.spec(model), self.backend
+
+        def hidden(token_ids: Sequence[int]) -> Float32:
+            values: Float32 = backend.reference_hidden(spec, token_ids)  # type: ignore[attr-defined]  # offered
+            return values
+
+        return FunctionOracle(lambda token_ids: function(spec, token_ids), hidden)
 
     # ---- runners
 
