@@ -7,6 +7,7 @@ import msgspec
 from trivet.errors import RequestError
 
 POOLINGS = ("last", "mean")
+DEFAULT_POOLING = "last"  # of models that read from left to right: only it has seen the whole text
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):

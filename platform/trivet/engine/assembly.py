@@ -10,14 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trivet.config import EngineSettings
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
+from trivet.models.pooling_config import model_pooling
 from trivet.models.transformers_outline import outline_spec
 from trivet.plugins import PluginHost
+from trivet.pooling_params import DEFAULT_POOLING, PoolingParams
 from trivet.prober import Prober
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -49,6 +53,17 @@ class Engine:
     runner: Runner
     core: EngineCore
     tokenizer: Tokenizer
+    hidden_size: int
+
+    def resolved_pooling(self, params: PoolingParams) -> PoolingParams:
+        """With the model's own pooling where none is named.
+
+        Raises: RequestError; ModelFilesError where the model's own is not carried out.
+        """
+        params.check(self.hidden_size)
+        if params.pooling is not None:
+            return params
+        return msgspec.structs.replace(params, pooling=model_pooling(self.files) or DEFAULT_POOLING)
 
     def close(self) -> None:
         self.runner.close()
@@ -185,4 +200,4 @@ def assemble(
             seed=settings.seed,
         ),
     )
-    return Engine(files, placement, runner, core, tokenizer)
+    return Engine(files, placement, runner, core, tokenizer, spec.hidden_size)

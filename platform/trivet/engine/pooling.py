@@ -47,7 +47,8 @@ def finished_vector(pooled: Float32, pooling: PoolingParams) -> Float32:
     if not pooling.normalize:
         return vector.copy()
     length = np.sqrt(np.sum(vector * vector, dtype=np.float64))
-    return (vector / max(length, np.finfo(np.float32).tiny)).astype(np.float32)
+    unit: Float32 = (vector / max(length, np.finfo(np.float32).tiny)).astype(np.float32)
+    return unit
 
 
 def _is_last(part: Scheduled) -> bool:

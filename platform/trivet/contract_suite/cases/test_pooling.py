@@ -37,7 +37,8 @@ def pooling_driver(subject: Subject, model: str = "llama") -> Driver:
 def wanted_of(subject: Subject, prompt: list[int], kind: PoolKind, model: str = "llama") -> Float32:
     """What the oracle says that a runner returns. [hidden_size]"""
     hidden = subject.oracle(model).hidden(prompt)
-    return hidden[-1] if kind is LAST else hidden.sum(axis=0)
+    wanted: Float32 = hidden[-1] if kind is LAST else hidden.sum(axis=0)
+    return wanted
 
 
 def vector_of(subject: Subject, prompt: list[int], params: PoolingParams) -> Float32:
@@ -179,4 +180,5 @@ def test_embedding_where_memory_is_short_gives_the_same_vectors(subject: Subject
 def pooled_of(works: list[Work], pooled: Float32 | None, sequence: DrivenSequence) -> Float32:
     """The sequence's row. [hidden_size]"""
     assert pooled is not None, "the step pools and returns nothing"
-    return pooled[[work.sequence for work in works].index(sequence)]
+    row: Float32 = pooled[[work.sequence for work in works].index(sequence)]
+    return row
