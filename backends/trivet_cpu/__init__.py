@@ -1,7 +1,7 @@
 """The host CPU as a device: the torch-free half of its backend, and a torch runner."""
 
 from trivet.contract import Backend
-from trivet.plugins import hookimpl
+from trivet.plugins import Command, hookimpl
 
 
 @hookimpl
@@ -10,3 +10,11 @@ def trivet_backend() -> Backend:
     from trivet_cpu.backend import CpuBackend
 
     return CpuBackend()
+
+
+@hookimpl
+def trivet_commands() -> list[Command]:
+    """`trivet kernels`."""
+    from trivet_cpu.commands import commands
+
+    return commands()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from trivet.config import KERNELS_VARIABLE, kernels_dir
 from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.decoder import check_dense
@@ -76,7 +77,9 @@ class CpuBackend:
     def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
         """Threads of every pool that reads its size at import; `num_threads` overrides torch's later."""
         threads = str(self._host.num_cpus(usable_cpus()))
+        prebuilt = kernels_dir()
         return {
+            **({KERNELS_VARIABLE: str(prebuilt.absolute())} if prebuilt else {}),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             # A worker of torch's pool waits spinning; libgomp's default of about a millisecond takes a core

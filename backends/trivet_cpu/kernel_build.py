@@ -1,9 +1,16 @@
-"""Builds the C++ kernels into the user's cache when they are first needed.
+"""Finds the library of C++ kernels for this CPU, and builds it where there is none yet.
 
 One library for each instruction-set level, chosen by the CPU's flags: the sources are the same, so a level
-that the CPU lacks is never loaded and each level can be tested on a CPU that has more. A library's name holds
-hashes of the sources, of the compiler and of its flags; a change of any gives a new file, and nothing that
-runs is overwritten.
+that the CPU lacks is never loaded and each level can be tested on a CPU that has more. It is looked for in
+three places, in this order:
+
+1. the folder that `trivet kernels build --output` filled (`TRIVET_KERNELS_DIR`), as
+   `LEVEL-MACHINE-SOURCES.so`: no compiler is needed then;
+2. the user's cache, as `LEVEL-SOURCES-COMPILER.so`;
+3. where the cache cannot be written, a folder of the user in the temporary one.
+
+SOURCES and COMPILER are hashes of the sources with the flags, and of the compiler; a change of any gives a
+new file, and nothing that runs is overwritten. A damaged library is built anew.
 """
 
 from __future__ import annotations
@@ -12,40 +19,41 @@ import fcntl
 import hashlib
 import logging
 import os
-import shutil
+import platform
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
+from trivet.config import kernels_dir
 from trivet.errors import BackendError
+from trivet_cpu.kernel_compiler import (
+    COMPILE_TIMEOUT_S,
+    COMPILERS,
+    LEVELS,
+    compile_library,
+    compiler_flags,
+    find_compiler,
+    is_whole,
+    sources_hash,
+)
+from trivet_cpu.private_folder import private_folder
 
 logger = logging.getLogger(__name__)
 
-SOURCES = Path(__file__).parent / "kernels"
-COMPILERS = ("g++", "c++", "clang++")
-# Floating-point rules of the language, NaN included, are kept: no -ffast-math.
-COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-pthread")
-_AVX2 = ("-mavx2", "-mfma", "-mf16c")
-_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")
-# Best first: the flags that a CPU must have (as `DeviceInfo.arch` names them), and the compiler's.
-LEVELS = MappingProxyType(
-    {
-        "avx512_bf16": (("avx512f", "avx512_vnni", "avx512_bf16"), (*_AVX512, "-mavx512bf16")),
-        "avx512": (("avx512f", "avx512_vnni"), _AVX512),
-        "avx2": (("avx2",), _AVX2),
-        "portable": ((), ()),
-    }
-)
-COMPILE_TIMEOUT_S = 300.0
+# A build that failed is not tried again for so long, so that an engine that is started again and again does
+# not compile each time; and no longer, because headers may have come while the compiler stayed the same.
+RETRY_AFTER_S = 600.0
 
 
 class KernelsUnavailable(BackendError):
     """The kernels cannot be had here; the message says why, in the compiler's words where it has some."""
+
+
+class BuildFailed(KernelsUnavailable):
+    """The compiler refused them, in its own words."""
 
 
 def levels_of(arch: str) -> list[str]:
@@ -54,112 +62,203 @@ def levels_of(arch: str) -> list[str]:
     return [name for name, (needed, _) in LEVELS.items() if flags.issuperset(needed)]
 
 
-class KernelCache:
-    """Libraries in one folder, `~/.cache/trivet/kernels` unless a test says otherwise."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build made."""
 
-    def __init__(self, folder: Path | None = None, compilers: tuple[str, ...] = COMPILERS) -> None:
+    path: Path
+    compiler: str
+    seconds: float
+
+
+class KernelCache:
+    """Libraries by level, built when first wanted."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        compilers: tuple[str, ...] = COMPILERS,
+        prebuilt: Path | None = None,
+        spare: Callable[[], Path] = lambda: private_folder("trivet-kernels"),
+    ) -> None:
+        """Nothing is read or made before a library is asked for.
+
+        Args:
+            folder: the cache; `~/.cache/trivet/kernels` unless a test says otherwise.
+            prebuilt: read before it; the environment's where none is given.
+            spare: what stands in for a cache that cannot be written.
+        """
         self.folder = folder or Path("~/.cache/trivet/kernels").expanduser()
         self._compilers = compilers
+        self._prebuilt = prebuilt or kernels_dir()
+        self._spare = spare
 
     def check(self, level: str) -> None:
         """Whether `library` can be expected to give one: no compiler runs here.
 
         Raises: KernelsUnavailable.
         """
-        compiler = self._compiler()
-        name = _name(level, compiler)
-        if (self.folder / f"{name}.so").exists():
+        if self._find(level) is not None:
             return
-        failure = self.folder / f"{name}.failed"
-        if failure.exists():
-            raise KernelsUnavailable(f"{failure.read_text()}\n(delete {failure} to build once more)")
+        compiler = self._compiler()
+        for folder in self._folders():
+            failure = folder / f"{_cached_name(level, compiler)}.failed"
+            if _age_s(failure) < RETRY_AFTER_S:
+                raise KernelsUnavailable(
+                    f"{failure.read_text()}\n(`trivet kernels build` tries again at once, an engine's start "
+                    f"after {RETRY_AFTER_S / 60:.0f} minutes)"
+                )
 
     def library(self, level: str) -> Path:
-        """The library of a level, built if it is not there; about 10 s on two cores.
+        """The library of a level, built if it is not there; about 4 s on two cores.
 
         Processes that want the same one wait for the first of them.
 
         Raises: KernelsUnavailable.
         """
+        found = self._find(level)
+        if found is not None:
+            return found
         self.check(level)
-        compiler = self._compiler()
-        target = self.folder / f"{_name(level, compiler)}.so"
-        if target.exists():
-            return target
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with _locked(target.with_suffix(".lock")):
-                self.check(level)
-                if not target.exists():
-                    self._build(compiler, level, target)
-        except OSError as error:
-            raise KernelsUnavailable(f"the CPU kernels cannot be stored in {self.folder}: {error}") from error
-        return target
+        with self._locked(level) as folder:
+            found = self._find(level)
+            if found is not None:
+                return found
+            self.check(level)  # another process may have tried meanwhile, in vain
+            return self._build_in(folder, level).path
 
-    def _build(self, compiler: str, level: str, target: Path) -> None:
-        started_s = time.monotonic()
-        flags = (*COMMON_FLAGS, *LEVELS[level][1])
+    def build(self, level: str, output: Path | None = None) -> Built:
+        """Build a level now, whatever is there: into the cache, or into the folder `output`.
+
+        Raises: KernelsUnavailable.
+        """
+        if output is not None:
+            return self._build(level, output / _prebuilt_name(level))
+        with self._locked(level) as folder:
+            return self._build_in(folder, level)
+
+    # ---- finding ----
+
+    def _find(self, level: str) -> Path | None:
+        return next((library for library in self._candidates(level) if _is_usable(library)), None)
+
+    def _candidates(self, level: str) -> Iterator[Path]:
+        if self._prebuilt is not None:
+            yield self._prebuilt / _prebuilt_name(level)
+        compiler = find_compiler(self._compilers)
+        for folder in self._folders():
+            if compiler is not None:
+                yield folder / f"{_cached_name(level, compiler)}.so"
+            else:  # built by one that has gone since
+                yield from sorted(folder.glob(f"{level}-{_sources(level)}-*.so"))
+
+    def _folders(self) -> list[Path]:
+        """The cache and, where it cannot be written, what stands in for it."""
+        if _is_writable(self.folder):
+            return [self.folder]
         try:
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                built = _compile(compiler, flags, Path(scratch))
-                os.replace(built, target)
+            return [self.folder, self._spare()]
+        except OSError:
+            return [self.folder]
+
+    # ---- building ----
+
+    def _compiler(self) -> str:
+        found = find_compiler(self._compilers)
+        if found is None:
+            raise KernelsUnavailable(
+                f"no C++ compiler was found ({', '.join(self._compilers)}); "
+                "install g++ for the fast CPU kernels"
+            )
+        return found
+
+    @contextmanager
+    def _locked(self, level: str) -> Iterator[Path]:
+        """The folder to build into, while no other process builds this level there."""
+        folder = self._folders()[-1]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = open(folder / f"{level}.lock", "w")  # noqa: SIM115  # closed below, with the lock
+        except OSError as error:
+            raise _not_stored(folder, error) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, also by a death
+            yield folder
+
+    def _build_in(self, folder: Path, level: str) -> Built:
+        """Into a cache, where a failure leaves a mark for those that come after."""
+        name = _cached_name(level, self._compiler())
+        failure = folder / f"{name}.failed"
+        try:
+            built = self._build(level, folder / f"{name}.so")
+        except BuildFailed as error:
+            failure.write_text(str(error))
+            raise
+        failure.unlink(missing_ok=True)
+        return built
+
+    def _build(self, level: str, target: Path) -> Built:
+        compiler, started_s = self._compiler(), time.monotonic()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            compile_library(compiler, level, target)
         except subprocess.CalledProcessError as error:
-            words = f"{' '.join(error.cmd)}\nended with {error.returncode}: {error.stderr.strip()}"
-            target.with_suffix(".failed").write_text(f"the CPU kernels did not build: {words}")
-            raise KernelsUnavailable(f"the CPU kernels did not build: {words}") from error
+            raise BuildFailed(
+                f"the CPU kernels did not build: {' '.join(error.cmd)}\n"
+                f"ended with {error.returncode}: {error.stderr.strip()}"
+            ) from error
         except subprocess.TimeoutExpired as error:
             raise KernelsUnavailable(
                 f"{compiler} took more than {COMPILE_TIMEOUT_S:.0f} s over the CPU kernels; try again"
             ) from error
-        logger.info("kernels=%s built_in_s=%.1f level=%s", target, time.monotonic() - started_s, level)
-
-    def _compiler(self) -> str:
-        for name in self._compilers:
-            found = shutil.which(name)
-            if found:
-                return found
-        raise KernelsUnavailable(
-            f"no C++ compiler was found ({', '.join(self._compilers)}); install g++ for the fast CPU kernels"
-        )
+        except OSError as error:
+            raise _not_stored(target.parent, error) from error
+        seconds = time.monotonic() - started_s
+        logger.info("kernels=%s built_in_s=%.1f level=%s", target, seconds, level)
+        return Built(target, compiler, seconds)
 
 
-def _name(level: str, compiler: str) -> str:
-    """Sources, compiler and flags in a file name."""
-    sources = hashlib.sha256()
-    for file in sorted(SOURCES.iterdir()):
-        if file.suffix in (".cpp", ".h"):
-            sources.update(file.name.encode() + b"\0" + file.read_bytes())
+def _not_stored(folder: Path, error: OSError) -> KernelsUnavailable:
+    return KernelsUnavailable(f"the CPU kernels cannot be stored in {folder}: {error}")
+
+
+def _sources(level: str) -> str:
+    """Hash of the sources and of the level's flags."""
+    flags = hashlib.sha256(" ".join(compiler_flags(level)).encode()).hexdigest()
+    return f"{sources_hash()}{flags[:4]}"
+
+
+def _prebuilt_name(level: str) -> str:
+    return f"{level}-{platform.machine()}-{_sources(level)}.so"
+
+
+def _cached_name(level: str, compiler: str) -> str:
+    """Without a suffix."""
     resolved = Path(compiler).resolve()
     stat = resolved.stat()
     # The compiler's file stands for its version: asking it would cost 10 ms at each start.
-    built_with = f"{resolved} {stat.st_size} {stat.st_mtime_ns} {COMMON_FLAGS} {LEVELS[level]}"
-    return f"{level}-{sources.hexdigest()[:12]}-{hashlib.sha256(built_with.encode()).hexdigest()[:12]}"
+    built_with = f"{resolved} {stat.st_size} {stat.st_mtime_ns}"
+    return f"{level}-{_sources(level)}-{hashlib.sha256(built_with.encode()).hexdigest()[:12]}"
 
 
-def _compile(compiler: str, flags: tuple[str, ...], scratch: Path) -> Path:
-    """Every source by itself, as many at once as there are CPUs, then one library.
-
-    Raises: CalledProcessError with the compiler's words.
-    """
-    sources = sorted(SOURCES.glob("*.cpp"))
-    objects = [scratch / f"{source.stem}.o" for source in sources]
-
-    def compile_one(source: Path, target: Path) -> None:
-        _run([compiler, *flags, "-c", str(source), "-o", str(target)])
-
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        list(threads.map(compile_one, sources, objects))
-    library = scratch / "kernels.so"
-    _run([compiler, *flags, "-shared", "-o", str(library), *map(str, objects)])
-    return library
+def _is_usable(library: Path) -> bool:
+    try:
+        if is_whole(library):
+            return True
+        logger.warning("kernels=%s is damaged and is not loaded", library)
+    except OSError:
+        pass  # absent, or not ours to read
+    return False
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
+def _is_writable(folder: Path) -> bool:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, also by a death
-        yield
+def _age_s(file: Path) -> float:
+    """Since its last change; infinite where there is none."""
+    try:
+        return time.time() - file.stat().st_mtime
+    except OSError:
+        return float("inf")

@@ -22,6 +22,7 @@ import msgspec
 from trivet.errors import ConfigError
 
 OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
+KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
@@ -182,6 +183,13 @@ def home_of_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     """The variable that names the home, if it is set, and no other."""
     environ = os.environ if environ is None else environ
     return {name: environ[name] for name in ("TRIVET_HOME",) if name in environ}
+
+
+def kernels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """TRIVET_KERNELS_DIR: where `trivet kernels build --output` has put kernels ahead of time, as in an image."""
+    environ = os.environ if environ is None else environ
+    folder = environ.get(KERNELS_VARIABLE)
+    return Path(folder) if folder else None
 
 
 def _rules(settings: Settings) -> list[tuple[str, bool, str]]:

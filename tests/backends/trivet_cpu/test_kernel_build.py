@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +19,11 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import Unsupported
 from trivet.models.model_files import open_model
 from trivet_cpu.backend import CpuBackend
-from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
+from trivet_cpu.kernel_build import RETRY_AFTER_S, KernelCache, KernelsUnavailable, levels_of
+from trivet_cpu.kernel_compiler import SOURCES, is_whole
 from trivet_cpu.runner import CpuTorchRunner
 
+NUM_COMPILER_CALLS = len(list(SOURCES.glob("*.cpp"))) + 1  # the last one links
 WORDS = "kernels.cpp:1: error: this machine is tired"
 
 
@@ -71,16 +77,96 @@ def test_another_compiler_gives_another_library(tmp_path: Path) -> None:
     assert paths[0] != paths[1]
 
 
-def test_a_failed_build_says_what_the_compiler_said_and_is_not_tried_again(tmp_path: Path) -> None:
+def test_two_processes_that_want_a_library_build_it_once(tmp_path: Path) -> None:
+    compiler = _writes_its_output(tmp_path)
+    start = tmp_path / "start"
+    code = (
+        "import sys, time; from pathlib import Path; from trivet_cpu.kernel_build import KernelCache\n"
+        f"while not Path({str(start)!r}).exists(): time.sleep(0.001)\n"
+        f"print(KernelCache(Path({str(tmp_path / 'cache')!r}), ({compiler!r},)).library('portable'))"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    start.touch()
+    paths = {process.communicate(timeout=60)[0] for process in both}
+    assert len(paths) == 1
+    assert Path(paths.pop().strip()).exists()
+    assert len((tmp_path / "calls").read_text().splitlines()) == NUM_COMPILER_CALLS
+
+
+def test_a_failed_build_says_what_the_compiler_said_and_waits_before_it_is_tried_again(
+    tmp_path: Path,
+) -> None:
     cache = KernelCache(tmp_path / "cache", (_compiler(tmp_path, f"echo '{WORDS}' >&2; exit 3"),))
     cache.check("portable")
     with pytest.raises(KernelsUnavailable, match=f"(?s)ended with 3: {WORDS}"):
         cache.library("portable")
-    with pytest.raises(KernelsUnavailable, match=f"(?s){WORDS}.*delete .* to build once more"):
+    with pytest.raises(KernelsUnavailable, match=f"(?s){WORDS}.*`trivet kernels build` tries again at once"):
         cache.check("portable")
     for failure in (tmp_path / "cache").glob("*.failed"):
-        failure.unlink()
+        long_ago_s = time.time() - RETRY_AFTER_S - 1
+        os.utime(failure, (long_ago_s, long_ago_s))
     cache.check("portable")
+
+
+def test_a_build_by_command_tries_again_at_once_what_had_failed(tmp_path: Path) -> None:
+    """Headers may have come while the compiler's own file stayed the same."""
+    headers = tmp_path / "headers"
+    script = f'[ -e {headers} ] || exit 1; while [ "$1" != "-o" ]; do shift; done; echo "$2" > "$2"'
+    cache = KernelCache(tmp_path / "cache", (_compiler(tmp_path, script),))
+    with pytest.raises(KernelsUnavailable):
+        cache.library("portable")
+    headers.touch()
+    with pytest.raises(KernelsUnavailable):
+        cache.library("portable")
+    built = cache.build("portable").path
+    assert cache.library("portable") == built
+
+
+def test_a_damaged_library_is_built_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = KernelCache(tmp_path / "cache", (_writes_its_output(tmp_path),))
+    library = cache.library("portable")
+    whole = library.read_bytes()
+    library.write_bytes(whole[: len(whole) // 2])
+    with caplog.at_level(logging.WARNING):
+        assert cache.library("portable") == library
+    assert "is damaged" in caplog.text
+    assert is_whole(library)
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_folder_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "spare").mkdir()
+    cache = KernelCache(
+        tmp_path / "file" / "cache", (_writes_its_output(tmp_path),), spare=lambda: tmp_path / "spare"
+    )
+    library = cache.library("portable")
+    assert library.parent == tmp_path / "spare"
+    assert cache.library("portable") == library
+    assert len((tmp_path / "calls").read_text().splitlines()) == NUM_COMPILER_CALLS
+
+
+def test_a_library_built_ahead_of_time_needs_no_compiler(tmp_path: Path) -> None:
+    output = tmp_path / "image"
+    built = KernelCache(tmp_path / "cache", (_writes_its_output(tmp_path),)).build("portable", output)
+    cache = KernelCache(tmp_path / "other", ("nosuch++",), prebuilt=output)
+    cache.check("portable")
+    assert cache.library("portable") == built.path
+    with pytest.raises(KernelsUnavailable, match="no C\\+\\+ compiler was found"):
+        cache.library("avx2")
+
+
+def test_a_library_serves_on_when_its_compiler_is_gone(tmp_path: Path) -> None:
+    library = KernelCache(tmp_path / "cache", (_writes_its_output(tmp_path),)).library("portable")
+    assert KernelCache(tmp_path / "cache", ("nosuch++",)).library("portable") == library
+
+
+def test_engines_are_told_where_kernels_were_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIVET_KERNELS_DIR", str(tmp_path))
+    assert CpuBackend().launch_env([])["TRIVET_KERNELS_DIR"] == str(tmp_path)
+    monkeypatch.delenv("TRIVET_KERNELS_DIR")
+    assert "TRIVET_KERNELS_DIR" not in CpuBackend().launch_env([])
 
 
 def test_without_a_compiler_the_one_to_install_is_named(tmp_path: Path) -> None:
