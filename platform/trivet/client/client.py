@@ -33,6 +33,7 @@ class Client:
         url = base_url or _url_of_home(load_settings())
         if api_key is None and (base_url is None or is_loopback(url)):
             api_key = _token_of_home(load_settings())
+        self.api_key = api_key  # what it sends; None: nothing
         self._connection = Connection(url, api_key, timeout_s, max_connections)
         self.chat = Chat(self._connection)
         self.completions = Completions(self._connection)

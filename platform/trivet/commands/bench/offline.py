@@ -5,100 +5,127 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
-from trivet.commands.bench.report import machine, report
-from trivet.commands.bench.timeline import (
-    Figures,
-    Timeline,
-    figures_of,
-    random_prompt,
-    single_stream_figures,
-)
+from trivet.bench.engine_load import EngineLoad
+from trivet.bench.figures import Figures
+from trivet.bench.interference import Disturbance, interfere
+from trivet.bench.load import Measured, measure
+from trivet.bench.machine import machine
+from trivet.bench.suite import chosen, run_suite
+from trivet.commands.bench.options import load_config, scenario, seeds, slo
+from trivet.commands.bench.report import Report, suite_report
 from trivet.commands.connecting import local_model, parse_pairs
 from trivet.demo_model import find_demo_model
-from trivet.engine.sequence import Sequence as EngineSequence
-from trivet.errors import GenerationError, Overloaded
+from trivet.engine.assembly import Engine
 from trivet.llm import LLM
 from trivet.sampling_params import SamplingParams
-from trivet.text.text_stream import TextStream
 
-if TYPE_CHECKING:
-    from trivet.engine.assembly import Engine
+ARRIVING_PROMPTS = 4  # of a run
 
 
 def bench_latency(given: argparse.Namespace) -> int:
     """One request at a time: speed of prefill and decode, TTFT, TPOT, ITL."""
-    return _bench(given, "latency", num_prompts=1)
+    return _bench(given, "latency")
 
 
 def bench_throughput(given: argparse.Namespace) -> int:
-    """All requests at once: output tokens per second of the whole batch."""
-    return _bench(given, "throughput", num_prompts=given.num_prompts)
+    """Many requests at once: output tokens per second of the whole batch, and the KV cache's use."""
+    return _bench(given, "throughput")
 
 
-def _bench(given: argparse.Namespace, kind: str, num_prompts: int) -> int:
-    settings = parse_pairs(given.pairs)
+def bench_interference(given: argparse.Namespace) -> int:
+    """ITL of decoding streams while prompts arrive, for each step budget; the model is loaded anew for it."""
     before = machine()
-    model = find_demo_model() if given.model is None else local_model(given.model)
-    start = time.perf_counter()
-    with LLM(model, backend=given.backend, device=given.device, **settings) as llm:
-        load_s = time.perf_counter() - start
-        runs = [_one_run(llm.engine, given, num_prompts, run) for run in range(given.repeats + 1)][1:]
-        config = {
-            "model": llm.engine.files.name,
-            "quantization": llm.engine.files.quantization,
-            "backend": llm.engine.placement.backend.name,
-            "prompt_tokens": given.prompt_tokens,
-            "output_tokens": given.output_tokens,
-            "num_prompts": num_prompts,
-            "settings": settings or None,
-        }
-    once = {"load_s": load_s, "peak_rss_bytes": peak_rss_bytes()}
-    report(kind, config, [{**run, **once} for run in runs], before, given.json)
+    config: dict[str, object] = {}
+    points = []
+    disturbance = Disturbance(given.streams, ARRIVING_PROMPTS, given.arriving_tokens)
+    for budget in given.budgets:
+        with loaded(given, max_num_batched_tokens=budget) as llm:
+            config = engine_config(llm.engine, given)
+            runs = [_disturbed(llm, disturbance, given, budget, run) for run in range(given.repeats + 1)][1:]
+        measured = Measured(runs, {}, is_counted_by_server=True)
+        points.append({"max_num_batched_tokens": budget, **measured.as_json()})
+    config |= {"streams": given.streams, "arriving_tokens": given.arriving_tokens, "seed": given.seed}
+    del config["max_num_batched_tokens"]
+    Report("interference", config, before, {"points": points}).show(given)
     return 0
 
 
-def _one_run(engine: Engine, given: argparse.Namespace, num_prompts: int, run: int) -> Figures:
-    rng = np.random.default_rng([given.seed, run])
-    last_id = engine.tokenizer.vocab_size
-    prompts = [random_prompt(rng, given.prompt_tokens, 0, last_id) for _ in range(num_prompts)]
-    timelines = run_batch(engine, prompts, given.output_tokens, f"bench-{run}")
-    figures = figures_of(timelines)
-    return single_stream_figures(timelines) | figures if num_prompts == 1 else figures
+def _disturbed(
+    llm: LLM, disturbance: Disturbance, given: argparse.Namespace, budget: int, run: int
+) -> Figures:
+    label = f"budget {budget} {'warm-up' if run == 0 else f'run {run}'}"
+    rng = np.random.default_rng([given.seed, budget, run])
+    with tqdm(total=disturbance.num_prompts, desc=label, unit="prompt", disable=None, leave=False) as bar:
+        return interfere(llm.engine, disturbance, sampling(given), rng, bar.update)
 
 
-def run_batch(
-    engine: Engine, prompts: Sequence[Sequence[int]], output_tokens: int, name: str
-) -> list[Timeline]:
-    """Generate greedily from all prompts, submitted together, with detokenising as in serving.
-
-    Raises: GenerationError where a sequence fails; ContextLengthExceeded.
-    """
-    params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
+def _bench(given: argparse.Namespace, kind: str) -> int:
+    before = machine()
+    rungs = chosen([name for name in given.only.split(",") if name])
     start = time.perf_counter()
-    timelines = {f"{name}-{i}": Timeline(start, len(prompt)) for i, prompt in enumerate(prompts)}
-    waiting = [
-        EngineSequence(key, list(prompt), params, text=TextStream(engine.tokenizer, list(prompt), params))
-        for key, prompt in zip(timelines, prompts, strict=True)
-    ][::-1]
-    while waiting or engine.core.has_work:
-        try:
-            while waiting:
-                engine.core.add(waiting[-1])
-                waiting.pop()
-        except Overloaded:
-            pass  # the engine's queue is full; the rest stays in ours
-        updates = engine.core.step()
-        now = time.perf_counter()
-        for update in updates:
-            if update.failure is not None:
-                raise GenerationError(f"request {update.sequence.request_id}: {update.failure.message}")
-            timelines[update.sequence.request_id].add(now, len(update.token_ids))
-    return list(timelines.values())
+    with loaded(given) as llm:
+        load_s = time.perf_counter() - start
+        load = EngineLoad(llm, sampling(given))
+        if given.suite:
+            results = run_suite(load, rungs, seeds(given), given.repeats, slo(given))
+            report = suite_report(kind, engine_config(llm.engine, given), before, results)
+        else:
+            what = scenario(given, load.form, load.id_range, None)
+            measured = measure(load, what, seeds(given), given.repeats)
+            report = Report(kind, engine_config(llm.engine, given), before, measured.as_json())
+        report.config |= load_config(given)
+    report.figures |= {"load_s": round(load_s, 3), "peak_rss_bytes": peak_rss_bytes()}
+    report.show(given)
+    return 0
+
+
+def sampling(given: argparse.Namespace) -> SamplingParams:
+    """Of every request. Raises: RequestError."""
+    params = SamplingParams(temperature=given.temperature, top_p=given.top_p, ignore_eos=True)
+    params.check()
+    return params
+
+
+@contextmanager
+def loaded(given: argparse.Namespace, **settings: object) -> Iterator[LLM]:
+    """The model of the command line; `settings` beat its own."""
+    model = model_path(given)
+    chosen = {**parse_pairs(given.pairs), **{name: str(value) for name, value in settings.items()}}
+    with LLM(model, backend=given.backend, device=given.device, **chosen) as llm:
+        yield llm
+
+
+def model_path(given: argparse.Namespace) -> Path:
+    """The demo model where none is named."""
+    return find_demo_model() if given.model is None else local_model(given.model)
+
+
+def engine_config(engine: Engine, given: argparse.Namespace) -> dict[str, object]:
+    """What runs: the model, its weights, the backend and its threads."""
+    placement = engine.placement
+    settings = parse_pairs(given.pairs)
+    threads = settings.get("num_threads") or placement.backend.launch_env(placement.devices).get(
+        "OMP_NUM_THREADS"
+    )
+    return {
+        "model": engine.files.name,
+        "quantization": engine.files.quantization,
+        "backend": placement.backend.name,
+        "device": placement.devices[0].name,
+        "device_arch": placement.devices[0].arch,
+        "num_threads": int(threads) if threads else None,
+        "kv_dtype": placement.plan.kv.groups[0].dtype,
+        "max_num_batched_tokens": placement.plan.max_num_batched_tokens,
+        "max_model_len": engine.core.max_model_len,
+        "settings": settings or None,
+    }
 
 
 def peak_rss_bytes() -> int:

@@ -1,79 +1,151 @@
-"""The result of a benchmark, with what one needs to know to compare it: machine, versions, command."""
+"""How `trivet bench` prints: a table for people, JSON for programs, a chart for both."""
 
 from __future__ import annotations
 
-import os
-import platform
+import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import psutil
+import msgspec
 
-from trivet import __version__
-from trivet.commands.bench.timeline import Figures, medians, spreads
-from trivet.commands.output import bytes_text, print_json
+from trivet.bench.figures import PERCENTILES, SERIES
+from trivet.bench.load import Measured
+from trivet.commands.output import bytes_text, note, print_json, print_table
+from trivet.errors import ConfigError
 
-BYTES_KEYS = ("peak_rss_bytes",)
+# Figures of the first table, as far as a report has them; the order of printing.
+RATES = (
+    "decode_tokens_per_s",
+    "prefill_tokens_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "goodput_requests_per_s",
+    "duration_s",
+    "startup_s",
+    "load_s",
+    "first_token_s",
+    "kv_waste_percent",
+    "kv_waste_tail_percent",
+    "kv_sequences_fit",
+    "kv_sequences_fit_contiguous",
+    "client_cpu_us_per_token",
+    "peak_rss_bytes",
+)
+SUITE_COLUMNS = (
+    "decode_tokens_per_s",
+    "prefill_tokens_per_s",
+    "output_tokens_per_s",
+    "duration_s",
+    "ttft_ms_p50",
+)
 
 
-def machine() -> dict[str, object]:
-    """What stands behind the figures. The load average tells whether the machine was quiet."""
-    return {
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": psutil.virtual_memory().total,
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "trivet": __version__,
-        "torch": _version("torch"),
-        "load_average": round(os.getloadavg()[0], 2),
-    }
+@dataclass(slots=True)
+class Report:
+    """One benchmark's result. `machine` is from before the first run."""
 
+    benchmark: str
+    config: dict[str, object]
+    machine: Mapping[str, object]
+    figures: dict[str, Any]
 
-def report(
-    kind: str,
-    config: Mapping[str, object],
-    runs: Sequence[Figures],
-    before: Mapping[str, object],
-    as_json: bool,
-) -> None:
-    """Print medians and spreads. `before`: `machine()` from before the first run."""
-    figures = {name: _rounded(value) for name, value in medians(runs).items()}
-    spread = {name: [_rounded(low), _rounded(high)] for name, (low, high) in spreads(runs).items()}
-    if as_json:
-        head = {"benchmark": kind, "command": " ".join(["trivet", *sys.argv[1:]])}
-        print_json(
-            {**head, "machine": before, "config": config, **figures, "num_runs": len(runs), "spread": spread}
-        )
-        return
-    print(f"{kind}: {', '.join(f'{key} {value}' for key, value in config.items() if value is not None)}")
-    print(
-        f"{before['cpu']}, {before['cores']} cores, load {before['load_average']} before; "
-        f"median of {len(runs)} runs"
-    )
-    for name, value in figures.items():
-        low, high = spread[name]
-        if name in BYTES_KEYS:
-            print(f"  {name:<22} {bytes_text(int(value)):>12}")
+    def as_json(self) -> dict[str, object]:
+        """The keys that `trivet.bench` documents."""
+        config = {name: value for name, value in self.config.items() if value is not None}
+        head = {"benchmark": self.benchmark, "command": " ".join(["trivet", *sys.argv[1:]])}
+        return {**head, "machine": self.machine, "config": config, **self.figures}
+
+    def show(self, given: argparse.Namespace) -> None:
+        """On standard output, and in the files that the command line names. Raises: ConfigError."""
+        value = self.as_json()
+        if given.output is not None:
+            _write(given.output, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        if given.json:
+            print_json(value)
         else:
-            print(f"  {name:<22} {value:>12,.2f}   {low:,.2f} to {high:,.2f}")
+            self._print()
+
+    def _print(self) -> None:
+        print(f"{self.benchmark}: {', '.join(_pairs(self.config))}")
+        machine = self.machine
+        isa = " ".join(str(flag) for flag in machine["isa"])  # type: ignore[attr-defined]
+        print(f"{machine['cpu']}, {machine['cores']} cores, {isa}; load {machine['load_average']} before")
+        if "scenarios" in self.figures:
+            _print_scenarios(self.figures["scenarios"])
+        else:
+            _print_figures(self.figures)
 
 
-def _rounded(value: float) -> float:
-    return round(value) if value >= 1e5 else round(value, 3)
+def suite_report(
+    mode: str, config: dict[str, object], before: Mapping[str, object], results: Mapping[str, Measured]
+) -> Report:
+    """All scenarios of a suite as one report."""
+    scenarios = {name: measured.as_json() for name, measured in results.items()}
+    return Report("suite", config, before, {"mode": mode, "scenarios": scenarios})
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
+def _print_figures(figures: Mapping[str, Any]) -> None:
+    spread = figures.get("spread", {})
+    values = [
+        (name, _text(name, figures[name]), " to ".join(f"{end:,.2f}" for end in spread.get(name, ())))
+        for name in RATES
+        if name in figures
+    ]
+    print_table(("figure", f"median of {figures.get('num_runs', 1)} runs", "spread"), values)
+    rows = [
+        (name, *(f"{figures[f'{name}_p{p}']:,.2f}" for p in PERCENTILES))
+        for name in (*SERIES, "send_lag_ms")
+        if f"{name}_p50" in figures
+    ]
+    if rows:
+        print_table(("latency", *(f"p{p}" for p in PERCENTILES)), rows)
+    _print_doubts("", figures)
+
+
+def _print_scenarios(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = [
+        (name, *(_text(column, figures.get(column)) for column in SUITE_COLUMNS))
+        for name, figures in scenarios.items()
+    ]
+    print_table(("scenario", *SUITE_COLUMNS), rows)
+    for name, figures in scenarios.items():
+        _print_doubts(f"{name}: ", figures)
+
+
+def _print_doubts(label: str, figures: Mapping[str, Any]) -> None:
+    """What a reader has to know before comparing."""
+    failures: Mapping[str, int] = figures.get("failures", {})
+    for cause, times in failures.items():
+        print(f"{label}{times} failed: {cause}")
+    if figures.get("num_short"):
+        print(
+            f"{label}{figures['num_short']:g} of {figures['num_requests']:g} answers were shorter than asked"
+        )
+    if not str(figures.get("tokens_counted_by", "usage")).startswith("usage"):
+        print(f"{label}tokens are estimated from the {figures['tokens_counted_by']}")
+
+
+def _text(name: str, value: float | None) -> str | None:
+    if value is None:
         return None
+    return bytes_text(int(value)) if name.endswith("_bytes") else f"{value:,.2f}"
 
 
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()  # Arm kernels write no model name
+def _pairs(config: Mapping[str, object]) -> list[str]:
+    return [f"{key} {value}" for key, value in config.items() if value is not None]
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    note(f"written: {file}")
+
+
+def check_plot(file: Path | None) -> None:
+    """Raises: ConfigError where no chart of this kind can be drawn here."""

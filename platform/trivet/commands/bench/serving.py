@@ -1,78 +1,90 @@
-"""`trivet bench serve`: concurrent streams against a running server, as its clients feel it."""
+"""`trivet bench serve`: a load against a running server, as its clients feel it."""
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
+import msgspec
 
-from trivet.commands.bench.report import machine, report
-from trivet.commands.bench.timeline import Figures, Timeline, figures_of, random_prompt
+from trivet.bench.load import measure
+from trivet.bench.machine import machine
+from trivet.bench.prompts import Form
+from trivet.bench.server_load import ServerLoad
+from trivet.bench.suite import chosen, run_suite
+from trivet.bench.target import Target
+from trivet.commands.bench.options import load_config, scenario, seeds, slo
+from trivet.commands.bench.report import Report, suite_report
 from trivet.commands.chat import only_model
 from trivet.commands.connecting import connect
-from trivet.errors import GenerationError, TrivetError
+from trivet.errors import ConfigError, GenerationError, TrivetError
 
 if TYPE_CHECKING:
     from trivet.client import Client
 
-# The server does not tell the size of its vocabulary; every model's is larger than this. Ids below are
-# special tokens and single bytes.
-FIRST_ID, LAST_ID = 300, 8000
+DEFAULT_CONCURRENCY = 8
 
 
 def bench_serve(given: argparse.Namespace) -> int:
-    """`concurrency` streams are kept open until all requests of a run are answered."""
-    before = machine()
-    with connect(given, max_connections=given.concurrency + 1) as client:
-        model = given.name or only_model(client)
-        # A server's prefix cache outlives this process: the clock keeps the prompts new.
-        entropy = [given.seed, time.time_ns()]
-        runs = [_one_run(client, model, given, [*entropy, run]) for run in range(given.repeats + 1)][1:]
-        memory = _peak_rss_bytes(client, model)
-    config = {
-        "model": model,
-        "url": given.url,
-        "concurrency": given.concurrency,
-        "prompt_tokens": given.prompt_tokens,
-        "output_tokens": given.output_tokens,
-        "num_prompts": given.num_prompts,
-    }
-    once = {} if memory is None else {"peak_rss_bytes": float(memory)}
-    report("serve", config, [{**run, **once} for run in runs], before, given.json)
+    """Measure, then ask a Trivet server for the memory of its engines, where they are on this host."""
+    try:
+        _bench(given).show(given)
+    except GenerationError as error:
+        if "HTTP 400" not in str(error):
+            raise
+        raise GenerationError(
+            f"{error}; a field that the server refuses is left out with --no-ignore-eos, "
+            """or with --extra-body '{"FIELD": null}'"""
+        ) from error
     return 0
 
 
-def _one_run(client: Client, model: str, given: argparse.Namespace, entropy: Sequence[int]) -> Figures:
-    rng = np.random.default_rng(entropy)
-    prompts = [random_prompt(rng, given.prompt_tokens, FIRST_ID, LAST_ID) for _ in range(given.num_prompts)]
-    with ThreadPoolExecutor(given.concurrency) as pool:
-        answers = [pool.submit(stream_one, client, model, prompt, given.output_tokens) for prompt in prompts]
-        return figures_of([answer.result() for answer in answers])
+def _bench(given: argparse.Namespace) -> Report:
+    before = machine()
+    if given.concurrency is None and given.rate is None:
+        given.concurrency = DEFAULT_CONCURRENCY
+    rungs = chosen([name for name in given.only.split(",") if name])
+    extra = _extra_fields(given.extra_body)
+    with connect(given) as client:
+        name = given.model or given.name or only_model(client)
+        target = Target(client.base_url, name, given.endpoint, client.api_key, extra, given.timeout)
+        load = ServerLoad(target, _sampling(given), _form(given))
+        config = {"model": name, "url": target.url, "endpoint": given.endpoint, "extra_body": extra or None}
+        if given.suite:
+            results = run_suite(load, rungs, seeds(given), given.repeats, slo(given))
+            report = suite_report("serve", {**config, **load_config(given)}, before, results)
+        else:
+            form: Form = "chat" if given.endpoint == "chat" else "text"
+            measured = measure(
+                load, scenario(given, load.form, load.id_range, form), seeds(given), given.repeats
+            )
+            report = Report("serve", {**config, **load_config(given)}, before, measured.as_json())
+        memory = _peak_rss_bytes(client, name)
+    if memory is not None:
+        report.figures["peak_rss_bytes"] = memory
+    return report
 
 
-def stream_one(client: Client, model: str, prompt: Sequence[int], output_tokens: int) -> Timeline:
-    """One streamed completion. Raises: TrivetError; GenerationError where it brings too few tokens."""
-    timeline = Timeline(time.perf_counter(), len(prompt))
-    usage = None
-    for chunk in client.completions.stream(
-        model, prompt, max_tokens=output_tokens, temperature=0, ignore_eos=True
-    ):
-        now = time.perf_counter()
-        if chunk.choices and chunk.text:
-            timeline.add(now, 1)
-        usage = chunk.usage or usage
-    if usage is None or not timeline.token_times_s:
-        raise GenerationError("a stream brought no text or no usage; is it a Trivet server?")
-    if usage.completion_tokens != output_tokens:
-        raise GenerationError(f"a stream brought {usage.completion_tokens} tokens of {output_tokens}")
-    # A chunk holds the tokens of a step, and an unfinished character waits: the server counts better.
-    timeline.num_tokens = usage.completion_tokens
-    return timeline
+def _sampling(given: argparse.Namespace) -> dict[str, object]:
+    fields: dict[str, object] = {"temperature": given.temperature, "top_p": given.top_p}
+    if given.ignore_eos:
+        fields["ignore_eos"] = True
+    return fields
+
+
+def _form(given: argparse.Namespace) -> Form:
+    """A server tells no ids of its answers, so a conversation goes on as text."""
+    if given.endpoint == "chat":
+        return "chat"
+    return "text" if given.text or given.workload == "multi-turn" else "ids"
+
+
+def _extra_fields(text: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"--extra-body {text!r} is no JSON object: {error}") from error
 
 
 def _peak_rss_bytes(client: Client, model: str) -> int | None:

@@ -72,12 +72,98 @@ def test_serve_measures_streams(site, trivet) -> None:
     assert sent[0]["max_tokens"] == 5
 
 
-def test_serve_refuses_answers_that_are_too_short(site, trivet) -> None:
+def test_serve_says_what_makes_figures_doubtful(site, trivet) -> None:
     site.boot = ["ready"]
     site.answer = ["short"]
     trivet("launch", "smollm2", "--no-wait")
-    done = trivet("bench", "serve", *SHAPE, "-c", "1", "-n", "1")
-    assert (done.code, done.err) == (1, "trivet: a stream brought 1 tokens of 5\n")
+    done = trivet("bench", "serve", *SHAPE, "-c", "1", "-n", "3")
+    assert done.code == 0
+    assert "3 of 3 answers were shorter than asked" in done.out
+
+
+def test_serve_names_what_the_server_said_where_nothing_was_answered(site, trivet) -> None:
+    done = trivet("bench", "serve", "busy", *SHAPE, "-c", "1", "-n", "2")
+    assert (done.code, done.err) == (1, "trivet: no request was answered: 2 x HTTP 429: the queue is full\n")
+
+
+def test_serve_sends_what_it_is_told(site, trivet) -> None:
+    site.boot = ["ready"]
+    trivet("launch", "smollm2", "--no-wait")
+    site.requests.clear()
+    options = ("--no-ignore-eos", "--temperature", "0.7", "--extra-body", '{"min_p": 0.1, "top_p": null}')
+    report = json.loads(
+        trivet("bench", "serve", *SHAPE, *options, "-n", "1", "--endpoint", "chat", "--json").out
+    )
+    assert report["config"]["extra_body"] == {"min_p": 0.1, "top_p": None}
+    (body, *_) = [body for _, path, body in site.requests if path == "/v1/chat/completions"]
+    assert {"ignore_eos", "top_p"}.isdisjoint(body)
+    assert (body["min_p"], body["temperature"]) == (0.1, 0.7)
+
+
+def test_serve_in_the_open_loop_with_goodput(site, trivet) -> None:
+    site.boot = ["ready"]
+    trivet("launch", "smollm2", "--no-wait")
+    limits = ("--goodput", "ttft:60000", "e2e:60000")
+    report = json.loads(trivet("bench", "serve", *SHAPE, *limits, "-n", "3", "--rate", "50", "--json").out)
+    assert report["goodput_requests_per_s"] == pytest.approx(report["requests_per_s"])
+    assert (report["config"]["rate"], report["config"]["goodput"]["ttft"]) == (50.0, 60000.0)
+    assert "concurrency" not in report["config"]
+
+
+def test_the_suite_is_the_same_in_process_and_over_http(site, trivet, tmp_path) -> None:
+    site.boot = ["ready"]
+    trivet("launch", "smollm2", "--no-wait")
+    file = tmp_path / "suite.json"
+    only = ("--only", "one_stream,at_once_4")
+    served = trivet("bench", "serve", "--suite", "--repeats", "1", *only, "-o", str(file))
+    assert "at_once_4" in served.out
+    arguments = ("--backend", "null", "--suite", "--repeats", "1", "--json")
+    offline = json.loads(trivet("bench", "throughput", MODEL, *arguments).out)
+    over_http = json.loads(file.read_text())
+    assert (offline["mode"], over_http["mode"]) == ("throughput", "serve")
+    assert offline["benchmark"] == over_http["benchmark"] == "suite"
+    assert list(over_http["scenarios"]) == ["one_stream", "at_once_4"]
+    assert len(offline["scenarios"]) == 7
+    assert offline["scenarios"]["prefill_1024"]["prefill_tokens_per_s"] > 0
+    assert offline["scenarios"]["one_stream"]["decode_tokens_per_s"] > 0
+    assert offline["scenarios"]["shared_prefix_cold"]["duration_s"] > 0
+    assert offline["scenarios"]["at_once_32"]["output_tokens"] == 32 * 128
+    warm = offline["scenarios"]["shared_prefix_warm"]
+    assert warm["cached_prompt_tokens"] == 16 * 768
+
+
+def test_a_scenario_that_does_not_exist_is_named(trivet) -> None:
+    done = trivet("bench", "throughput", "--suite", "--only", "at_once_5")
+    assert done.code == 2
+    assert "at_once_5" in done.err
+    assert "at_once_16" in done.err
+
+
+def test_interference_has_a_point_for_each_budget(trivet) -> None:
+    arguments = ("--interference", "--budgets", "32,64", "--arriving-tokens", "100", "--streams", "2")
+    report = json.loads(trivet("bench", "latency", MODEL, *NULL, *arguments, "--repeats", "1").out)
+    assert [point["max_num_batched_tokens"] for point in report["points"]] == [32, 64]
+    for point in report["points"]:
+        assert point["itl_ms_p99"] >= point["itl_ms_p50"] > 0
+        assert point["prefill_tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--prompt-tokens", "9:8"),
+        ("--goodput", "itl:5"),
+        ("--goodput", "ttft:-5"),
+        ("--rate", "0"),
+        ("--workload", "jsonl"),
+        ("--workload", "nothing"),
+        ("--extra-body", "[]"),
+        ("--seed", "-1"),
+        ("--api-key", "secret"),
+    ],
+)
+def test_wrong_options_are_usage_errors(site, trivet, arguments) -> None:
+    assert trivet("bench", "serve", "smollm2", *arguments).code == 2
 
 
 def test_counts_below_one_are_usage_errors(trivet) -> None:

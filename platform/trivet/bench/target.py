@@ -1,0 +1,72 @@
+"""The server under load: where it is, and what a request to it looks like."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trivet.bench.prompts import Prompt
+from trivet.errors import ConfigError
+
+Endpoint = Literal["completions", "chat"]
+PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Any server that speaks OpenAI's API over HTTP/1.1.
+
+    `extra`: fields of every request, which beat the benchmark's own; None leaves a field out, for servers
+    that refuse it.
+    """
+
+    url: str
+    model: str
+    endpoint: Endpoint = "completions"
+    api_key: str | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+    timeout_s: float = 300.0  # of a whole request, from when it was sent
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port. Raises: ConfigError."""
+        parts = urlsplit(self.url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"--url {self.url!r}: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--url {self.url!r} is not the URL of a server; give http://HOST:PORT")
+        return parts.hostname, port or (443 if parts.scheme == "https" else 80)
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """None for plain HTTP."""
+        return ssl.create_default_context() if urlsplit(self.url).scheme == "https" else None
+
+    def request(self, prompt: Prompt, max_tokens: int, sampling: Mapping[str, object]) -> bytes:
+        """Head and body of one streamed request."""
+        fields: dict[str, object] = {
+            "model": self.model,
+            **prompt.fields,
+            "max_tokens": max_tokens,
+            **sampling,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.extra,
+        }
+        body = msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
+        parts = urlsplit(self.url)
+        base = parts.path.rstrip("/").removesuffix("/v1")
+        key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        head = (
+            f"POST {base}{PATHS[self.endpoint]} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n{key}"
+            "Content-Type: application/json\r\nAccept: text/event-stream\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode("latin-1") + body
