@@ -7,7 +7,6 @@ result objects follow vLLM's offline API, so that scripts written for it run wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -17,46 +16,19 @@ from tqdm import tqdm
 
 from trivet.config import parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
-from trivet.engine.commit import Update
+from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.errors import GenerationError, Overloaded, RequestError
-from trivet.messages import TokenLogprob
 from trivet.models.model_files import open_model
+from trivet.outputs import CompletionOutput, RequestOutput
 from trivet.plugins import load_plugins
 from trivet.sampling_params import SamplingParams
 from trivet.text.chat_template import ChatTemplate
-from trivet.text.text_stream import TextStream
 from trivet.text.tokenizer import Tokenizer
 
 Prompt = (
     str | Sequence[int] | Mapping[str, Any]
 )  # text, token ids, {"prompt": ...}, {"prompt_token_ids": ...}
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One completion of a prompt."""
-
-    index: int = 0
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    cumulative_logprob: float | None = None
-    logprobs: list[TokenLogprob] | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """A prompt and what came of it; grows in place while it is generated."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool = False
-    num_cached_tokens: int = 0
-    error: str | None = None
 
 
 class LLM:
@@ -82,7 +54,8 @@ class LLM:
         with _LoadingBar(files.name) as bar:
             self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update)
         self._num_requests = 0
-        self._growing: dict[str, RequestOutput] = {}  # of the iterations in progress
+        # Of the iterations in progress: a sequence's output, and which of its completions it is.
+        self._growing: dict[str, tuple[RequestOutput, int]] = {}
 
     # ---- use ----
 
@@ -112,6 +85,8 @@ class LLM:
         Raises: RequestError, ContextLengthExceeded; GenerationError where the sequence fails on the way.
         """
         params = sampling_params or self.get_default_sampling_params()
+        if params.n != 1:
+            raise RequestError(f"n is {params.n}; a stream has one completion: use generate", param="n")
         outputs, sequences = self._prepare([prompt], [params])
         seen = 0
         for output in self._run(outputs, sequences):
@@ -178,10 +153,24 @@ class LLM:
             self._engine.core.check_prompt(token_ids)
             request_id = str(self._num_requests)
             self._num_requests += 1
-            stream = TextStream(self._engine.tokenizer, token_ids, wish)
-            outputs.append(RequestOutput(request_id, text, token_ids, [CompletionOutput()]))
-            sequences.append(EngineSequence(request_id, token_ids, wish, text=stream))
+            completions = [CompletionOutput(index) for index in range(wish.n)]
+            outputs.append(RequestOutput(request_id, text, token_ids, completions))
+            sequences += self._sequences_of(outputs[-1], wish)
         return outputs, sequences
+
+    def _sequences_of(self, output: RequestOutput, params: SamplingParams) -> list[EngineSequence]:
+        """One for each completion."""
+        group = output.request_id if params.n > 1 else ""
+        return [
+            make_sequence(
+                self._engine.tokenizer,
+                f"{output.request_id}-{index}",
+                output.prompt_token_ids,
+                params.child(index),
+                group=group,
+            )
+            for index in range(params.n)
+        ]
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[tuple[str | None, list[int]]]:
         """Text and token ids of each prompt; all texts in one call of the tokenizer."""
@@ -198,21 +187,26 @@ class LLM:
         Iterations may be interleaved (a stream read while another is): each step advances them all, so
         a whole step is taken in before anything is yielded.
         """
-        core = self._engine.core
-        mine = {output.request_id: output for output in outputs}
-        self._growing |= mine
+        core, tokenizer = self._engine.core, self._engine.tokenizer
+        mine = {output.request_id for output in outputs}
+        places = [(output, index) for output in outputs for index in range(len(output.outputs))]
+        ids = [sequence.request_id for sequence in sequences]
+        self._growing |= zip(ids, places, strict=True)
         waiting = list(reversed(sequences))
         try:
             while waiting or (core.has_work and not all(output.finished for output in outputs)):
                 while waiting and self._add(waiting[-1]):
                     waiting.pop()
-                updates = core.step()
-                grown = [_grow(self._growing[update.sequence.request_id], update) for update in updates]
-                yield from (output for output in grown if output.request_id in mine)
+                grown: dict[str, RequestOutput] = {}
+                for update in core.step():
+                    output, index = self._growing[update.sequence.request_id]
+                    output.grow(index, update, tokenizer)
+                    grown[output.request_id] = output
+                yield from (output for output in grown.values() if output.request_id in mine)
         finally:
-            for sequence in sequences:
-                core.abort(sequence.request_id)
-                del self._growing[sequence.request_id]
+            for request_id in ids:
+                core.abort(request_id)
+                del self._growing[request_id]
 
     def _add(self, sequence: EngineSequence) -> bool:
         """False while the engine's queue is full: offline, the caller's list is the queue."""
@@ -277,20 +271,3 @@ def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None]:
             )
         return text, ids
     return None, prompt
-
-
-def _grow(output: RequestOutput, update: Update) -> RequestOutput:
-    completion = output.outputs[0]
-    completion.text += update.text
-    completion.token_ids.extend(update.token_ids)
-    if update.logprobs is not None:
-        completion.logprobs = [*(completion.logprobs or []), *update.logprobs]
-        completion.cumulative_logprob = sum(entry.logprob for entry in completion.logprobs)
-    if update.failure is not None:
-        output.error = update.failure.message
-    if update.finish_reason is not None:
-        completion.finish_reason = str(update.finish_reason)
-        completion.stop_reason = update.stop_reason
-        output.finished = True
-        output.num_cached_tokens = update.sequence.num_cached_tokens
-    return output

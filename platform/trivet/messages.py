@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 
 BEAT_INTERVAL_S = 0.5
@@ -36,6 +37,8 @@ class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
     params: SamplingParams
     priority: int = 0  # lower runs first
     cache_salt: str = ""
+    group: str = ""  # of the completions of one prompt: they share its KV whatever the settings are
+    pooling: PoolingParams | None = None  # embed the prompt and draw nothing
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag=True):
@@ -89,6 +92,8 @@ class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):
     completion_tokens: int = 0  # so far
     logprobs: list[TokenLogprob] | None = None
     failure: Failure | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None  # of the prompt's 2nd token on; in the first piece
+    embedding: bytes | None = None  # little-endian float32; in the last piece of one that is embedded
 
 
 class EngineLoad(msgspec.Struct, array_like=True, frozen=True, tag=True):

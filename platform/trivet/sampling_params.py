@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 
@@ -10,15 +11,34 @@ from trivet.errors import RequestError
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024  # of one: the engine builds a state for each (0.6 us and 600 bytes)
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARACTERS = 256
+MAX_N = 128
+MAX_LOGPROBS = 20
+MAX_BIAS = 100.0
+
+Rule = tuple[str, bool, str]  # field, whether its value is good, which values are
+
+_TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Field names and defaults are vLLM's. `max_tokens` None: up to the context limit."""
+    """Field names and defaults are vLLM's. `max_tokens` None: up to the context limit.
 
+    Lists are taken for tuples, and one stop string for a tuple of one.
+    """
+
+    n: int = 1  # completions of the prompt, which is computed once; a seed counts up from one to the next
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1 = all
     min_p: float = 0.0
+    presence_penalty: float = 0.0  # taken from the logit of a token that the output has
+    frequency_penalty: float = 0.0  # taken from it each time the output has it
+    repetition_penalty: float = 1.0  # divides it where the prompt or the output has it (multiplies below 0)
+    logit_bias: dict[int, float] | None = None  # added to a token's logit
+    allowed_token_ids: tuple[int, ...] | None = None  # None: all
+    bad_words: tuple[str, ...] = ()  # whose last token never follows the others
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -28,37 +48,89 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None  # None: none; k: the drawn token's and the k most likely ones'
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens, but the first
+
+    def __post_init__(self) -> None:
+        for name in _TUPLES:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                msgspec.structs.force_setattr(self, name, (value,))
+            elif isinstance(value, list):
+                msgspec.structs.force_setattr(self, name, tuple(value))
+            elif value is None and name != "allowed_token_ids":
+                msgspec.structs.force_setattr(self, name, ())
 
     def check(self) -> None:
         """Raises: RequestError naming the field, its value and the values that would do."""
-        for name, is_good, wanted in self._rules():
-            if not is_good:
-                value = repr(getattr(self, name))
-                shown = value if len(value) <= 200 else f"{value[:200]}..."
-                raise RequestError(f"{name} is {shown}; it must be {wanted}", param=name)
+        for rules in (self._draw_rules(), self._edit_rules(), self._end_rules(), self._logprob_rules()):
+            for name, is_good, wanted in rules:
+                if not is_good:
+                    value = repr(getattr(self, name))
+                    shown = value if len(value) <= 200 else f"{value[:200]}..."
+                    raise RequestError(f"{name} is {shown}; it must be {wanted}", param=name)
 
-    def _rules(self) -> list[tuple[str, bool, str]]:
+    def check_ids(self, num_tokens: int) -> None:
+        """Raises: RequestError naming a token id that the model does not have."""
+        for name in ("logit_bias", "allowed_token_ids"):
+            for token_id in getattr(self, name) or ():
+                if token_id >= num_tokens:
+                    raise RequestError(
+                        f"{name} has token id {token_id}, which is not in the vocabulary; "
+                        f"ids go from 0 to {num_tokens - 1}",
+                        param=name,
+                    )
+
+    def child(self, index: int) -> SamplingParams:
+        """What the completion `index` of `n` asks for."""
+        if self.n == 1:
+            return self
+        seed = None if self.seed is None else (self.seed + 2**63 + index) % 2**64 - 2**63
+        return msgspec.structs.replace(self, n=1, seed=seed)
+
+    def _draw_rules(self) -> Iterator[Rule]:
         finite = math.isfinite
-        return [
-            ("temperature", finite(self.temperature) and self.temperature >= 0, "a number >= 0"),
-            ("top_p", finite(self.top_p) and 0 <= self.top_p <= 1, "between 0 and 1"),
-            ("top_k", self.top_k >= -1, "-1 or 0 (all tokens), or a count >= 1"),
-            ("min_p", finite(self.min_p) and 0 <= self.min_p <= 1, "between 0 and 1"),
-            ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
-            ("max_tokens", self.max_tokens is None or self.max_tokens >= 0, "an integer >= 0"),
-            ("min_tokens", self.min_tokens >= 0, "an integer >= 0"),
-            (
-                "min_tokens",
-                self.max_tokens is None or self.min_tokens <= self.max_tokens,
-                f"at most max_tokens ({self.max_tokens})",
-            ),
-            ("stop", all(self.stop), "made of non-empty strings"),
-            (
-                "stop",
-                len(self.stop) <= MAX_STOP_STRINGS
-                and max(map(len, self.stop), default=0) <= MAX_STOP_CHARACTERS,
-                f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_CHARACTERS} characters",
-            ),
-            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "between 0 and 20"),
-            ("stop_token_ids", all(i >= 0 for i in self.stop_token_ids), "made of ids >= 0"),
-        ]
+        yield "n", 1 <= self.n <= MAX_N, f"between 1 and {MAX_N}"
+        yield "temperature", finite(self.temperature) and self.temperature >= 0, "a number >= 0"
+        yield "top_p", finite(self.top_p) and 0 <= self.top_p <= 1, "between 0 and 1"
+        yield "top_k", self.top_k >= -1, "-1 or 0 (all tokens), or a count >= 1"
+        yield "min_p", finite(self.min_p) and 0 <= self.min_p <= 1, "between 0 and 1"
+        yield "seed", self.seed is None or -(2**63) <= self.seed < 2**63, "a 64-bit integer"
+
+    def _edit_rules(self) -> Iterator[Rule]:
+        for name in ("presence_penalty", "frequency_penalty"):
+            yield name, -2 <= getattr(self, name) <= 2, "between -2 and 2"
+        repetition = self.repetition_penalty
+        yield "repetition_penalty", math.isfinite(repetition) and repetition > 0, "a number > 0"
+        biases = self.logit_bias or {}
+        yield "logit_bias", all(i >= 0 for i in biases), "a mapping of token ids >= 0"
+        within = all(abs(bias) <= MAX_BIAS for bias in biases.values())
+        yield "logit_bias", within, f"a mapping to biases between {-MAX_BIAS:g} and {MAX_BIAS:g}"
+        allowed = self.allowed_token_ids
+        yield "allowed_token_ids", allowed is None or len(allowed) > 0, "left out, or at least one id"
+        yield "allowed_token_ids", all(i >= 0 for i in allowed or ()), "made of ids >= 0"
+        yield "bad_words", all(word.strip() for word in self.bad_words), "made of words that are not empty"
+        longest = max(map(len, self.bad_words), default=0)
+        yield (
+            "bad_words",
+            len(self.bad_words) <= MAX_BAD_WORDS and longest <= MAX_BAD_WORD_CHARACTERS,
+            f"at most {MAX_BAD_WORDS} words of at most {MAX_BAD_WORD_CHARACTERS} characters",
+        )
+
+    def _end_rules(self) -> Iterator[Rule]:
+        limit = self.max_tokens
+        yield "max_tokens", limit is None or limit >= 0, "an integer >= 0"
+        yield "min_tokens", self.min_tokens >= 0, "an integer >= 0"
+        yield "min_tokens", limit is None or self.min_tokens <= limit, f"at most max_tokens ({limit})"
+        yield "stop", all(self.stop), "made of non-empty strings"
+        longest = max(map(len, self.stop), default=0)
+        yield (
+            "stop",
+            len(self.stop) <= MAX_STOP_STRINGS and longest <= MAX_STOP_CHARACTERS,
+            f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_CHARACTERS} characters",
+        )
+        yield "stop_token_ids", all(i >= 0 for i in self.stop_token_ids), "made of ids >= 0"
+
+    def _logprob_rules(self) -> Iterator[Rule]:
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            yield name, count is None or 0 <= count <= MAX_LOGPROBS, f"between 0 and {MAX_LOGPROBS}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from trivet import LLM, SamplingParams
+from trivet.contract import Batch
 from trivet.demo_model import find_demo_model
 from trivet.errors import ConfigError, ContextLengthExceeded, RequestError, Unsupported
 
@@ -62,8 +63,11 @@ def test_logprobs_come_with_their_sum(llm: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=2)
     completion = llm.generate("Hello", params, use_tqdm=False)[0].outputs[0]
     assert completion.logprobs is not None
-    assert [len(entry.top) for entry in completion.logprobs] == [2, 2, 2]
-    assert completion.cumulative_logprob == pytest.approx(sum(e.logprob for e in completion.logprobs))
+    assert [len(entry) for entry in completion.logprobs] == [2, 2, 2]
+    drawn = [entry[token] for entry, token in zip(completion.logprobs, completion.token_ids, strict=True)]
+    assert completion.cumulative_logprob == pytest.approx(sum(one.logprob for one in drawn))
+    assert [one.rank for one in drawn] == [1, 1, 1], "greedy"
+    assert "".join(one.decoded_token for one in drawn) == completion.text
 
 
 def test_a_prompt_beyond_the_context_is_refused_before_anything_runs(llm: LLM) -> None:
@@ -92,3 +96,84 @@ def test_bad_arguments_are_named(llm: LLM) -> None:
         LLM(find_demo_model(), backend="null", max_model_length=5)
     with pytest.raises(Unsupported, match=r"'tpu' is not installed"):
         LLM(find_demo_model(), backend="tpu")
+
+
+def test_n_completions_have_the_tokens_of_seeds_that_count_up(llm: LLM) -> None:
+    wish = SamplingParams(n=3, seed=5, max_tokens=8, ignore_eos=True)
+    (output,) = llm.generate("Hello", wish, use_tqdm=False)
+    assert [one.index for one in output.outputs] == [0, 1, 2]
+    assert output.finished
+    for index, one in enumerate(output.outputs):
+        alone = SamplingParams(seed=5 + index, max_tokens=8, ignore_eos=True)
+        assert one.token_ids == llm.generate("Hello", alone, use_tqdm=False)[0].outputs[0].token_ids
+    assert len({tuple(one.token_ids) for one in output.outputs}) == 3
+
+
+@pytest.mark.parametrize("caches", [True, False])
+def test_n_completions_compute_their_prompt_once(caches: bool) -> None:
+    """But for the last, partly filled block (128 tokens here), which each of them writes into."""
+    with LLM(find_demo_model(), backend="null", enable_prefix_caching=caches) as llm:
+        prompt = list(range(100, 100 + 128 * 4 + 7))
+        wish = SamplingParams(n=4, max_tokens=3, ignore_eos=True)
+        held, computed = [], []
+        block_pool, forward = llm.engine.core.block_pool, llm.engine.runner.forward
+
+        def watch(batch: Batch) -> None:
+            computed.append(len(batch.token_ids))
+            held.append(block_pool.num_usable - block_pool.num_free)
+            forward(batch)
+
+        llm.engine.runner.forward = watch  # type: ignore[method-assign]
+        (output,) = llm.generate([prompt], wish, use_tqdm=False)
+        assert all(len(one.token_ids) == 3 for one in output.outputs)
+        assert max(held) == 4 + 4, "four shared blocks, and one of its own for each"
+        assert sum(computed) == len(prompt) + 3 * 7 + 4 * 2, "the shared blocks once, then 7 tokens each"
+        assert output.num_cached_tokens == 0, "its first completion found nothing"
+
+
+def test_a_stream_has_one_completion(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"n is 2"):
+        next(llm.stream("Hello", SamplingParams(n=2)))
+
+
+def test_prompt_logprobs_are_one_for_each_prompt_token_and_none_for_the_first(llm: LLM) -> None:
+    wish = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, prompt_logprobs=2)
+    (output,) = llm.generate("The capital of France is", wish, use_tqdm=False)
+    assert output.prompt_logprobs is not None
+    first, *others = output.prompt_logprobs
+    assert first is None
+    assert len(others) == len(output.prompt_token_ids) - 1
+    for token, entry in zip(output.prompt_token_ids[1:], others, strict=True):
+        assert entry is not None
+        assert token in entry
+        assert len(entry) in (2, 3), "two likely ones, and its own where it is no such"
+    again = llm.generate("The capital of France is", wish, use_tqdm=False)[0]
+    assert again.prompt_logprobs == output.prompt_logprobs, "whatever the prefix cache holds"
+
+
+def test_prompt_logprobs_without_a_completion(llm: LLM) -> None:
+    wish = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    (output,) = llm.generate("The capital of France is", wish, use_tqdm=False)
+    assert (output.outputs[0].token_ids, output.outputs[0].finish_reason) == ([], "length")
+    assert output.prompt_logprobs is not None
+    assert [None if one is None else len(one) for one in output.prompt_logprobs] == [None, 1, 1, 1, 1]
+
+
+def test_bad_words_never_come_and_allowed_tokens_are_all_that_come(llm: LLM) -> None:
+    (free,) = llm.generate("Hello", GREEDY, use_tqdm=False)
+    tokenizer = llm.get_tokenizer()
+    words = [tokenizer.token_text(token).strip() for token in free.outputs[0].token_ids]
+    words = [word for word in words if word.isascii() and word.isalpha()]
+    assert words
+    wish = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, bad_words=words)
+    (output,) = llm.generate("Hello", wish, use_tqdm=False)
+    came = {tokenizer.token_text(token).strip() for token in output.outputs[0].token_ids}
+    assert not came & set(words)
+    allowed = SamplingParams(max_tokens=12, ignore_eos=True, allowed_token_ids=[100, 200])
+    (output,) = llm.generate("Hello", allowed, use_tqdm=False)
+    assert set(output.outputs[0].token_ids) <= {100, 200}
+
+
+def test_a_token_that_the_model_does_not_have_is_refused(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"logit_bias has token id 49152"):
+        llm.generate("Hello", SamplingParams(logit_bias={49152: 1.0}), use_tqdm=False)

@@ -18,7 +18,8 @@ from trivet.plugins import Command
 from trivet.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from trivet.llm import LLM, RequestOutput
+    from trivet.llm import LLM
+    from trivet.outputs import RequestOutput
 
 DEFAULT_MAX_TOKENS = 256
 

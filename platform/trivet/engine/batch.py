@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivet.contract import ON_DEVICE, Batch, MemoryPlan, Runner
+from trivet.engine.pooling import pool_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,8 @@ class BatchBuilder:
 
     def __init__(self, runner: Runner, plan: MemoryPlan, pool: BlockPool) -> None:
         num_seqs, width = pool.table.shape
-        size = 2 * plan.max_num_batched_tokens + num_seqs * (5 + width) + 1
+        # Each token may bring a row, of two numbers: scored prompt tokens do.
+        size = 4 * plan.max_num_batched_tokens + num_seqs * (4 + width) + 1
         self._buffers = [runner.host_buffer(size) for _ in range(runner.max_in_flight)]
         self._num_groups = len(plan.num_blocks)
         self._pool = pool
@@ -59,7 +61,7 @@ class BatchBuilder:
         positions += np.repeat(starts - query_start_loc[:-1], lengths)
         token_ids = carver.take(num_tokens)
         _fill_token_ids(token_ids, query_start_loc, step)
-        drawing = np.flatnonzero([part.draws for part in step])
+        logits_rows, row_seqs = _rows(query_start_loc, step)
         table = self._block_table(carver, slots, int((starts + lengths).max()))
         return Batch(
             step=number,
@@ -69,8 +71,9 @@ class BatchBuilder:
             block_tables=(table,) * self._num_groups,
             token_ids=token_ids,
             positions=positions,
-            logits_rows=carver.put(query_start_loc[1:][drawing] - 1),
-            row_seqs=carver.put(drawing.astype(np.int32)),
+            logits_rows=carver.put(logits_rows),
+            row_seqs=carver.put(row_seqs),
+            pooling=_pooling(carver, step),
         )
 
     def _block_table(self, carver: _Carver, slots: Int32, longest: int) -> Int32:
@@ -79,6 +82,30 @@ class BatchBuilder:
         table = carver.take(len(slots) * width).reshape(len(slots), width)
         np.take(self._pool.table[:, :width], slots, axis=0, out=table, mode="clip")
         return table
+
+
+def _pooling(carver: _Carver, step: Sequence[Scheduled]) -> Int32 | None:
+    """[S] where a sequence is embedded."""
+    if all(part.sequence.pooling is None for part in step):
+        return None
+    return carver.put([pool_kind(part) for part in step])
+
+
+def _rows(query_start_loc: Int32, step: Sequence[Scheduled]) -> tuple[Int32, Int32]:
+    """Token indices [R] whose logits are wanted, and their sequences: the scored tokens, the last one."""
+    drawing = np.flatnonzero([part.draws for part in step]).astype(np.int32)
+    lasts = query_start_loc[1:][drawing] - 1
+    if not any(part.num_scored for part in step):
+        return lasts, drawing
+    rows, seqs = [lasts], [drawing]
+    for index, part in enumerate(step):
+        if part.num_scored:
+            first = query_start_loc[index] + part.first_scored - part.start
+            rows.append(np.arange(first, first + part.num_scored, dtype=np.int32))
+            seqs.append(np.full(part.num_scored, index, np.int32))
+    logits_rows = np.concatenate(rows)
+    order = np.argsort(logits_rows)
+    return logits_rows[order], np.concatenate(seqs)[order]
 
 
 def _fill_token_ids(token_ids: Int32, query_start_loc: Int32, step: Sequence[Scheduled]) -> None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Parts
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from trivet.contract import StepOutput
+from trivet.engine.pooling import take_chunk
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
 from trivet.errors import GenerationError, TrivetError
 from trivet.messages import Failure, FinishReason, TokenLogprob
+
+if TYPE_CHECKING:
+    from trivet.contract import Float32
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +36,8 @@ class Update(msgspec.Struct, frozen=True):
     stop_reason: str | int | None = None  # the stop string or the stop token that ended it
     logprobs: list[TokenLogprob] | None = None
     failure: Failure | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None  # of the prompt's 2nd token on; with the first token
+    embedding: Float32 | None = None  # of a sequence that is embedded, with its end
 
 
 class Committer:
@@ -47,24 +55,52 @@ class Committer:
         now = self._clock()
         updates = []
         token_ids, is_finite = output.token_ids.tolist(), output.is_finite.tolist()
-        row = -1
+        next_row = 0
         for part in step:
-            if not part.draws:
-                continue
-            row += 1
+            first_row, next_row = next_row, next_row + part.num_scored + part.draws
             sequence = part.sequence
-            if sequence.state is SequenceState.FINISHED:  # aborted or stopped meanwhile: a wasted row
+            if sequence.state is SequenceState.FINISHED:  # aborted or stopped meanwhile: wasted rows
                 continue
-            sequence.num_pending_tokens -= 1
-            if not is_finite[row]:
+            sequence.num_pending_tokens -= part.draws
+            if not all(is_finite[first_row:next_row]):
                 updates.append(self.fail(sequence, _not_finite(sequence)))
                 continue
+            if part.num_scored:
+                _take_scores(part, output, first_row)
+            if not part.draws:
+                continue
+            row = next_row - 1
             if sequence.first_token_s is None:
                 sequence.first_token_s = now
                 self.prompt_tokens += sequence.num_prompt_tokens
+            if sequence.params.max_tokens == 0:  # drawn because every step draws, and not wanted
+                updates.append(self.end_empty(sequence))
+                continue
             self.generation_tokens += 1
-            logprobs = None if sequence.params.logprobs is None else [_logprob(sequence, output, row)]
+            top = sequence.params.logprobs
+            logprobs = None if top is None else [_logprob(int(output.token_ids[row]), top, output, row)]
             updates.append(self._advance(sequence, token_ids[row], logprobs))
+        return updates + self._commit_pooled(step, output)
+
+    def _commit_pooled(self, step: Parts[Scheduled], output: StepOutput) -> list[Update]:
+        """One update for each embedded sequence whose prompt is complete."""
+        if output.pooled is None:
+            return []
+        updates = []
+        for index, part in enumerate(step):
+            sequence = part.sequence
+            if sequence.pooling is None or sequence.state is SequenceState.FINISHED:
+                continue
+            vector = take_chunk(part, output.pooled[index])
+            if vector is None:
+                continue
+            if not np.isfinite(vector).all():
+                updates.append(self.fail(sequence, _not_finite(sequence)))
+                continue
+            sequence.first_token_s = self._clock()
+            self.prompt_tokens += sequence.num_prompt_tokens
+            self._finish(sequence, FinishReason.STOP)
+            updates.append(Update(sequence, finish_reason=FinishReason.STOP, embedding=vector))
         return updates
 
     def _advance(self, sequence: Sequence, token_id: int, logprobs: list[TokenLogprob] | None) -> Update:
@@ -82,7 +118,10 @@ class Committer:
                 text += sequence.text.finish()
         if reason is not None:
             self._finish(sequence, reason)
-        return Update(sequence, [token_id], text, reason, stop_reason, logprobs)
+        prompt_logprobs = None if sequence.num_output_tokens > 1 else _prompt_logprobs(sequence)
+        return Update(
+            sequence, [token_id], text, reason, stop_reason, logprobs, prompt_logprobs=prompt_logprobs
+        )
 
     # ---- ends ----
 
@@ -96,7 +135,7 @@ class Committer:
     def end_empty(self, sequence: Sequence) -> Update:
         """End a sequence that wants no token."""
         self._finish(sequence, FinishReason.LENGTH)
-        return Update(sequence, finish_reason=FinishReason.LENGTH)
+        return Update(sequence, finish_reason=FinishReason.LENGTH, prompt_logprobs=_prompt_logprobs(sequence))
 
     def abort(self, sequence: Sequence) -> None:
         """End a sequence that nobody waits for."""
@@ -118,17 +157,35 @@ def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason
 
 
 def _not_finite(sequence: Sequence) -> GenerationError:
+    params, place = sequence.params, f"after {len(sequence.token_ids)} tokens of this sequence"
+    if params.allowed_token_ids or params.bad_words:
+        return GenerationError(
+            f"allowed_token_ids, bad_words and the grammar together leave no token {place}, or the model's "
+            "logits are not finite; allow more"
+        )
     return GenerationError(
-        f"the model's logits are not finite after {len(sequence.token_ids)} tokens of this sequence; "
+        f"the model's logits are not finite {place}; "
         "other sequences go on; a dtype with a wider range (bf16, f32) may do"
     )
 
 
-def _logprob(sequence: Sequence, output: StepOutput, row: int) -> TokenLogprob:
+def _take_scores(part: Scheduled, output: StepOutput, first_row: int) -> None:
+    """Logprobs of prompt tokens; those that came before a preemption are there already."""
+    known, params = part.sequence.prompt_logprobs, part.sequence.params
+    assert params.prompt_logprobs is not None, "nothing is scored unasked"
+    for index in range(len(known) - part.first_scored, part.num_scored):
+        token_id = part.sequence.prompt_token_ids[part.first_scored + index + 1]
+        known.append(_logprob(token_id, params.prompt_logprobs, output, first_row + index))
+
+
+def _prompt_logprobs(sequence: Sequence) -> list[TokenLogprob] | None:
+    return None if sequence.params.prompt_logprobs is None else sequence.prompt_logprobs
+
+
+def _logprob(token_id: int, count: int, output: StepOutput, row: int) -> TokenLogprob:
     top: list[tuple[int, float]] = []
-    if sequence.params.logprobs and output.top_ids is not None and output.top_logprobs is not None:
-        count = sequence.params.logprobs
+    if count and output.top_ids is not None and output.top_logprobs is not None:
         top = list(
             zip(output.top_ids[row, :count].tolist(), output.top_logprobs[row, :count].tolist(), strict=True)
         )
-    return TokenLogprob(int(output.token_ids[row]), float(output.logprobs[row]), int(output.ranks[row]), top)
+    return TokenLogprob(token_id, float(output.logprobs[row]), int(output.ranks[row]), top)

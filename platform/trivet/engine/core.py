@@ -14,14 +14,14 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from operator import attrgetter
 
-from trivet.contract import Batch, MemoryPlan, Runner
+from trivet.contract import Batch, Feature, MemoryPlan, Runner
 from trivet.engine.batch import BatchBuilder
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.commit import Committer, Update
 from trivet.engine.sampling_columns import SamplingColumns
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
-from trivet.errors import ContextLengthExceeded, OutOfMemory, Overloaded, RequestError
+from trivet.errors import ContextLengthExceeded, OutOfMemory, Overloaded, RequestError, UnsupportedParameter
 from trivet.messages import EngineLoad
 
 logger = logging.getLogger(__name__)
@@ -100,26 +100,35 @@ class EngineCore:
         params = sequence.params
         room = self.max_model_len - sequence.num_prompt_tokens
         wanted = room if params.max_tokens is None else params.max_tokens
+        if wanted == 0 and sequence.num_unscored:
+            wanted = 1  # a step that scores draws as well; that token is dropped
         sequence.max_total_tokens = sequence.num_prompt_tokens + min(wanted, room)
+        if sequence.pooling is not None:  # one more than it computes: its last token may stand alone
+            sequence.max_total_tokens = sequence.num_prompt_tokens + 1
         eos = () if params.ignore_eos else self._config.eos_token_ids
         sequence.stop_ids = frozenset((*eos, *params.stop_token_ids))
         given = self._random.getrandbits(64) if params.seed is None else params.seed
         sequence.seed = given % 2**64
+        if sequence.group and not self._config.enable_prefix_caching:
+            sequence.cache_salt = sequence.group  # shared by nobody else, then
         sequence.arrival = self._num_arrivals
         sequence.arrival_s = self._clock()
         self._num_arrivals += 1
         self.scheduler.waiting.push(sequence)
-        if params.max_tokens == 0:
+        if wanted == 0 and sequence.pooling is None:
             self._ended_early.append(self._committer.end_empty(sequence))
         else:
             self._sequences[sequence.request_id] = sequence
 
-    def check_prompt(self, token_ids: TokenIds[int]) -> None:
-        """Whether a prompt can ever run. Raises: ContextLengthExceeded with both numbers; RequestError."""
+    def check_prompt(self, token_ids: TokenIds[int], *, is_embedded: bool = False) -> None:
+        """Whether a prompt can ever run; one that is embedded needs no room for a further token.
+
+        Raises: ContextLengthExceeded with both numbers; RequestError.
+        """
         if not token_ids:
             raise RequestError("the prompt has no tokens; send at least one", param="prompt")
-        if len(token_ids) >= self.max_model_len:
-            raise self._too_long(len(token_ids))
+        if len(token_ids) + (not is_embedded) > self.max_model_len:
+            raise self._too_long(len(token_ids), is_embedded=is_embedded)
         lowest, highest = min(token_ids), max(token_ids)
         if lowest < 0 or highest >= self._config.vocab_size:
             wrong = lowest if lowest < 0 else highest
@@ -139,19 +148,23 @@ class EngineCore:
                 "retry later, or add replicas",
                 retry_after_s=min(ahead, MAX_RETRY_AFTER_S),
             )
-        self.check_prompt(sequence.prompt_token_ids)
+        self.check_prompt(sequence.prompt_token_ids, is_embedded=sequence.pooling is not None)
+        if sequence.pooling is not None and Feature.POOLING not in self._runner.features:
+            raise UnsupportedParameter("the backend of this model computes no embeddings; use another one")
+        sequence.check_ids(self._config.num_tokens)
         if sequence.request_id in self._sequences:
             raise RequestError(f"request id {sequence.request_id!r} is in use; choose another")
 
-    def _too_long(self, count: int) -> ContextLengthExceeded:
+    def _too_long(self, count: int, *, is_embedded: bool) -> ContextLengthExceeded:
         if self.max_model_len < self._plan.max_model_len:
             limit = f"the KV cache holds {self._kv_tokens} tokens"
             remedy = "shorten the prompt, or give the instance more memory"
         else:
             limit = f"the context is {self.max_model_len} tokens"
             remedy = "shorten the prompt, or raise max_model_len"
+        rest = "" if is_embedded else ", of which one must be left to generate"
         return ContextLengthExceeded(
-            f"the prompt has {count} tokens and {limit}, of which one must be left to generate; {remedy}",
+            f"the prompt has {count} tokens and {limit}{rest}; {remedy}",
             param="prompt",
         )
 

@@ -154,4 +154,6 @@ def _piece(request_id: str, update: Update) -> Piece:
         completion_tokens=sequence.num_output_tokens,
         logprobs=update.logprobs,
         failure=update.failure,
+        prompt_logprobs=update.prompt_logprobs,
+        embedding=None if update.embedding is None else update.embedding.astype("<f4").tobytes(),
     )

@@ -22,6 +22,7 @@ from trivet.config import engine_address, parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox
+from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence
 from trivet.errors import DeviceLost, DoesNotFit, EngineLost, InstanceStopped, TrivetError, Unavailable
 from trivet.messages import (
@@ -37,7 +38,6 @@ from trivet.messages import (
 from trivet.models.model_files import open_model
 from trivet.plugins import load_plugins
 from trivet.sampling_params import SamplingParams
-from trivet.text.text_stream import TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -175,15 +175,17 @@ class EngineProcess:
     def _admit(self, engine: Engine, mailbox: Mailbox, client: bytes, request: Submit) -> None:
         if self._heart.phase is not Phase.READY:
             raise Unavailable(f"instance {self._order.instance_id} is {self._heart.phase}")
-        request.params.check()
-        sequence = Sequence(
+        sequence = make_sequence(
+            engine.tokenizer,
             mailbox.sequence_id(client, request.request_id),
             request.prompt_token_ids,
             request.params,
             priority=request.priority,
             cache_salt=request.cache_salt,
-            text=TextStream(engine.tokenizer, request.prompt_token_ids, request.params),
+            group=request.group,
         )
+        if request.pooling is not None:
+            sequence.pooling = engine.resolved_pooling(request.pooling)
         engine.core.add(sequence)
         mailbox.remember(client, request.request_id)
 

@@ -1,7 +1,7 @@
 """The contract's sampling columns: kept by slot, gathered for the rows of a step.
 
 What a sequence asks for is written once, when it first draws in its slot; a step costs a few array
-operations.
+operations, and edits and masks cost nothing where no sequence wants them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivet.contract import NO_TARGET, Sampling
+from trivet.engine.row_edits import RowEdits, joined, wants_edits
 from trivet.engine.uniform import uniforms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Sequence as Parts
 
-    from numpy.typing import NDArray
-
-    from trivet.contract import Batch, Int32
+    from trivet.contract import Batch, Bool, Float32, Int32, UInt32
+    from trivet.engine.row_edits import Row
     from trivet.engine.scheduler import Scheduled
     from trivet.engine.sequence import Sequence
 
-NO_IDS: Int32 = np.empty(0, np.int32)
-MAX_INT32 = int(np.iinfo(np.int32).max)
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -37,32 +36,37 @@ class SamplingColumns:
         self._min_p = np.zeros(max_num_seqs, np.float32)
         self._seed = np.zeros(max_num_seqs, np.uint64)
         self._num_logprobs = np.zeros(max_num_seqs, np.int32)
-        self._stop_after = np.zeros(max_num_seqs, np.int32)  # total tokens before which no stop id is drawn
-        self._stop_ids: list[Int32] = [NO_IDS] * max_num_seqs
+        self._edits: list[RowEdits | None] = [None] * max_num_seqs
+        self._has_edits = np.zeros(max_num_seqs, np.bool_)
+        self._allowed: list[UInt32 | None] = [None] * max_num_seqs  # words of `allowed_token_ids`
+        self._has_mask = np.zeros(max_num_seqs, np.bool_)
         self._owners: list[Sequence | None] = [None] * max_num_seqs
         self._num_tokens = num_tokens  # the contract's V
 
     def build(self, step: Parts[Scheduled], batch: Batch) -> Sampling:
-        """Columns of the batch's rows, all of which draw. A drawn token's position = the tokens before it."""
+        """Columns of the batch's rows. A drawn token's position = the tokens before it."""
         for part in step:
             if part.draws and self._owners[part.slot] is not part.sequence:
                 self._set(part.slot, part.sequence)
         slots = batch.slots[batch.row_seqs]
-        positions = batch.seq_lens[batch.row_seqs]
-        edit_start, edit_ids = self._forbidden(slots, positions)
+        draws, target_ids = _given_tokens(step, len(slots))
+        edit_start, edit_ids, edit_mul, edit_add = self._edits_of(step, slots)
+        mask_rows, mask_bits = self._masks_of(slots, draws)
         return Sampling(
-            draws=np.ones(len(slots), np.bool_),
-            target_ids=np.full(len(slots), NO_TARGET, np.int32),
+            draws=draws,
+            target_ids=target_ids,
             temperature=self._temperature[slots],
             top_k=self._top_k[slots],
             top_p=self._top_p[slots],
             min_p=self._min_p[slots],
-            uniform=uniforms(self._seed[slots], positions),
-            num_logprobs=int(self._num_logprobs[slots].max(initial=0)),
+            uniform=uniforms(self._seed[slots], batch.seq_lens[batch.row_seqs]),
+            num_logprobs=max(int(self._num_logprobs[slots[draws]].max(initial=0)), self._num_scored(step)),
             edit_start=edit_start,
             edit_ids=edit_ids,
-            edit_mul=None if edit_ids is None else np.ones(len(edit_ids), np.float32),
-            edit_add=None if edit_ids is None else np.full(len(edit_ids), -np.inf, np.float32),
+            edit_mul=edit_mul,
+            edit_add=edit_add,
+            mask_rows=mask_rows,
+            mask_bits=mask_bits,
         )
 
     def _set(self, slot: int, sequence: Sequence) -> None:
@@ -76,19 +80,59 @@ class SamplingColumns:
         self._min_p[slot] = params.min_p
         self._seed[slot] = sequence.seed
         self._num_logprobs[slot] = min(params.logprobs or 0, self._num_tokens)
-        self._stop_after[slot] = min(sequence.num_prompt_tokens + params.min_tokens, MAX_INT32)
-        stop_ids = sorted(token for token in sequence.stop_ids if token < self._num_tokens)
-        self._stop_ids[slot] = np.array(stop_ids, np.int32)
+        self._edits[slot] = RowEdits(sequence, self._num_tokens) if wants_edits(sequence) else None
+        self._has_edits[slot] = self._edits[slot] is not None
+        allowed = params.allowed_token_ids
+        self._allowed[slot] = None if allowed is None else packed(allowed, self._num_tokens)
+        self._has_mask[slot] = allowed is not None
 
-    def _forbidden(self, slots: Int32, positions: Int32) -> tuple[Int32, Int32] | tuple[None, None]:
-        """Sparse edits' start and ids: stop ids before `min_tokens` are there."""
-        too_early: NDArray[np.bool_] = positions < self._stop_after[slots]
-        if not too_early.any():
+    def _num_scored(self, step: Parts[Scheduled]) -> int:
+        """The largest `prompt_logprobs` of the step."""
+        wanted = (part.sequence.params.prompt_logprobs or 0 for part in step if part.num_scored)
+        return min(max(wanted, default=0), self._num_tokens)
+
+    def _edits_of(
+        self, step: Parts[Scheduled], slots: Int32
+    ) -> tuple[Int32, Int32, Float32, Float32] | tuple[None, None, None, None]:
+        """Sparse edits: start, ids, factors, summands; nothing at all where no row has any."""
+        if not self._has_edits[slots].any():
+            return None, None, None, None
+        rows: list[Row | None] = []
+        for part in step:
+            rows += [None] * part.num_scored
+            if part.draws:
+                edits = self._edits[part.slot]
+                rows.append(None if edits is None else edits.row(part.sequence.token_ids))
+        if not any(row is not None and len(row[0]) for row in rows):
+            return None, None, None, None
+        return joined(rows)
+
+    def _masks_of(self, slots: Int32, draws: Bool) -> tuple[Int32, UInt32] | tuple[None, None]:
+        """Rows with a mask, and their words."""
+        rows = np.flatnonzero(self._has_mask[slots] & draws).astype(np.int32)
+        if not rows.size:
             return None, None
-        ids = [
-            self._stop_ids[slot] if early else NO_IDS
-            for slot, early in zip(slots.tolist(), too_early.tolist(), strict=True)
-        ]
-        start = np.zeros(len(slots) + 1, np.int32)
-        np.cumsum([len(row) for row in ids], out=start[1:])
-        return start, np.concatenate(ids)
+        words = [self._allowed[slot] for slot in slots[rows].tolist()]
+        return rows, np.stack([row for row in words if row is not None])
+
+
+def packed(token_ids: Iterable[int], num_tokens: int) -> UInt32:
+    """[ceil(V / 32)] the contract's mask in which these tokens, and no others, are allowed."""
+    bits = np.zeros(-(-num_tokens // 32) * 32, np.bool_)
+    bits[list(token_ids)] = True
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _given_tokens(step: Parts[Scheduled], num_rows: int) -> tuple[Bool, Int32]:
+    """[R] whether a row draws, and the prompt token that it scores where it does not."""
+    draws = np.ones(num_rows, np.bool_)
+    target_ids = np.full(num_rows, NO_TARGET, np.int32)
+    row = 0
+    for part in step:
+        if part.num_scored:
+            scored = slice(row, row + part.num_scored)
+            first = part.first_scored + 1  # a row's token is the one that follows
+            draws[scored] = False
+            target_ids[scored] = part.sequence.prompt_token_ids[first : first + part.num_scored]
+        row += part.num_scored + part.draws
+    return draws, target_ids

@@ -29,7 +29,9 @@ class Scheduled(NamedTuple):
     slot: int
     start: int  # position of its first token in this step
     num_tokens: int
-    draws: bool  # the step draws its next token; false in the middle of a prompt
+    draws: bool  # the step draws its next token; false in the middle of a prompt, and if it is embedded
+    first_scored: int = 0  # position of the first of its tokens whose successor, a prompt token, is scored
+    num_scored: int = 0
 
 
 class Scheduler:
@@ -111,7 +113,7 @@ class Scheduler:
 
     def _find_cached(self, sequence: Sequence) -> list[int] | None:
         """Cached blocks of its prefix, never its last token's; None if the next one comes with this step."""
-        if not self._caches:
+        if not self._shares(sequence) or not sequence.can_read_cache:
             return []
         extend_block_keys(sequence, self._pool.block_size)
         keys = sequence.block_keys[: (sequence.num_tokens - 1) // self._pool.block_size]
@@ -119,6 +121,10 @@ class Scheduler:
         if len(cached) < len(keys) and keys[len(cached)] in self._filling:
             return None
         return cached
+
+    def _shares(self, sequence: Sequence) -> bool:
+        """Whether others may use its blocks: the n completions of one prompt do without a cache, too."""
+        return self._caches or bool(sequence.group)
 
     def _start(self, sequence: Sequence, cached: list[int]) -> None:
         self.waiting.remove(sequence)
@@ -136,11 +142,15 @@ class Scheduler:
     def _take(self, step: list[Scheduled], sequence: Sequence, num_tokens: int) -> None:
         start = sequence.num_computed_tokens
         stop = start + num_tokens
-        draws = stop == sequence.num_tokens
-        step.append(Scheduled(sequence, sequence.slot, start, num_tokens, draws))
+        draws = stop == sequence.num_tokens and sequence.pooling is None
+        first_scored = max(start, len(sequence.prompt_logprobs))
+        num_scored = 0
+        if sequence.num_unscored:
+            num_scored = max(0, min(stop, sequence.num_prompt_tokens - 1) - first_scored)
+        step.append(Scheduled(sequence, sequence.slot, start, num_tokens, draws, first_scored, num_scored))
         sequence.num_computed_tokens = stop
         sequence.num_pending_tokens += draws
-        if self._caches and num_tokens > 1:
+        if num_tokens > 1 and self._shares(sequence):
             block_size = self._pool.block_size
             self._filling.update(sequence.block_keys[start // block_size : -(-stop // block_size)])
 
@@ -157,7 +167,7 @@ class Scheduler:
         computed, known = sequence.num_computed_tokens, len(sequence.token_ids)
         num_full = (computed if computed < known else known) // self._pool.block_size
         first = sequence.num_published_blocks
-        if num_full > first and self._caches:
+        if num_full > first and self._shares(sequence):
             extend_block_keys(sequence, self._pool.block_size)
             keys = sequence.block_keys[first:num_full]
             self._pool.publish(sequence.slot, first, keys, self._submitted_step)

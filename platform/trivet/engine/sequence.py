@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence as TokenIds
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from trivet.errors import RequestError
+from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trivet.pooling_params import PoolingParams
 
 
 class SequenceState(StrEnum):
@@ -44,7 +52,7 @@ class TextStream(Protocol):
 class Sequence:
     """The engine's view of a request.
 
-    The caller fills the first six; all others belong to the engine. With steps in flight the counts run
+    The caller fills those above `state`; all others belong to the engine. With steps in flight the counts run
     ahead of the tokens: `num_computed_tokens` counts what has been submitted, and a token that has been
     drawn on the device but not yet collected is pending.
     """
@@ -55,7 +63,10 @@ class Sequence:
     _: KW_ONLY
     priority: int = 0  # lower runs first
     cache_salt: str = ""  # sequences of different salts never share KV blocks
+    group: str = ""  # of the completions of one prompt, which share its KV whatever the settings are
     text: TextStream | None = None  # None: token ids only
+    bad_word_ids: TokenIds[tuple[int, ...]] = ()  # of `params.bad_words`
+    pooling: PoolingParams | None = None  # embed the prompt and draw nothing; `pooling.pooling` is resolved
 
     state: SequenceState = field(init=False, default=SequenceState.WAITING)
     token_ids: list[int] = field(init=False)  # prompt and known output
@@ -69,6 +80,9 @@ class Sequence:
     num_cached_tokens: int = field(init=False, default=0)  # of the prompt, found in the prefix cache
     block_keys: list[bytes] = field(init=False, default_factory=list)  # of the full blocks, in order
     num_published_blocks: int = field(init=False, default=0)  # leading blocks that the prefix cache knows
+    prompt_logprobs: list[TokenLogprob] = field(init=False, default_factory=list)  # from the 2nd token on
+
+    pooled_sum: NDArray[np.float64] | None = field(init=False, default=None)  # of the chunks so far
 
     # Monotonic seconds; None until it happens.
     arrival_s: float = field(init=False, default=0.0)
@@ -83,6 +97,24 @@ class Sequence:
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
 
+    def check_ids(self, num_tokens: int) -> None:
+        """Raises: RequestError naming a token id for which the model has no logit."""
+        self.params.check_ids(num_tokens)
+        highest = max(self.prompt_token_ids)
+        if self.params.prompt_logprobs is not None and highest >= num_tokens:
+            raise RequestError(
+                f"the prompt has token id {highest}, for which the model has no logprob: ids of tokens go "
+                f"from 0 to {num_tokens - 1}; leave prompt_logprobs and echo out, or the token",
+                param="prompt_logprobs",
+            )
+
+    @property
+    def num_unscored(self) -> int:
+        """Prompt tokens whose logprob is wanted and has not come; the first has none."""
+        if self.params.prompt_logprobs is None:
+            return 0
+        return len(self.prompt_token_ids) - 1 - len(self.prompt_logprobs)
+
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - len(self.prompt_token_ids)
@@ -95,6 +127,12 @@ class Sequence:
     def num_tokens(self) -> int:
         """Known and pending."""
         return len(self.token_ids) + self.num_pending_tokens
+
+    @property
+    def can_read_cache(self) -> bool:
+        """False for a mean over all tokens, and for prompt logprobs: the cache keeps no hidden states."""
+        is_mean = self.pooling is not None and self.pooling.pooling == "mean"
+        return not is_mean and self.num_unscored <= 0
 
     @property
     def order(self) -> tuple[int, int]:

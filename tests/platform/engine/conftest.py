@@ -31,6 +31,7 @@ from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
 EOS = 2
+OWN = ("priority", "cache_salt", "group", "text", "bad_word_ids")  # of a sequence, not of its parameters
 
 
 def tiny_spec(vocab_size: int, num_tokens: int, max_position: int) -> ModelSpec:
@@ -71,7 +72,7 @@ class Engine:
 
     def add(self, prompt: TokenIds[int], request_id: str | None = None, **params: Any) -> Sequence:
         """Queue a sequence; keyword arguments that are no sampling parameters go to the sequence."""
-        own = {key: params.pop(key) for key in ("priority", "cache_salt", "text") if key in params}
+        own = {key: params.pop(key) for key in OWN if key in params}
         params = {"temperature": 0.0, **params}
         self.num_added += 1
         sequence = Sequence(request_id or str(self.num_added), prompt, SamplingParams(**params), **own)
@@ -106,6 +107,7 @@ class Engine:
         while len(output) < limit:
             last = np.array([len(token_ids) - 1], np.int32)
             logits = model.logits(int(model.states(np.array(token_ids, np.int32), last)[0]))[None].copy()
+            logits = edited(logits, token_ids, sequence)
             if len(output) < params.min_tokens:
                 logits[:, [token for token in ends if token < self.spec.num_tokens]] = -np.inf
             token = draw_alone(logits, params, sequence.seed, len(token_ids))
@@ -114,6 +116,23 @@ class Engine:
             if token in ends:
                 break
         return output
+
+
+def edited(logits: Any, token_ids: list[int], sequence: Sequence) -> Any:
+    """Penalties, bias, bad words and allowed tokens, by their definition over the whole vocabulary."""
+    params, output = sequence.params, token_ids[sequence.num_prompt_tokens :]
+    for token in range(logits.shape[1]):
+        value, count = logits[0, token], output.count(token)
+        mul = np.float32(params.repetition_penalty if token in token_ids else 1)
+        add = (params.logit_bias or {}).get(token, 0.0)
+        add -= params.presence_penalty * (count > 0) + params.frequency_penalty * count
+        logits[0, token] = (value / mul if value > 0 else value * mul) + np.float32(add)
+        if params.allowed_token_ids is not None and token not in params.allowed_token_ids:
+            logits[0, token] = -np.inf
+    for *before, last in sequence.bad_word_ids:
+        if len(output) >= len(before) and output[len(output) - len(before) :] == before:
+            logits[0, last] = -np.inf
+    return logits
 
 
 def draw_alone(logits: Any, params: SamplingParams, seed: int, position: int) -> int:

@@ -15,6 +15,7 @@ import pytest
 from trivet.engine.sequence import SequenceState
 from trivet.errors import ContextLengthExceeded, DeviceLost, Overloaded, RequestError
 from trivet.messages import FinishReason
+from trivet_null.model import NullModel
 
 EngineFactory = Callable[..., Any]
 BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
@@ -55,7 +56,10 @@ def test_any_mix_of_requests_equals_each_request_alone(
                 prompt = random_prompt(rng.randint(1, longest), rng.random())
                 if rng.random() < 0.6:
                     prompt = rng.choice(shared)[: rng.randint(1, longest - 4)] + prompt[: rng.randint(0, 4)]
-                sequences.append(engine.add(prompt[:longest], **random_wishes(rng)))
+                wishes = random_wishes(rng)
+                if max(prompt[:longest]) >= engine.spec.num_tokens:  # which has no logprob
+                    del wishes["prompt_logprobs"]
+                sequences.append(engine.add(prompt[:longest], **wishes))
             if sequences and rng.random() < 0.03:
                 victim = rng.choice(sequences)
                 if engine.core.abort(victim.request_id):
@@ -68,6 +72,7 @@ def test_any_mix_of_requests_equals_each_request_alone(
                 continue
             assert output == expected, (seed, sequence.request_id)
             assert output == [t for u in engine.updates[sequence.request_id] for t in u.token_ids]
+            check_prompt_logprobs(engine, sequence)
             assert engine.finish_reason(sequence) == (
                 FinishReason.STOP if output[-1] in sequence.stop_ids else FinishReason.LENGTH
             )
@@ -75,6 +80,22 @@ def test_any_mix_of_requests_equals_each_request_alone(
         engine.core.block_pool.reset_cache()
         assert engine.core.block_pool.num_free == engine.core.block_pool.num_usable
         assert engine.core.load().num_tokens_outstanding == 0
+
+
+def check_prompt_logprobs(engine: Any, sequence: Any) -> None:
+    """One for each prompt token but the first, in order, whatever chunks and preemptions there were."""
+    count, prompt = sequence.params.prompt_logprobs, sequence.prompt_token_ids
+    came = [u.prompt_logprobs for u in engine.updates[sequence.request_id] if u.prompt_logprobs is not None]
+    if count is None:
+        assert came == []
+        return
+    (entries,) = came
+    assert [entry.token_id for entry in entries] == list(prompt[1:])
+    logits = NullModel(engine.spec.num_tokens).logits_after_each(prompt)[:-1].astype(np.float64)
+    raw = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for row, entry in zip(raw, entries, strict=True):
+        assert entry.logprob == pytest.approx(row[entry.token_id], abs=1e-4)
+        assert [token for token, _ in entry.top] == np.argsort(-row, kind="stable")[:count].tolist()
 
 
 def random_wishes(rng: random.Random) -> dict[str, Any]:
@@ -90,6 +111,13 @@ def random_wishes(rng: random.Random) -> dict[str, Any]:
         "stop_token_ids": rng.choice([(), (), (11, 12, 13), (40, 5000)]),
         "ignore_eos": rng.random() < 0.3,
         "logprobs": rng.choice([None, 0, 3]),
+        "prompt_logprobs": rng.choice([None, None, 0, 2]),
+        "presence_penalty": rng.choice([0.0, 0.0, 1.5]),
+        "frequency_penalty": rng.choice([0.0, 0.0, -0.5]),
+        "repetition_penalty": rng.choice([1.0, 1.0, 1.5]),
+        "logit_bias": rng.choice([None, None, {5: 4.0, 2: -3.0}]),
+        "allowed_token_ids": rng.choice([None, None, tuple(range(0, 61, 2))]),
+        "bad_word_ids": rng.choice([(), (), [(20,), (4, 6), (6,)]]),
         "priority": rng.choice([0, 0, 1]),
         "cache_salt": rng.choice(["", "", "other"]),
     }

@@ -23,6 +23,8 @@ def sequence(seed: int = 1, stop_ids: tuple[int, ...] = (2,), prompt: int = 3, *
 
 def build(columns: SamplingColumns, *rows: tuple[int, Sequence, int]) -> Sampling:
     """Rows of slot, sequence and tokens before the drawn one."""
+    for _, made, length in rows:
+        made.token_ids.extend([7] * (min(length, 100) - len(made.token_ids)))
     step = [Scheduled(made, slot, length - 1, 1, True) for slot, made, length in rows]
     count = np.arange(len(rows), dtype=np.int32)
     batch = Batch(
@@ -51,7 +53,8 @@ def test_rows_carry_their_sequences_wishes() -> None:
     assert sampling.draws.all()
     assert sampling.target_ids.tolist() == [-1, -1]
     assert sampling.num_logprobs == 2
-    assert sampling.edit_start is None
+    assert (sampling.edit_start, sampling.edit_ids, sampling.edit_mul, sampling.edit_add) == (None,) * 4
+    assert (sampling.mask_rows, sampling.mask_bits) == (None, None), "a step that needs none carries none"
     expected = uniforms(np.array([1, 9], np.uint64), np.array([4, 11]))
     assert (sampling.uniform == expected).all()
 
@@ -101,3 +104,38 @@ def test_a_step_without_rows_has_empty_columns() -> None:
     assert sampling.draws.shape == (0,)
     assert sampling.uniform.shape == (0, 2)
     assert sampling.num_logprobs == 0
+
+
+def test_scored_rows_carry_the_prompts_next_token_and_draw_nothing() -> None:
+    columns = SamplingColumns(max_num_seqs=2, num_tokens=100)
+    made = Sequence("r", [5, 6, 7, 8], SamplingParams(prompt_logprobs=3, presence_penalty=1.0))
+    other = sequence(logprobs=1)
+    step = [Scheduled(other, 1, 3, 1, True), Scheduled(made, 0, 0, 4, True, 1, 2)]
+    rows = np.array([0, 2, 3, 4], np.int32)
+    batch = Batch(
+        step=1,
+        slots=np.array([1, 0], np.int32),
+        query_start_loc=np.array([0, 1, 5], np.int32),
+        seq_lens=np.array([4, 4], np.int32),
+        block_tables=(),
+        token_ids=np.arange(5, dtype=np.int32),
+        positions=np.arange(5, dtype=np.int32),
+        logits_rows=rows,
+        row_seqs=np.array([0, 1, 1, 1], np.int32),
+    )
+    sampling = columns.build(step, batch)
+    assert sampling.draws.tolist() == [True, False, False, True]
+    assert sampling.target_ids.tolist() == [-1, 7, 8, -1]
+    assert sampling.num_logprobs == 3
+
+
+def test_allowed_tokens_are_a_mask_of_the_rows_that_want_one() -> None:
+    columns = SamplingColumns(max_num_seqs=3, num_tokens=70)
+    one = sequence(allowed_token_ids=(0, 33, 69))
+    sampling = build(columns, (2, sequence(), 4), (0, one, 4))
+    assert sampling.mask_rows is not None
+    assert sampling.mask_bits is not None
+    assert sampling.mask_rows.tolist() == [1]
+    assert sampling.mask_bits.dtype == np.uint32
+    assert sampling.mask_bits.tolist() == [[1, 2, 1 << 5]]
+    assert sampling.edit_start is None
