@@ -15,7 +15,8 @@
     │   └── Overloaded                429 overloaded              retry later
     ├── Unavailable                   503 unavailable             nothing can serve this now
     │   ├── EngineLost                503 engine_lost             the engine ended under a request
-    │   └── InstanceStopped           503 instance_stopped        it was told to stop, or its drain was over
+    │   ├── InstanceStopped           503 instance_stopped        it was told to stop, or its drain was over
+    │   └── DeadlinePassed            503 deadline_passed         the request's own, while it waited
     ├── GenerationError               500 generation_failed       one sequence failed (NaN, out of memory)
     ├── ModelFilesError               400 invalid_model_files     config, tokenizer or template
     │   ├── UnsupportedArchitecture   400 unsupported_architecture
@@ -139,6 +140,16 @@ class InstanceStopped(Unavailable):
     """The engine was told to stop, or reached its drain deadline, while it held the request."""
 
     code = "instance_stopped"
+
+
+class DeadlinePassed(Unavailable):
+    """The request's deadline passed before it was its turn; `retry_after_s` becomes Retry-After."""
+
+    code = "deadline_passed"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class GenerationError(TrivetError):

@@ -39,6 +39,9 @@ class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
     cache_salt: str = ""
     group: str = ""  # of the completions of one prompt: they share its KV whatever the settings are
     pooling: PoolingParams | None = None  # embed the prompt and draw nothing
+    key: str = ""  # whose request: keys share an engine fairly
+    key_class: int = 0  # the most urgent priority that the key may have
+    deadline_s: float | None = None  # CLOCK_MONOTONIC of this host
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag=True):
@@ -77,6 +80,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, tag=True):
     message: str
     code: str
     status: int
+    retry_after_s: int | None = None
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):
@@ -86,7 +90,7 @@ class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):
     text: str
     token_ids: list[int]
     finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None  # the stop string or stop token that ended it
+    stop_reason: str | int | None = None  # the stop string or token that ended it, or "deadline"
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
     completion_tokens: int = 0  # so far
@@ -110,6 +114,8 @@ class EngineLoad(msgspec.Struct, array_like=True, frozen=True, tag=True):
     prefix_queries: int = 0  # tokens looked up
     prefix_hits: int = 0  # tokens found
     num_finished: dict[str, int] = {}  # by finish reason
+    num_refused: int = 0  # because the queue was full
+    num_deadlines_passed: int = 0
 
 
 class StepReport(msgspec.Struct, array_like=True, frozen=True, tag=True):

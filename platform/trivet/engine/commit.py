@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DEADLINE = "deadline"  # the stop reason of a sequence that has run out of time
+
 
 class Update(msgspec.Struct, frozen=True):
     """What a step brought one sequence; the last update carries the finish reason.
@@ -125,12 +127,18 @@ class Committer:
 
     # ---- ends ----
 
-    def fail(self, sequence: Sequence, error: TrivetError) -> Update:
-        """End one sequence with an error; what it computed is not offered to others."""
+    def fail(self, sequence: Sequence, error: TrivetError, *, is_suspect: bool = True) -> Update:
+        """End one sequence with an error; what it computed is not offered to others if it may be wrong."""
         logger.warning("request_id=%s code=%s %s", sequence.request_id, error.code, error.message)
-        self._finish(sequence, FinishReason.ERROR)
-        failure = Failure(error.message, error.code, error.status)
+        self._finish(sequence, FinishReason.ERROR, is_suspect=is_suspect)
+        failure = failure_of(error)
         return Update(sequence, finish_reason=FinishReason.ERROR, failure=failure)
+
+    def end_at_deadline(self, sequence: Sequence) -> Update:
+        """End one that runs, or has run, with what it has."""
+        text = "" if sequence.text is None else sequence.text.finish()
+        self._finish(sequence, FinishReason.LENGTH)
+        return Update(sequence, text=text, finish_reason=FinishReason.LENGTH, stop_reason=DEADLINE)
 
     def end_empty(self, sequence: Sequence) -> Update:
         """End a sequence that wants no token."""
@@ -141,10 +149,15 @@ class Committer:
         """End a sequence that nobody waits for."""
         self._finish(sequence, FinishReason.ABORT)
 
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._scheduler.finish(sequence, is_suspect=reason is FinishReason.ERROR)
+    def _finish(self, sequence: Sequence, reason: FinishReason, *, is_suspect: bool = False) -> None:
+        self._scheduler.finish(sequence, is_suspect=is_suspect)
         sequence.finished_s = self._clock()
         self.num_finished[reason.value] += 1
+
+
+def failure_of(error: TrivetError) -> Failure:
+    """The error in transit."""
+    return Failure(error.message, error.code, error.status, getattr(error, "retry_after_s", None))
 
 
 def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason | None, int | None]:

@@ -18,15 +18,22 @@ from trivet.contract import Batch, Feature, MemoryPlan, Runner
 from trivet.engine.batch import BatchBuilder
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.commit import Committer, Update
+from trivet.engine.deadlines import Deadlines
 from trivet.engine.sampling_columns import SamplingColumns
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
-from trivet.errors import ContextLengthExceeded, OutOfMemory, Overloaded, RequestError, UnsupportedParameter
+from trivet.errors import (
+    ContextLengthExceeded,
+    DeadlinePassed,
+    OutOfMemory,
+    Overloaded,
+    RequestError,
+    UnsupportedParameter,
+)
 from trivet.messages import EngineLoad
 
 logger = logging.getLogger(__name__)
 
-MAX_RETRY_AFTER_S = 30
 SMALL_STEP = 16  # tokens; a step of no more is not made smaller when it runs out of memory
 CALM_STEPS = 64  # steps without trouble after which a shrunken token budget doubles
 
@@ -40,7 +47,7 @@ class CoreConfig:
     num_tokens: int  # ids the tokenizer can make, the contract's V: drawn ids are below
     max_num_seqs: int = 64
     enable_prefix_caching: bool = True
-    max_num_waiting: int = 1024  # a longer queue answers 429
+    max_num_waiting: int = 1024  # a longer queue answers 429, but for a key that has less than its share
     seed: int = 0  # of the seeds that requests get which bring none
 
 
@@ -77,11 +84,15 @@ class EngineCore:
             max_num_seqs=max_num_seqs,
             token_budget=plan.max_num_batched_tokens,
             enable_prefix_caching=config.enable_prefix_caching,
+            clock=clock,
         )
         self._builder = BatchBuilder(runner, plan, self.block_pool)
         self._columns = SamplingColumns(max_num_seqs, config.num_tokens)
         self._committer = Committer(self.scheduler, clock)
         self._sequences: dict[str, Sequence] = {}
+        self._deadlines = Deadlines()
+        self._num_refused = 0
+        self._num_deadlines_passed = 0
         self._random = random.Random(config.seed)
         self._num_arrivals = 0
         self._num_steps = 0
@@ -119,6 +130,7 @@ class EngineCore:
             self._ended_early.append(self._committer.end_empty(sequence))
         else:
             self._sequences[sequence.request_id] = sequence
+            self._deadlines.add(sequence)
 
     def check_prompt(self, token_ids: TokenIds[int], *, is_embedded: bool = False) -> None:
         """Whether a prompt can ever run; one that is embedded needs no room for a further token.
@@ -139,21 +151,27 @@ class EngineCore:
             )
 
     def _check(self, sequence: Sequence) -> None:
-        num_waiting = len(self.scheduler.waiting)
-        if num_waiting >= self._config.max_num_waiting:  # first: a crowd must be cheap to turn away
-            # A second for each full batch ahead: about what a short completion takes.
-            ahead = 1 + num_waiting // self._config.max_num_seqs
-            raise Overloaded(
-                f"{num_waiting} requests wait and max_num_waiting is {self._config.max_num_waiting}; "
-                "retry later, or add replicas",
-                retry_after_s=min(ahead, MAX_RETRY_AFTER_S),
-            )
+        self._check_queue(sequence.key)  # first: a crowd must be cheap to turn away
         self.check_prompt(sequence.prompt_token_ids, is_embedded=sequence.pooling is not None)
         if sequence.pooling is not None and Feature.POOLING not in self._runner.features:
             raise UnsupportedParameter("the backend of this model computes no embeddings; use another one")
         sequence.check_ids(self._config.num_tokens)
         if sequence.request_id in self._sequences:
             raise RequestError(f"request id {sequence.request_id!r} is in use; choose another")
+
+    def _check_queue(self, key: str) -> None:
+        """A key that waits with less than its share of a full queue still gets in: the queue is not its own.
+
+        Raises: Overloaded.
+        """
+        waiting, limit = self.scheduler.waiting, self._config.max_num_waiting
+        if len(waiting) < limit or waiting.num_waiting(key) < limit // waiting.num_keys(key):
+            return
+        self._num_refused += 1
+        raise Overloaded(
+            f"{len(waiting)} requests wait and max_num_waiting is {limit}; retry later, or add replicas",
+            retry_after_s=waiting.pace.retry_after_s(len(waiting) / 2),  # half empty by then
+        )
 
     def _too_long(self, count: int, *, is_embedded: bool) -> ContextLengthExceeded:
         if self.max_model_len < self._plan.max_model_len:
@@ -185,6 +203,7 @@ class EngineCore:
     def step(self) -> list[Update]:
         """One turn of the loop. Raises: DeviceLost."""
         updates, self._ended_early = self._ended_early, []
+        updates += self._end_late_ones()
         parts = self.scheduler.schedule()
         submitted = self._build(parts) if parts else None
         try:
@@ -201,6 +220,25 @@ class EngineCore:
                 updates += self._collect(submitted)
         except OutOfMemory as error:
             updates += self._recover(submitted, error)
+        return updates
+
+    def _end_late_ones(self) -> list[Update]:
+        """Deadlines: what has begun ends with what it has; what has not is told when to come again."""
+        now = self._clock()
+        updates = []
+        for sequence in self._deadlines.passed(now):
+            self._num_deadlines_passed += 1
+            del self._sequences[sequence.request_id]
+            if sequence.first_scheduled_s is not None and sequence.pooling is None:
+                updates.append(self._committer.end_at_deadline(sequence))
+                continue
+            waiting = self.scheduler.waiting
+            error = DeadlinePassed(
+                f"nothing was ready after {now - sequence.arrival_s:.1f} s, as long as its timeout allows; "
+                "send it again later, or with a longer timeout",
+                retry_after_s=waiting.pace.retry_after_s(len(waiting)),
+            )
+            updates.append(self._committer.fail(sequence, error, is_suspect=False))
         return updates
 
     def _build(self, parts: list[Scheduled]) -> _InFlight:
@@ -272,4 +310,6 @@ class EngineCore:
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,
             num_finished=dict(committer.num_finished),
+            num_refused=self._num_refused,
+            num_deadlines_passed=self._num_deadlines_passed,
         )

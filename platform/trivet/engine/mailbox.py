@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import zmq
 
-from trivet.engine.commit import Update
+from trivet.engine.commit import Update, failure_of
 from trivet.errors import TrivetError
 from trivet.messages import (
     EngineLoad,
     EngineRequest,
-    Failure,
     FinishReason,
     Piece,
     StepReport,
@@ -137,7 +136,7 @@ def _failed(request_id: str, error: TrivetError) -> Piece:
         "",
         [],
         FinishReason.ERROR,
-        failure=Failure(error.message, error.code, error.status),
+        failure=failure_of(error),
     )
 
 

@@ -181,6 +181,9 @@ class EngineProcess:
             request.prompt_token_ids,
             request.params,
             priority=request.priority,
+            key=request.key,
+            key_class=request.key_class,
+            deadline_s=request.deadline_s,
             cache_salt=request.cache_salt,
             group=request.group,
         )

@@ -10,7 +10,9 @@ The cost of a step does not depend on how many wait.
 
 from __future__ import annotations
 
+import time
 from bisect import insort
+from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -38,9 +40,15 @@ class Scheduler:
     """Owns the sequences that wait and those that run, and moves blocks and slots between them."""
 
     def __init__(
-        self, pool: BlockPool, *, max_num_seqs: int, token_budget: int, enable_prefix_caching: bool
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs: int,
+        token_budget: int,
+        enable_prefix_caching: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.waiting = WaitingQueue()
+        self.waiting = WaitingQueue(clock)
         self.running: list[Sequence] = []  # by Sequence.order
         self.token_budget = token_budget
         self.num_preemptions = 0
@@ -127,14 +135,17 @@ class Scheduler:
         return self._caches or bool(sequence.group)
 
     def _start(self, sequence: Sequence, cached: list[int]) -> None:
-        self.waiting.remove(sequence)
+        self.waiting.admit(sequence)
         sequence.slot = self._free_slots.pop()
         self._pool.open(sequence.slot, cached, sequence.num_tokens)
         sequence.num_computed_tokens = len(cached) * self._pool.block_size
         sequence.num_published_blocks = len(cached)
         sequence.state = SequenceState.RUNNING
         insort(self.running, sequence, key=attrgetter("order"))
-        if self._caches and sequence.first_scheduled_s is None:  # a preempted one finds its own blocks
+        if sequence.first_scheduled_s is not None:
+            return  # preempted before: it has been counted, and finds its own blocks
+        sequence.account.credit -= sequence.num_prompt_tokens - sequence.num_computed_tokens
+        if self._caches:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.prefix_queries += sequence.num_prompt_tokens
             self.prefix_hits += sequence.num_cached_tokens
@@ -150,6 +161,7 @@ class Scheduler:
         step.append(Scheduled(sequence, sequence.slot, start, num_tokens, draws, first_scored, num_scored))
         sequence.num_computed_tokens = stop
         sequence.num_pending_tokens += draws
+        sequence.account.credit -= draws
         if num_tokens > 1 and self._shares(sequence):
             block_size = self._pool.block_size
             self._filling.update(sequence.block_keys[start // block_size : -(-stop // block_size)])
@@ -179,7 +191,7 @@ class Scheduler:
         """Back to the queue, at its old place; a pending token is kept."""
         self._publish(sequence)
         self._release(sequence)
-        self.waiting.push(sequence)
+        self.waiting.put_back(sequence)
         sequence.state = SequenceState.WAITING
         self.num_preemptions += 1
 
@@ -196,6 +208,7 @@ class Scheduler:
             self._release(sequence)
         if is_suspect:
             self._pool.withdraw(sequence.block_keys)
+        self.waiting.leave(sequence)
         sequence.state = SequenceState.FINISHED
 
     def take_back(self, step: list[Scheduled]) -> None:
@@ -206,7 +219,7 @@ class Scheduler:
             sequence.num_pending_tokens = 0
             if sequence.state is SequenceState.RUNNING:
                 self._release(sequence)
-                self.waiting.push(sequence)
+                self.waiting.put_back(sequence)
                 sequence.state = SequenceState.WAITING
 
     def _release(self, sequence: Sequence) -> None:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from trivet.engine.key_account import KeyAccount
 from trivet.errors import RequestError
 from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivet.pooling_params import PoolingParams
+
+NUM_CLASSES = 10  # of priority, counted from the key's own; a request that asks for less gets the last
 
 
 class SequenceState(StrEnum):
@@ -52,9 +55,9 @@ class TextStream(Protocol):
 class Sequence:
     """The engine's view of a request.
 
-    The caller fills those above `state`; all others belong to the engine. With steps in flight the counts run
-    ahead of the tokens: `num_computed_tokens` counts what has been submitted, and a token that has been
-    drawn on the device but not yet collected is pending.
+    The caller fills what stands before `state`; all else belongs to the engine. With steps in flight the
+    counts run ahead of the tokens: `num_computed_tokens` counts what has been submitted, and a token that
+    has been drawn on the device but not yet collected is pending.
     """
 
     request_id: str
@@ -62,7 +65,11 @@ class Sequence:
     params: SamplingParams
     _: KW_ONLY
     priority: int = 0  # lower runs first
-    cache_salt: str = ""  # sequences of different salts never share KV blocks
+    key: str = ""  # whose it is: keys share the engine fairly
+    key_class: int = 0  # the most urgent priority that the key may have
+    deadline_s: float | None = None  # monotonic; then it ends, whatever it has
+    adapter: str = ""  # "": the base model
+    cache_salt: str = ""  # sequences of different salts, or adapters, never share KV blocks
     group: str = ""  # of the completions of one prompt, which share its KV whatever the settings are
     text: TextStream | None = None  # None: token ids only
     bad_word_ids: TokenIds[tuple[int, ...]] = ()  # of `params.bad_words`
@@ -74,6 +81,8 @@ class Sequence:
     seed: int = field(init=False, default=0)  # 0 <= seed < 2**64
     stop_ids: frozenset[int] = field(init=False, default=frozenset())  # end tokens that end this one
     max_total_tokens: int = field(init=False, default=0)  # prompt and output; ends there with "length"
+    priority_class: int = field(init=False)  # now: waiting makes it more urgent
+    account: KeyAccount = field(init=False)  # of its key; the queue's, from its arrival on
     slot: int = field(init=False, default=0)  # meaningful while RUNNING
     num_computed_tokens: int = field(init=False, default=0)  # whose KV has been submitted
     num_pending_tokens: int = field(init=False, default=0)  # drawn by a step that is in flight
@@ -92,6 +101,12 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
+        self.priority_class = self.lowest_class
+
+    @property
+    def lowest_class(self) -> int:
+        """The class of a sequence that has just come."""
+        return min(max(self.priority, self.key_class), self.key_class + NUM_CLASSES - 1)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -136,5 +151,5 @@ class Sequence:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Who comes first: the most urgent, then the oldest."""
-        return self.priority, self.arrival
+        """Who comes first: the most urgent, then the oldest. The last in order is preempted first."""
+        return self.priority_class, self.arrival

@@ -31,7 +31,17 @@ from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
 EOS = 2
-OWN = ("priority", "cache_salt", "group", "text", "bad_word_ids")  # of a sequence, not of its parameters
+OWN = (  # of a sequence, not of its parameters
+    "priority",
+    "key",
+    "key_class",
+    "deadline_s",
+    "adapter",
+    "cache_salt",
+    "group",
+    "text",
+    "bad_word_ids",
+)
 
 
 def tiny_spec(vocab_size: int, num_tokens: int, max_position: int) -> ModelSpec:

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +18,15 @@ from trivet.messages import FinishReason
 from trivet_null.model import NullModel
 
 EngineFactory = Callable[..., Any]
+
+
+class StreamedText(NamedTuple):
+    """A step of a text stream."""
+
+    text: str
+    stop_reason: str | None
+
+
 BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 
@@ -316,6 +325,109 @@ def test_a_full_queue_refuses_and_says_when_to_retry(make_engine: EngineFactory)
     engine.add([3, 4])  # the three run now
 
 
+def test_retry_after_follows_from_how_fast_the_queue_moves(make_engine: EngineFactory) -> None:
+    waits = []
+    for step_s in (0.1, 1.0):
+        engine = make_engine(depth=1, max_num_seqs=2, max_num_waiting=20)
+        for _ in range(40):
+            if len(engine.core.scheduler.waiting) < 20:
+                engine.add([3, 4], max_tokens=4, ignore_eos=True)
+            engine.clock.now_s += step_s
+            engine.step()
+        while len(engine.core.scheduler.waiting) < 20:
+            engine.add([3, 4], max_tokens=4)
+        with pytest.raises(Overloaded) as caught:
+            engine.add([3, 4])
+        waits.append(caught.value.retry_after_s)
+    # two sequences in four steps are admitted, and ten places shall be free
+    assert waits == [pytest.approx(2, abs=1), pytest.approx(20, abs=2)]
+    assert engine.core.load().num_refused == 1
+
+
+def test_a_key_that_fills_the_queue_does_not_shut_others_out(make_engine: EngineFactory) -> None:
+    engine = make_engine(max_num_waiting=8)
+    for _ in range(8):
+        engine.add([3, 4], key="flood")
+    with pytest.raises(Overloaded):
+        engine.add([3, 4], key="flood")
+    for _ in range(4):
+        engine.add([3, 4], key="other")
+    with pytest.raises(Overloaded):
+        engine.add([3, 4], key="other")
+
+
+# ---- deadlines ----
+
+
+@BOTH_DEPTHS
+def test_a_deadline_in_the_queue_is_503_and_says_when_to_retry(
+    make_engine: EngineFactory, depth: int
+) -> None:
+    engine = make_engine(depth=depth, max_num_seqs=1)
+    first = engine.add(random_prompt(9), max_tokens=30, ignore_eos=True)
+    late = engine.add(random_prompt(9), max_tokens=5, deadline_s=engine.clock.now_s + 2)
+    for _ in range(4):
+        engine.clock.now_s += 1
+        engine.step()
+    (update,) = engine.updates[late.request_id]
+    assert (update.failure.status, update.failure.code) == (503, "deadline_passed")
+    assert update.failure.retry_after_s >= 1
+    assert "2.0 s" in update.failure.message
+    engine.run()
+    assert first.output_token_ids == engine.expected(first)
+    assert engine.core.load().num_deadlines_passed == 1
+    assert engine.core.block_pool.find(first.block_keys) != [], "what they share stays in the cache"
+
+
+@BOTH_DEPTHS
+def test_a_deadline_while_it_runs_ends_with_what_there_is(make_engine: EngineFactory, depth: int) -> None:
+    engine = make_engine(depth=depth)
+    late = engine.add(random_prompt(9), max_tokens=50, ignore_eos=True, deadline_s=engine.clock.now_s + 6)
+    mate = engine.add(random_prompt(9, 1), max_tokens=20, ignore_eos=True)
+    for _ in range(8):
+        engine.clock.now_s += 1
+        engine.step()
+    last = engine.updates[late.request_id][-1]
+    assert (last.finish_reason, last.stop_reason, last.failure) == (FinishReason.LENGTH, "deadline", None)
+    engine.run()
+    assert 3 <= late.num_output_tokens <= 6
+    assert late.output_token_ids == engine.expected(late)[: late.num_output_tokens]
+    assert mate.output_token_ids == engine.expected(mate)
+    assert engine.core.block_pool.usage == 0
+
+
+def test_a_preempted_sequence_that_runs_out_of_time_has_begun(make_engine: EngineFactory) -> None:
+    engine = make_engine(depth=1, num_blocks=12, max_model_len=40, max_num_seqs=8)
+    sequences = [
+        engine.add(random_prompt(12, seed), max_tokens=25, ignore_eos=True, deadline_s=1000.0)
+        for seed in range(3)
+    ]
+    while engine.core.load().num_preemptions == 0:
+        engine.step()
+    preempted = [s for s in sequences if s.state is SequenceState.WAITING and s.num_output_tokens]
+    assert preempted
+    engine.clock.now_s = 1000.0
+    engine.step()
+    assert {engine.finish_reason(sequence) for sequence in preempted} == {FinishReason.LENGTH}
+    assert not engine.core.has_work
+
+
+def test_a_deadline_flushes_the_text_that_was_held_back(make_engine: EngineFactory) -> None:
+    class Held:
+        def push(self, ids: Any) -> Any:
+            return StreamedText("", None)
+
+        def finish(self) -> str:
+            return "held"
+
+    engine = make_engine(depth=1)
+    late = engine.add(random_prompt(9), max_tokens=50, deadline_s=engine.clock.now_s + 2, text=Held())
+    for _ in range(3):
+        engine.clock.now_s += 1
+        engine.step()
+    assert "".join(update.text for update in engine.updates[late.request_id]) == "held"
+
+
 # ---- aborts and faults ----
 
 
@@ -419,6 +531,28 @@ def test_a_lost_device_ends_the_loop(make_engine: EngineFactory, depth: int) -> 
     engine.add([3, 4], max_tokens=20, ignore_eos=True)
     with pytest.raises(DeviceLost):
         engine.run()
+
+
+def test_ten_times_more_than_fits_all_finishes(make_engine: EngineFactory) -> None:
+    """KV for about eight, eighty at once, of several keys and classes."""
+    engine = make_engine(num_blocks=81, max_model_len=60, max_num_seqs=16, token_budget=48)
+    rng = random.Random(3)
+    sequences = [
+        engine.add(
+            random_prompt(rng.randint(1, 25), seed),
+            max_tokens=rng.randint(5, 35),
+            ignore_eos=True,
+            temperature=rng.choice([0.0, 1.0]),
+            priority=rng.randint(0, 3),
+            key=rng.choice("abc"),
+        )
+        for seed in range(80)
+    ]
+    engine.run()
+    assert engine.core.load().num_preemptions > 0
+    for sequence in sequences:
+        assert sequence.output_token_ids == engine.expected(sequence)
+    assert engine.core.block_pool.usage == 0
 
 
 @BOTH_DEPTHS

@@ -7,8 +7,8 @@ from trivet.engine.sequence import Sequence
 from trivet.sampling_params import SamplingParams
 
 
-def keys_of(token_ids: list[int], salt: str = "", block_size: int = 4) -> list[bytes]:
-    sequence = Sequence("r", token_ids, SamplingParams(), cache_salt=salt)
+def keys_of(token_ids: list[int], salt: str = "", block_size: int = 4, adapter: str = "") -> list[bytes]:
+    sequence = Sequence("r", token_ids, SamplingParams(), cache_salt=salt, adapter=adapter)
     extend_block_keys(sequence, block_size)
     return sequence.block_keys
 
@@ -31,6 +31,15 @@ def test_salts_have_keys_of_their_own() -> None:
     assert not set(keys_of(tokens, "a")) & set(keys_of(tokens, "b"))
     assert not set(keys_of(tokens, "a")) & set(keys_of(tokens))
     assert keys_of(tokens, "a") == keys_of(tokens, "a")
+
+
+def test_adapters_have_keys_of_their_own_whatever_the_salt() -> None:
+    tokens = [1, 2, 3, 4]
+    keys = [
+        keys_of(tokens, salt, adapter=adapter)[0]
+        for salt, adapter in (("", ""), ("a", ""), ("", "a"), ("a", "a"), ("b", "a"), ("ab", ""), ("", "ab"))
+    ]
+    assert len(set(keys)) == len(keys)
 
 
 def test_keys_grow_with_the_tokens_as_if_made_at_once() -> None:

@@ -13,7 +13,18 @@ import pytest
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
+from trivet.engine.waiting_queue import AGEING_S
 from trivet.sampling_params import SamplingParams
+
+
+@dataclass
+class Clock:
+    """Time that passes only when a test says so."""
+
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @dataclass
@@ -22,13 +33,14 @@ class World:
 
     scheduler: Scheduler
     pool: BlockPool
+    clock: Clock
     num_steps: int = 0
     sequences: list[Sequence] = field(default_factory=list)
 
     def add(self, prompt: int | list[int], max_tokens: int = 50, **own: Any) -> Sequence:
         tokens = prompt if isinstance(prompt, list) else unique_tokens(prompt)
         sequence = Sequence(f"r{len(self.sequences)}", tokens, SamplingParams(), **own)
-        sequence.arrival = len(self.sequences)
+        sequence.arrival, sequence.arrival_s = len(self.sequences), self.clock.now_s
         sequence.max_total_tokens = len(tokens) + max_tokens
         self.sequences.append(sequence)
         self.scheduler.waiting.push(sequence)
@@ -76,8 +88,11 @@ def make_world(
     caches: bool = True,
 ) -> World:
     pool = BlockPool(num_blocks, block_size, max_num_seqs, max_model_len=(num_blocks - 1) * block_size)
-    scheduler = Scheduler(pool, max_num_seqs=max_num_seqs, token_budget=budget, enable_prefix_caching=caches)
-    return World(scheduler, pool)
+    clock = Clock()
+    scheduler = Scheduler(
+        pool, max_num_seqs=max_num_seqs, token_budget=budget, enable_prefix_caching=caches, clock=clock
+    )
+    return World(scheduler, pool, clock)
 
 
 def test_nothing_to_do_is_an_empty_step() -> None:
@@ -128,9 +143,76 @@ def test_no_more_sequences_run_than_there_are_slots() -> None:
 
 def test_urgent_ones_are_admitted_first_and_equals_in_order_of_arrival() -> None:
     world = make_world(max_num_seqs=1, budget=100)
-    waiting = [world.add(5, max_tokens=1, priority=priority) for priority in (1, 0, -1, 0)]
+    waiting = [world.add(5, max_tokens=1, priority=priority) for priority in (2, 1, 0, 1)]
     admitted = [next(iter(world.step())) for _ in range(4)]
     assert admitted == [waiting[2], waiting[1], waiting[3], waiting[0]]
+
+
+def test_waiting_makes_more_urgent() -> None:
+    world = make_world(max_num_seqs=1, budget=100)
+    patient = world.add(5, max_tokens=1, priority=1)
+    world.clock.now_s += AGEING_S
+    urgent = world.add(5, max_tokens=1, priority=0)
+    assert list(world.step()) == [patient]
+    assert list(world.step()) == [urgent]
+
+
+# ---- keys ----
+
+
+def run_two_keys(world: World, num_steps: int) -> dict[str, int]:
+    """Tokens that the sequences of each key have got."""
+    got = {"flood": 0, "other": 0}
+    for _ in range(num_steps):
+        for sequence, num_tokens in world.step().items():
+            got[sequence.key] += num_tokens
+    return got
+
+
+def test_two_keys_that_both_wait_get_equal_shares_of_the_tokens() -> None:
+    """Though one asks for longer answers, and more of them."""
+    world = make_world(num_blocks=2000, max_num_seqs=8, budget=64, caches=False)
+    for _ in range(400):
+        world.add(40, max_tokens=120, key="flood")
+    for _ in range(400):
+        world.add(20, max_tokens=30, key="other")
+    got = run_two_keys(world, 1200)
+    assert sum(got.values()) > 8000
+    assert 0.9 < got["flood"] / got["other"] < 1.1, got
+
+
+def test_a_key_that_floods_the_queue_does_not_hold_up_another() -> None:
+    world = make_world(num_blocks=2000, max_num_seqs=8, budget=64, caches=False)
+    for index in range(1000):
+        world.add(30, max_tokens=5 + index % 40, key="flood")
+    for _ in range(50):
+        world.step()
+    waits = []
+    for _ in range(20):
+        one = world.add(30, max_tokens=20, key="other")
+        waits.append(0)
+        while one.num_output_tokens == 0:
+            world.step()
+            waits[-1] += 1
+        while one.state is not SequenceState.FINISHED:
+            world.step()
+    assert max(waits) <= 12, "no more than until one of eight sequences ends, and a prompt"
+    assert len(world.scheduler.waiting) > 500, "the flood still waits"
+
+
+def test_a_key_alone_owes_nothing_for_what_it_used_before_the_other_came() -> None:
+    world = make_world(num_blocks=2000, max_num_seqs=2, budget=64, caches=False)
+    for _ in range(2):
+        world.add(10, max_tokens=2000, key="flood")
+    for _ in range(1500):
+        world.step()
+    for _ in range(40):
+        world.add(10, max_tokens=10, key="flood")
+        world.add(10, max_tokens=10, key="other")
+    for sequence in world.sequences[:2]:
+        world.scheduler.finish(sequence)
+    got = run_two_keys(world, 100)
+    assert 0.7 < got["flood"] / got["other"] < 1.4, got
 
 
 def test_a_head_without_room_is_not_overtaken() -> None:
@@ -172,6 +254,16 @@ def test_the_least_urgent_is_preempted_before_the_newest() -> None:
     least, second, third = world.sequences
     assert world.step() == {second: 1, third: 1}
     assert least.state is SequenceState.WAITING
+
+
+def test_a_sequence_that_became_urgent_by_waiting_stays_so_while_it_runs() -> None:
+    world = make_world(num_blocks=8, budget=100)
+    world.scheduler._spare_blocks = 0
+    patient = world.add(8, priority=1)
+    world.clock.now_s += AGEING_S
+    newer = [world.add(8), world.add(8)]
+    world.step()
+    assert world.step() == {patient: 1, newer[0]: 1}
 
 
 def test_an_urgent_one_that_came_later_is_not_preempted() -> None:
@@ -296,8 +388,9 @@ def test_a_step_that_is_taken_back_leaves_nothing_behind() -> None:
 # ---- cost ----
 
 
+@pytest.mark.parametrize("num_keys", [1, 5])
 @pytest.mark.parametrize("is_blocked", [False, True])
-def test_the_length_of_the_queue_costs_nothing(is_blocked: bool) -> None:
+def test_the_length_of_the_queue_costs_nothing(is_blocked: bool, num_keys: int) -> None:
     """Counted in function calls, because timings are no verdict."""
 
     def num_calls(num_waiting: int) -> int:
@@ -306,11 +399,11 @@ def test_the_length_of_the_queue_costs_nothing(is_blocked: bool) -> None:
             world.add(8)
         world.step()
         for index in range(num_waiting):
-            world.add(12, priority=index % 3)
+            world.add(12, priority=index % 3, key=f"key-{index % num_keys}")
         world.step()
         return count_calls(world.scheduler.schedule)
 
-    assert num_calls(3000) <= num_calls(10) + 2
+    assert num_calls(10_000) <= num_calls(40) + 2
 
 
 def count_calls(function: Callable[[], object]) -> int:
