@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from trivet.bench.chart import chart_of, draw
 from trivet.bench.figures import PERCENTILES, SERIES
 from trivet.bench.load import Measured
 from trivet.commands.output import bytes_text, note, print_json, print_table
@@ -35,12 +37,21 @@ RATES = (
     "client_cpu_us_per_token",
     "peak_rss_bytes",
 )
+PART_PREFIXES = ("phase_", "rss_", "memory_")  # of a start-up: printed as they come
 SUITE_COLUMNS = (
     "decode_tokens_per_s",
     "prefill_tokens_per_s",
     "output_tokens_per_s",
     "duration_s",
     "ttft_ms_p50",
+)
+POINT_COLUMNS = (
+    "max_num_batched_tokens",
+    "itl_ms_p50",
+    "itl_ms_p99",
+    "quiet_itl_ms_p50",
+    "ttft_ms_p50",
+    "prefill_tokens_per_s",
 )
 
 
@@ -62,6 +73,8 @@ class Report:
     def show(self, given: argparse.Namespace) -> None:
         """On standard output, and in the files that the command line names. Raises: ConfigError."""
         value = self.as_json()
+        if given.plot is not None:
+            draw_to(value, given.plot)
         if given.output is not None:
             _write(given.output, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
         if given.json:
@@ -76,6 +89,8 @@ class Report:
         print(f"{machine['cpu']}, {machine['cores']} cores, {isa}; load {machine['load_average']} before")
         if "scenarios" in self.figures:
             _print_scenarios(self.figures["scenarios"])
+        elif "points" in self.figures:
+            _print_points(self.figures["points"])
         else:
             _print_figures(self.figures)
 
@@ -90,10 +105,15 @@ def suite_report(
 
 def _print_figures(figures: Mapping[str, Any]) -> None:
     spread = figures.get("spread", {})
+    names = [name for name in RATES if name in figures]
+    names += [name for name in figures if name.startswith(PART_PREFIXES)]
     values = [
-        (name, _text(name, figures[name]), " to ".join(f"{end:,.2f}" for end in spread.get(name, ())))
-        for name in RATES
-        if name in figures
+        (
+            name,
+            _text(name, figures[name]),
+            " to ".join(_text(name, end) or "" for end in spread.get(name, ())),
+        )
+        for name in names
     ]
     print_table(("figure", f"median of {figures.get('num_runs', 1)} runs", "spread"), values)
     rows = [
@@ -116,6 +136,11 @@ def _print_scenarios(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
         _print_doubts(f"{name}: ", figures)
 
 
+def _print_points(points: Sequence[Mapping[str, Any]]) -> None:
+    rows = [tuple(_text(column, point.get(column)) for column in POINT_COLUMNS) for point in points]
+    print_table(POINT_COLUMNS, rows)
+
+
 def _print_doubts(label: str, figures: Mapping[str, Any]) -> None:
     """What a reader has to know before comparing."""
     failures: Mapping[str, int] = figures.get("failures", {})
@@ -129,14 +154,25 @@ def _print_doubts(label: str, figures: Mapping[str, Any]) -> None:
         print(f"{label}tokens are estimated from the {figures['tokens_counted_by']}")
 
 
-def _text(name: str, value: float | None) -> str | None:
+def _text(name: str, value: float | None) -> str:
     if value is None:
-        return None
-    return bytes_text(int(value)) if name.endswith("_bytes") else f"{value:,.2f}"
+        return ""
+    if name.endswith("_bytes"):
+        return bytes_text(int(value))
+    return f"{value:,.2f}".removesuffix(".00")  # a count has no decimals
 
 
 def _pairs(config: Mapping[str, object]) -> list[str]:
     return [f"{key} {value}" for key, value in config.items() if value is not None]
+
+
+def draw_to(report: Mapping[str, Any], file: Path) -> None:
+    """Raises: ConfigError where it cannot be written."""
+    try:
+        draw(chart_of(report), file)
+    except OSError as error:
+        raise ConfigError(f"--plot {file} cannot be written: {error.strerror}") from error
+    note(f"written: {file}")
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -148,4 +184,16 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def check_plot(file: Path | None) -> None:
-    """Raises: ConfigError where no chart of this kind can be drawn here."""
+    """Raises: ConfigError where no chart of this kind can be drawn, or nothing can be written there."""
+    if file is None:
+        return
+    kind = file.suffix.lower()
+    if kind not in (".svg", ".png"):
+        raise ConfigError(f"--plot {file} is neither .svg nor .png; name the file so")
+    if kind == ".png" and find_spec("matplotlib") is None:
+        raise ConfigError(
+            f"--plot {file} needs matplotlib, which is not installed; install it with "
+            "`pip install 'trivet[plot]'`, or name the file .svg, which needs nothing"
+        )
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"--plot {file}: there is no folder {file.parent}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -168,3 +169,46 @@ def test_wrong_options_are_usage_errors(site, trivet, arguments) -> None:
 
 def test_counts_below_one_are_usage_errors(trivet) -> None:
     assert trivet("bench", "latency", "--repeats", "0").code == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("x.jpg", "neither .svg nor .png"), ("none/x.svg", "there is no folder")],
+)
+def test_a_chart_that_cannot_be_drawn_is_refused_before_the_runs(trivet, tmp_path, file, said) -> None:
+    done = trivet("bench", "latency", "/no/such.gguf", "--plot", str(tmp_path / file))
+    assert done.code == 2
+    assert said in done.err
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="matplotlib is installed")
+def test_a_png_without_matplotlib_says_what_to_install(trivet, tmp_path) -> None:
+    done = trivet("bench", "latency", "/no/such.gguf", "--plot", str(tmp_path / "x.png"))
+    assert done.code == 2
+    assert "pip install 'trivet[plot]'" in done.err
+
+
+def test_a_chart_and_a_file_are_written_beside_the_table(trivet, tmp_path) -> None:
+    chart, file = tmp_path / "x.svg", tmp_path / "x.json"
+    arguments = [value for value in NULL if value != "--json"]
+    done = trivet("bench", "latency", MODEL, *arguments, *SHAPE, "--plot", str(chart), "-o", str(file))
+    assert chart.read_text().startswith("<svg")
+    assert json.loads(file.read_text())["decode_tokens_per_s"] > 0
+    assert "decode_tokens_per_s" in done.out
+    assert "run 1" not in done.err  # no progress bar where nobody looks at one
+
+
+def test_startup_tells_its_phases_and_what_is_resident(trivet) -> None:
+    report = json.loads(trivet("bench", "startup", MODEL, *NULL, "--repeats", "1").out)
+    phases = [report[name] for name in report if name.startswith("phase_")]
+    assert sum(phases) == pytest.approx(report["startup_s"], abs=0.01)
+    assert report["rss_after_first_token_bytes"] >= report["rss_after_interpreter_bytes"] > 1 << 20
+    assert report["rss_anonymous_bytes"] + report["rss_file_bytes"] <= report["peak_rss_bytes"]
+    assert report["memory_kv_bytes"] > 0
+
+
+def test_a_mixed_load_tells_the_waste_of_the_kv_cache(trivet) -> None:
+    arguments = ("--prompt-tokens", "50:300", "--output-tokens", "1:20", "-n", "12", "--repeats", "1")
+    report = json.loads(trivet("bench", "throughput", MODEL, *NULL, *arguments).out)
+    assert 0 < report["kv_waste_tail_percent"] <= report["kv_waste_percent"] < 100
+    assert report["kv_sequences_fit"] > report["kv_sequences_fit_contiguous"]
