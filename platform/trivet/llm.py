@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 from tqdm import tqdm
@@ -20,15 +20,25 @@ from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.errors import GenerationError, Overloaded, RequestError
 from trivet.models.model_files import open_model
-from trivet.outputs import CompletionOutput, RequestOutput
+from trivet.outputs import (
+    CompletionOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    ScoringRequestOutput,
+    score_of,
+)
 from trivet.plugins import load_plugins
+from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 from trivet.text.chat_template import ChatTemplate
+from trivet.text.scoring_prompt import QWEN3_INSTRUCTION, QWEN3_RERANKER, ScoringPrompt, single_token
 from trivet.text.tokenizer import Tokenizer
 
 Prompt = (
     str | Sequence[int] | Mapping[str, Any]
 )  # text, token ids, {"prompt": ...}, {"prompt_token_ids": ...}
+T = TypeVar("T", RequestOutput, EmbeddingRequestOutput)
+NO_DRAWS = SamplingParams(max_tokens=1)  # of a sequence that is embedded
 
 
 class LLM:
@@ -55,7 +65,7 @@ class LLM:
             self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update)
         self._num_requests = 0
         # Of the iterations in progress: a sequence's output, and which of its completions it is.
-        self._growing: dict[str, tuple[RequestOutput, int]] = {}
+        self._growing: dict[str, tuple[RequestOutput | EmbeddingRequestOutput, int]] = {}
 
     # ---- use ----
 
@@ -141,7 +151,75 @@ class LLM:
     ) -> None:
         self.close()
 
+    # ---- vectors and scores ----
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each text, in the texts' order.
+
+        Texts are embedded as they are: an instruction that the model wants before a query is the caller's.
+
+        Args:
+            pooling: "last", "mean", or None for what the model's files ask for, else "last".
+            normalize: to length 1.
+            dimensions: the first so many only, for models trained that way.
+
+        Raises: RequestError, ContextLengthExceeded, ModelFilesError: nothing has been computed then. A
+        sequence that fails in the engine has `error` set and no vector.
+        """
+        wish = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
+        params = self._engine.resolved_pooling(wish)
+        outputs, sequences = [], []
+        for text, token_ids in self._encode(_as_prompts(prompts)):
+            self._engine.core.check_prompt(token_ids, is_embedded=True)
+            outputs.append(EmbeddingRequestOutput(self._next_id(), text, token_ids))
+            sequences.append(EngineSequence(outputs[-1].request_id, token_ids, NO_DRAWS, pooling=params))
+        with tqdm(total=len(outputs), desc="embed", unit="prompt", disable=not use_tqdm) as bar:
+            for _ in self._run(outputs, sequences):
+                bar.update()
+        return outputs
+
+    def score(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        *,
+        instruction: str = QWEN3_INSTRUCTION,
+        template: str = QWEN3_RERANKER,
+        score_tokens: tuple[str, str] = ("yes", "no"),
+        score_token_ids: tuple[int, int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ScoringRequestOutput]:
+        """How well each document (`text_2`) answers the query (`text_1`): the probability of "yes".
+
+        For rerankers that answer yes or no, such as Qwen3-Reranker. One query goes with all documents; a
+        list of queries with as many documents, pair by pair.
+
+        Args:
+            template: the whole prompt, with the places {query}, {document} and {instruction}.
+            score_tokens: the words for yes and no, one token each; `score_token_ids` goes before them.
+
+        Raises: RequestError, ContextLengthExceeded: nothing has been computed then.
+        """
+        tokenizer = self._engine.tokenizer
+        prompts = ScoringPrompt(template, tokenizer).token_ids(_pairs(text_1, text_2), instruction)
+        yes_id, no_id = score_token_ids or (single_token(tokenizer, word) for word in score_tokens)
+        params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=(yes_id, no_id))
+        outputs = self.generate(prompts, params, use_tqdm=use_tqdm)
+        return [score_of(output, yes_id, no_id) for output in outputs]
+
     # ---- how ----
+
+    def _next_id(self) -> str:
+        self._num_requests += 1
+        return str(self._num_requests - 1)
 
     def _prepare(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
@@ -151,10 +229,8 @@ class LLM:
         for (text, token_ids), wish in zip(texts, params, strict=True):
             wish.check()
             self._engine.core.check_prompt(token_ids)
-            request_id = str(self._num_requests)
-            self._num_requests += 1
             completions = [CompletionOutput(index) for index in range(wish.n)]
-            outputs.append(RequestOutput(request_id, text, token_ids, completions))
+            outputs.append(RequestOutput(self._next_id(), text, token_ids, completions))
             sequences += self._sequences_of(outputs[-1], wish)
         return outputs, sequences
 
@@ -179,17 +255,15 @@ class LLM:
         encoded = iter(self._engine.tokenizer.encode_batch(texts, add_special_tokens=True))
         return [(text, list(ids) if ids is not None else next(encoded)) for text, ids in parts]
 
-    def _run(
-        self, outputs: Sequence[RequestOutput], sequences: Sequence[EngineSequence]
-    ) -> Iterator[RequestOutput]:
+    def _run(self, outputs: Sequence[T], sequences: Sequence[EngineSequence]) -> Iterator[T]:
         """Yields an output each time it has grown. Whatever ends the iteration, nothing keeps running.
 
         Iterations may be interleaved (a stream read while another is): each step advances them all, so
         a whole step is taken in before anything is yielded.
         """
         core, tokenizer = self._engine.core, self._engine.tokenizer
-        mine = {output.request_id for output in outputs}
-        places = [(output, index) for output in outputs for index in range(len(output.outputs))]
+        mine = {output.request_id: output for output in outputs}
+        places = [(output, index) for output in outputs for index in range(output.num_sequences)]
         ids = [sequence.request_id for sequence in sequences]
         self._growing |= zip(ids, places, strict=True)
         waiting = list(reversed(sequences))
@@ -197,12 +271,12 @@ class LLM:
             while waiting or (core.has_work and not all(output.finished for output in outputs)):
                 while waiting and self._add(waiting[-1]):
                     waiting.pop()
-                grown: dict[str, RequestOutput] = {}
+                grown: dict[str, None] = {}  # ids in order
                 for update in core.step():
                     output, index = self._growing[update.sequence.request_id]
                     output.grow(index, update, tokenizer)
-                    grown[output.request_id] = output
-                yield from (output for output in grown.values() if output.request_id in mine)
+                    grown[output.request_id] = None
+                yield from (mine[request_id] for request_id in grown if request_id in mine)
         finally:
             for request_id in ids:
                 core.abort(request_id)
@@ -242,6 +316,20 @@ def _as_prompts(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if many and isinstance(many[0], int):
         return [cast("list[int]", many)]
     return cast("list[Prompt]", many)
+
+
+def _pairs(queries: str | Sequence[str], documents: str | Sequence[str]) -> list[tuple[str, str]]:
+    """One query with each document, or query by document. Raises: RequestError."""
+    many = [documents] if isinstance(documents, str) else list(documents)
+    first = [queries] if isinstance(queries, str) else list(queries)
+    if len(first) == 1:
+        first *= len(many)
+    if len(first) != len(many):
+        raise RequestError(
+            f"text_1 has {len(first)} texts and text_2 {len(many)}; give one query, or as many as documents",
+            param="text_1",
+        )
+    return list(zip(first, many, strict=True))
 
 
 def _params_per_prompt(

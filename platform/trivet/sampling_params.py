@@ -19,7 +19,7 @@ MAX_BIAS = 100.0
 
 Rule = tuple[str, bool, str]  # field, whether its value is good, which values are
 
-_TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids")
+_TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +49,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     logprobs: int | None = None  # None: none; k: the drawn token's and the k most likely ones'
     prompt_logprobs: int | None = None  # the same of the prompt's tokens, but the first
+    logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these instead of the most likely ones
 
     def __post_init__(self) -> None:
         for name in _TUPLES:
@@ -71,7 +72,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_ids(self, num_tokens: int) -> None:
         """Raises: RequestError naming a token id that the model does not have."""
-        for name in ("logit_bias", "allowed_token_ids"):
+        for name in ("logit_bias", "allowed_token_ids", "logprob_token_ids"):
             for token_id in getattr(self, name) or ():
                 if token_id >= num_tokens:
                     raise RequestError(
@@ -131,6 +132,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         yield "stop_token_ids", all(i >= 0 for i in self.stop_token_ids), "made of ids >= 0"
 
     def _logprob_rules(self) -> Iterator[Rule]:
+        ids = self.logprob_token_ids
+        yield "logprob_token_ids", all(i >= 0 for i in ids), "made of ids >= 0"
+        yield "logprob_token_ids", len(ids) <= MAX_LOGPROBS, f"at most {MAX_LOGPROBS} ids"
+        yield "logprob_token_ids", not ids or self.logprobs is not None, "given with logprobs"
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)
             yield name, count is None or 0 <= count <= MAX_LOGPROBS, f"between 0 and {MAX_LOGPROBS}"

@@ -79,9 +79,7 @@ class Committer:
                 updates.append(self.end_empty(sequence))
                 continue
             self.generation_tokens += 1
-            top = sequence.params.logprobs
-            logprobs = None if top is None else [_logprob(int(output.token_ids[row]), top, output, row)]
-            updates.append(self._advance(sequence, token_ids[row], logprobs))
+            updates.append(self._advance(sequence, token_ids[row], _drawn_logprobs(sequence, output, row)))
         return updates + self._commit_pooled(step, output)
 
     def _commit_pooled(self, step: Parts[Scheduled], output: StepOutput) -> list[Update]:
@@ -193,6 +191,19 @@ def _take_scores(part: Scheduled, output: StepOutput, first_row: int) -> None:
 
 def _prompt_logprobs(sequence: Sequence) -> list[TokenLogprob] | None:
     return None if sequence.params.prompt_logprobs is None else sequence.prompt_logprobs
+
+
+def _drawn_logprobs(sequence: Sequence, output: StepOutput, row: int) -> list[TokenLogprob] | None:
+    """Of the token that a row drew."""
+    params = sequence.params
+    if params.logprobs is None:
+        return None
+    found = _logprob(int(output.token_ids[row]), params.logprobs, output, row)
+    ids = params.logprob_token_ids
+    if ids and output.extra_logprobs is not None:
+        values = output.extra_logprobs[row, : len(ids)].tolist()
+        found = msgspec.structs.replace(found, top=list(zip(ids, values, strict=True)))
+    return [found]
 
 
 def _logprob(token_id: int, count: int, output: StepOutput, row: int) -> TokenLogprob:

@@ -67,6 +67,7 @@ class SamplingColumns:
             edit_add=edit_add,
             mask_rows=mask_rows,
             mask_bits=mask_bits,
+            extra_ids=_extra_ids(step, len(slots)),
         )
 
     def _set(self, slot: int, sequence: Sequence) -> None:
@@ -121,6 +122,21 @@ def packed(token_ids: Iterable[int], num_tokens: int) -> UInt32:
     bits = np.zeros(-(-num_tokens // 32) * 32, np.bool_)
     bits[list(token_ids)] = True
     return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _extra_ids(step: Parts[Scheduled], num_rows: int) -> Int32 | None:
+    """[R, n] `logprob_token_ids` of the rows that draw, filled up with 0; None where no row has any."""
+    width = max((len(part.sequence.params.logprob_token_ids) for part in step if part.draws), default=0)
+    if not width:
+        return None
+    extra = np.zeros((num_rows, width), np.int32)
+    row = 0
+    for part in step:
+        row += part.num_scored + part.draws
+        ids = part.sequence.params.logprob_token_ids
+        if part.draws and ids:
+            extra[row - 1, : len(ids)] = ids
+    return extra
 
 
 def _given_tokens(step: Parts[Scheduled], num_rows: int) -> tuple[Bool, Int32]:

@@ -31,7 +31,8 @@ from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
 EOS = 2
-OWN = (  # of a sequence, not of its parameters
+# Of a sequence, not of its parameters.
+OWN = (
     "priority",
     "key",
     "key_class",
@@ -41,6 +42,7 @@ OWN = (  # of a sequence, not of its parameters
     "group",
     "text",
     "bad_word_ids",
+    "pooling",
 )
 
 

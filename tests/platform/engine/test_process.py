@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 import zmq
@@ -32,6 +33,7 @@ from trivet.messages import (
     Stop,
     Submit,
 )
+from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 
 DEADLINE_S = 60.0
@@ -156,6 +158,21 @@ def test_pieces_tell_text_tokens_and_usage(worker: Worker) -> None:
     assert first[-1].finish_reason is FinishReason.LENGTH
     assert (first[-1].prompt_tokens, first[-1].completion_tokens) == (3, 20)
     assert "".join(piece.text for piece in first)
+
+
+def test_a_text_is_embedded_and_a_wrong_wish_refused(worker: Worker) -> None:
+    params = SamplingParams()
+    worker.ask(Submit("e", [5, 6, 7], params, pooling=PoolingParams(pooling="mean", dimensions=8)))
+    (piece,) = worker.pieces("e")
+    assert (piece.finish_reason, piece.prompt_tokens, piece.completion_tokens) == (FinishReason.STOP, 3, 0)
+    assert piece.embedding is not None
+    vector = np.frombuffer(piece.embedding, "<f4")
+    assert vector.shape == (8,)
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
+    worker.ask(Submit("w", [5], params, pooling=PoolingParams(pooling="max")))
+    (piece,) = worker.pieces("w")
+    assert piece.failure is not None
+    assert piece.failure.status == 400
 
 
 def test_two_workers_may_use_the_same_request_id(engine: EngineUnderTest, worker: Worker) -> None:
