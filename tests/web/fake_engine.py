@@ -133,6 +133,9 @@ class FakeEngine:
         if params.logprobs is not None:
             top = [(token_id + k, -0.5 - k) for k in range(params.logprobs)]
             logprobs = [TokenLogprob(token_id, -0.5, 1, top)]
+        prompt_logprobs = None
+        if params.prompt_logprobs is not None and one.count == 1:
+            prompt_logprobs = [TokenLogprob(token, -1.5, 2, []) for token in one.submit.prompt_token_ids[1:]]
         return Piece(
             one.submit.request_id,
             text,
@@ -142,6 +145,7 @@ class FakeEngine:
             prompt_tokens=len(one.submit.prompt_token_ids),
             completion_tokens=one.count,
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def count(self, reason: str) -> None:

@@ -28,6 +28,9 @@ class Engines:
             raise Unavailable("nothing is left")
         return Claim(self, left[0], tokens)  # type: ignore[arg-type]
 
+    def claim(self, instance_id: str, tokens: int) -> Claim:
+        return Claim(self, instance_id, tokens)  # type: ignore[arg-type]
+
     def table(self, *, fresh: bool = False) -> None: ...
 
     def give_back(self, instance_id: str, tokens: int) -> None: ...
@@ -75,6 +78,16 @@ def test_loss_before_the_first_token_goes_to_another_replica_once(answer: Answer
     with pytest.raises(EngineLost, match="too"):
         answer.read(1)
     assert engines.sent == ["a", "b"]
+
+
+def test_the_completions_of_one_prompt_go_to_one_replica(engines: Engines) -> None:
+    turns = iter("abab")
+    engines.choose = lambda _name, tokens: Claim(engines, next(turns), tokens)  # type: ignore[method-assign,assign,arg-type]
+    made = Answer(engines, engines, "demo", lambda new, _where: None)  # type: ignore[arg-type]
+    params = SamplingParams(max_tokens=8)
+    groups = ["g", "g", "g", "h", "h", "", ""]
+    made.start([Submit(f"r-{n}", [1], params, group=group) for n, group in enumerate(groups)], 64)
+    assert engines.sent == ["a", "a", "a", "b", "b", "a", "b"]
 
 
 def test_two_replicas_that_refuse_are_one_failure_with_its_own_status(

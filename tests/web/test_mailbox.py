@@ -31,7 +31,9 @@ def test_reader_that_stays_behind_is_refused_until_it_reads() -> None:
 
 def test_loss_always_fits() -> None:
     mailbox = Mailbox(capacity_bytes=0)
+    assert mailbox.put(0, piece(), 0.0), "a reader who has read all takes a piece of any size"
     assert not mailbox.put(0, piece(), 0.0)
+    mailbox.read(0)
     error = EngineLost("gone")
     mailbox.fail(error, 0)
     assert mailbox.read(0) == [Loss(0, error)]

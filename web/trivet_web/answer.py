@@ -50,10 +50,19 @@ class Answer:
         self._error: TrivetError | None = None  # raised when what came before it has been read
 
     def start(self, submits: Sequence[Submit], max_model_len: int) -> None:
-        """Send them all; choice n is `submits[n]`. Raises: ModelNotFound, Unavailable."""
+        """Send them all; choice n is `submits[n]`. Those of a group go to one instance, to share KV there.
+
+        Raises: ModelNotFound, Unavailable.
+        """
+        instances: dict[str, str] = {}  # by group
         for submit in submits:
             tokens = _num_tokens(submit, max_model_len)
-            claim = self._router.choose(self._deployment, tokens)
+            if submit.group in instances:
+                claim = self._router.claim(instances[submit.group], tokens)
+            else:
+                claim = self._router.choose(self._deployment, tokens)
+            if submit.group:
+                instances[submit.group] = claim.instance_id
             self._sequences.append(_Sequence(submit, tokens, claim))
         for choice in range(len(submits)):
             self._send(choice)

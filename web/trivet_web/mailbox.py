@@ -50,8 +50,8 @@ class Mailbox:
 
     def put(self, choice: int, piece: Piece, at_s: float) -> bool:
         """Relay thread only. False where the reader is too far behind: nothing was put."""
-        size = _size(piece)
-        if self._put_bytes - self._read_bytes + size > self._capacity_bytes:
+        size, unread = _size(piece), self._put_bytes - self._read_bytes
+        if unread and unread + size > self._capacity_bytes:  # a reader who has read all takes any piece
             return False
         self._put_bytes += size
         self._items.put(Arrival(choice, piece, at_s))
@@ -82,5 +82,5 @@ def _size(piece: Piece) -> int:
         _PIECE_BYTES
         + 4 * len(piece.text)
         + _TOKEN_BYTES * len(piece.token_ids)
-        + _LOGPROB_BYTES * len(piece.logprobs or ())
+        + _LOGPROB_BYTES * (len(piece.logprobs or ()) + len(piece.prompt_logprobs or ()))
     )

@@ -128,6 +128,12 @@ class Router:
             self._outstanding[best] = self._outstanding.get(best, 0) + tokens
         return Claim(self, best, tokens)
 
+    def claim(self, instance_id: str, tokens: int) -> Claim:
+        """Claim `tokens` on an instance that has been chosen before."""
+        with self._lock:
+            self._outstanding[instance_id] = self._outstanding.get(instance_id, 0) + tokens
+        return Claim(self, instance_id, tokens)
+
     def give_back(self, instance_id: str, tokens: int) -> None:
         with self._lock:
             left = self._outstanding.get(instance_id, 0) - tokens

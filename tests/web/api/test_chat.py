@@ -183,3 +183,35 @@ def test_equal_load_is_balanced_over_replicas(site: Site, site_client: FlaskClie
     ]
     assert sum(served) == 40
     assert max(served) - min(served) <= 4
+
+
+def test_n_answers_have_an_index_each_and_the_prompt_counts_once(client: FlaskClient) -> None:
+    one, three = ask(client), ask(client, n=3)
+    assert [choice["index"] for choice in three["choices"]] == [0, 1, 2]
+    assert {choice["message"]["content"] for choice in three["choices"]} == {"w0 w1 w2 w3 "}
+    assert three["usage"]["prompt_tokens"] == one["usage"]["prompt_tokens"]
+    assert three["usage"]["completion_tokens"] == 12
+
+
+def test_n_streamed_answers_have_a_role_a_text_and_a_reason_each(client: FlaskClient) -> None:
+    *chunks, last = events(client, n=3, stream_options={"include_usage": True})
+    texts, roles, reasons = dict.fromkeys(range(3), ""), [], []
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "")
+        roles += [choice["index"]] if "role" in choice["delta"] else []
+        reasons += [choice["index"]] if choice["finish_reason"] else []
+    assert texts == dict.fromkeys(range(3), "w0 w1 w2 w3 ")
+    assert sorted(roles) == sorted(reasons) == [0, 1, 2]
+    assert last["usage"]["completion_tokens"] == 12
+
+
+def test_prompt_logprobs_are_vllms_field_of_the_whole_answer(client: FlaskClient) -> None:
+    answer = ask(client, prompt_logprobs=0)
+    first, *others = answer["prompt_logprobs"]
+    assert first is None
+    assert len(others) == answer["usage"]["prompt_tokens"] - 1
+    (entry,) = others[0].values()
+    assert (entry["logprob"], entry["rank"]) == (-1.5, 2)
+    assert isinstance(entry["decoded_token"], str)
+    assert "prompt_logprobs" not in ask(client)

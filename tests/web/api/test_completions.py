@@ -88,3 +88,52 @@ def test_models_say_what_is_ready(client: FlaskClient) -> None:
     assert (model["id"], model["ready"], model["max_model_len"]) == ("demo", True, 512)
     assert client.get("/v1/models/demo").get_json() == model
     assert client.get("/v1/models/other").status_code == 404
+
+
+def test_n_completions_of_each_prompt_stand_together(client: FlaskClient) -> None:
+    answer = ask(client, prompt=["a", "b c d e"], n=2)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    alone = [ask(client, prompt=prompt)["usage"]["prompt_tokens"] for prompt in ("a", "b c d e")]
+    assert answer["usage"]["prompt_tokens"] == sum(alone), "a prompt counts once"
+    assert answer["usage"]["completion_tokens"] == 12
+
+
+def test_an_echoed_prompt_stands_before_the_text(client: FlaskClient) -> None:
+    answer = ask(client, prompt=["Hello there", "x"], echo=True)
+    assert [choice["text"] for choice in answer["choices"]] == ["Hello therew0 w1 w2 ", "xw0 w1 w2 "]
+    ids = ask(client, prompt=[[1000, 1001]], echo=True)["choices"][0]["text"]
+    assert ids.endswith("w0 w1 w2 ")
+    assert len(ids) > len("w0 w1 w2 ")
+    assert "logprobs" in answer["choices"][0]
+    assert answer["choices"][0]["logprobs"] is None
+
+
+def test_an_echoed_prompt_has_logprobs_too_and_none_for_its_first_token(client: FlaskClient) -> None:
+    answer = ask(client, prompt="Hello there, you", echo=True, logprobs=1)
+    count = answer["usage"]["prompt_tokens"]
+    logprobs = answer["choices"][0]["logprobs"]
+    assert [len(values) for values in logprobs.values()] == [count + 3] * 4
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+    assert logprobs["token_logprobs"][1:] == [-1.5] * (count - 1) + [-0.5] * 3
+    assert "".join(logprobs["tokens"][:count]) == "Hello there, you"
+    assert logprobs["text_offset"][count] == len("Hello there, you")
+
+
+def test_a_streamed_echo_is_the_same_text(client: FlaskClient) -> None:
+    body = {"model": "demo", "prompt": ["ab", "cd"], "max_tokens": 3, "echo": True, "logprobs": 0}
+    whole = client.post(TEXT, json=body).get_json()["choices"]
+    lines = client.post(TEXT, json={**body, "stream": True}).data.decode().split("\n\n")[:-2]
+    texts, tokens = {0: "", 1: ""}, {0: [], 1: []}
+    for line in lines:
+        (choice,) = msgspec.json.decode(line.removeprefix("data: "))["choices"]
+        texts[choice["index"]] += choice["text"]
+        tokens[choice["index"]] += (choice["logprobs"] or {"tokens": []})["tokens"]
+    assert texts == {choice["index"]: choice["text"] for choice in whole}
+    assert tokens == {choice["index"]: choice["logprobs"]["tokens"] for choice in whole}
+
+
+def test_prompt_logprobs_stand_in_their_choice(client: FlaskClient) -> None:
+    answer = ask(client, prompt=["a b", "c"], prompt_logprobs=1)
+    lengths = [len(choice["prompt_logprobs"]) for choice in answer["choices"]]
+    assert sum(lengths) == answer["usage"]["prompt_tokens"]
+    assert all(choice["prompt_logprobs"][0] is None for choice in answer["choices"])

@@ -179,11 +179,8 @@ def test_null_and_neutral_and_unknown_fields_are_accepted(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n": 2},
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": -1},
-        {"repetition_penalty": 1.1},
-        {"logit_bias": {"5": 1}},
+        {"best_of": 3},
+        {"use_beam_search": True},
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"tool_choice": "required"},
         {"response_format": {"type": "json_object"}},
@@ -213,7 +210,7 @@ def test_fields_that_are_not_carried_out_are_refused_by_name(
         ({"prompt": None}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),
         ({"logprobs": 21}, "logprobs"),
-        ({"echo": True}, "echo"),
+        ({"prompt": ["x"] * 100, "n": 3}, "prompt"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
     ],
@@ -222,6 +219,48 @@ def test_wrong_completion_request_is_400(client: FlaskClient, fields: dict[str, 
     status, error = error_of(client, TEXT, {"model": "demo", "prompt": "x", **fields})
     assert status == 400
     assert error["param"] == param
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("n", 0, "between 1 and 128"),
+        ("presence_penalty", 2.1, "between -2 and 2"),
+        ("frequency_penalty", -3, "between -2 and 2"),
+        ("repetition_penalty", 0, "a number > 0"),
+        ("logit_bias", {"5": 101}, "between -100 and 100"),
+        ("logit_bias", {"-5": 1}, "token ids >= 0"),
+        ("logit_bias", {"five": 1}, "int"),
+        ("allowed_token_ids", [], "at least one id"),
+        ("allowed_token_ids", [-1], "ids >= 0"),
+        ("bad_words", [" "], "not empty"),
+        ("bad_words", ["x"] * 257, "at most 256 words"),
+        ("prompt_logprobs", 21, "between 0 and 20"),
+        ("prompt_logprobs", -1, "between 0 and 20"),
+        ("min_tokens", 9, "at most max_tokens"),
+    ],
+)
+def test_a_sampling_field_out_of_range_is_400_with_value_and_range(
+    client: FlaskClient, path: str, field: str, value: Any, wanted: str
+) -> None:
+    body = {**HELLO, "prompt": "x", "max_tokens": 4, field: value}
+    status, error = error_of(client, path, body)
+    assert (status, error["code"]) == (400, "invalid_request")
+    assert error["param"].split(".")[0] == field
+    assert field in error["message"]
+    assert wanted in error["message"]
+
+
+def test_a_choice_among_completions_is_refused_with_what_would_do(client: FlaskClient) -> None:
+    _, error = error_of(client, TEXT, {"model": "demo", "prompt": "x", "best_of": 3, "n": 1})
+    assert "best_of is 3" in error["message"]
+    assert "ask for n completions with logprobs" in error["message"]
+
+
+def test_prompt_logprobs_are_refused_in_a_stream(client: FlaskClient) -> None:
+    status, error = error_of(client, CHAT, {**HELLO, "stream": True, "prompt_logprobs": 0})
+    assert (status, error["param"]) == (400, "prompt_logprobs")
 
 
 def test_registry_that_cannot_be_used_is_503_with_its_reason(

@@ -21,7 +21,7 @@ from trivet_web.api.inference import (
     read_whole,
     usage_of,
 )
-from trivet_web.api.logprobs import chat_logprobs
+from trivet_web.api.logprobs import chat_logprobs, prompt_logprobs
 from trivet_web.api.openai_objects import (
     ChatChoice,
     ChatChunk,
@@ -108,9 +108,9 @@ def create() -> Response:
         if body.stream:
             chunks = ChatChunks(exchange, params, wants_usage=body.wants_usage)
             return stream_response(exchange.answer, chunks, exchange.close)
-        done = read_whole(exchange.answer, 1)
+        done = read_whole(exchange.answer)
         exchange.close()
-        return json_response(_completion(exchange, done, params))
+        return json_response(_completion(exchange, done, params, body.prompt_logprobs))
 
 
 def _prompt(target: Target, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> list[int]:
@@ -124,7 +124,9 @@ def _prompt(target: Target, messages: list[dict[str, Any]], kwargs: dict[str, An
     return ids
 
 
-def _completion(exchange: Exchange, done: list[Completed], params: SamplingParams) -> ChatCompletion:
+def _completion(
+    exchange: Exchange, done: list[Completed], params: SamplingParams, prompt_top: int | None
+) -> ChatCompletion:
     tokenizer, top = exchange.target.model.tokenizer, params.logprobs
     choices = [
         ChatChoice(
@@ -136,8 +138,16 @@ def _completion(exchange: Exchange, done: list[Completed], params: SamplingParam
         )
         for index, one in enumerate(done)
     ]
+    of_prompt = done[0].prompt_logprobs
     return ChatCompletion(
-        exchange.id, exchange.created, exchange.target.deployed.name, choices, usage_of(done)
+        exchange.id,
+        exchange.created,
+        exchange.target.deployed.name,
+        choices,
+        usage_of(done, params.n),
+        UNSET
+        if prompt_top is None or of_prompt is None
+        else prompt_logprobs(of_prompt, tokenizer, prompt_top),
     )
 
 
@@ -148,35 +158,38 @@ class ChatChunks(Chunks):
         self._exchange = exchange
         self._top = params.logprobs
         self._wants_usage = wants_usage
-        self._has_begun = False
-        self._counts = Completed()
+        self._counts: list[Completed | None] = [None] * params.n
 
     def of(self, arrivals: list[Arrival]) -> Iterable[ChatChunk]:
-        if not arrivals:
-            return
-        if not self._has_begun:
-            self._has_begun = True
-            yield self._chunk(ChatChunkChoice(0, ChatDelta(role="assistant", content="")))
-        joined = Completed()
+        by_choice: dict[int, Completed] = {}
         for arrival in arrivals:
-            joined.add(arrival)
-        self._counts = joined
+            by_choice.setdefault(arrival.choice, Completed()).add(arrival)
+        for index, joined in by_choice.items():
+            yield from self._chunks_of(index, joined)
+
+    def _chunks_of(self, index: int, joined: Completed) -> Iterable[ChatChunk]:
+        if self._counts[index] is None:
+            yield self._chunk(ChatChunkChoice(index, ChatDelta(role="assistant", content="")))
+        self._counts[index] = joined
         logprobs = None
         if self._top is not None and joined.logprobs:
             logprobs = chat_logprobs(joined.logprobs, self._exchange.target.model.tokenizer, self._top)
         if joined.text or logprobs is not None:
-            yield self._chunk(ChatChunkChoice(0, ChatDelta(content=joined.text), logprobs))
+            yield self._chunk(ChatChunkChoice(index, ChatDelta(content=joined.text), logprobs))
         if joined.finish_reason:
+            reason = joined.finish_reason
             stop_reason = UNSET if joined.stop_reason is None else joined.stop_reason
             yield self._chunk(
-                ChatChunkChoice(0, ChatDelta(), finish_reason=joined.finish_reason, stop_reason=stop_reason)
+                ChatChunkChoice(index, ChatDelta(), finish_reason=reason, stop_reason=stop_reason)
             )
 
     def last(self) -> Iterable[msgspec.Struct]:
         if self._wants_usage:
             exchange = self._exchange
             name = exchange.target.deployed.name
-            yield ChatChunk(exchange.id, exchange.created, name, [], usage_of([self._counts]))
+            counts = [one or Completed() for one in self._counts]
+            usage = usage_of(counts, exchange.num_completions)
+            yield ChatChunk(exchange.id, exchange.created, name, [], usage)
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
         exchange = self._exchange

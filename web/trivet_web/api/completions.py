@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from flask import Blueprint, Response
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from trivet.errors import RequestError
 from trivet.sampling_params import SamplingParams
+from trivet.text.tokenizer import Tokenizer
 from trivet_web.api.inference import (
     Completed,
     Exchange,
@@ -19,8 +20,14 @@ from trivet_web.api.inference import (
     read_whole,
     usage_of,
 )
-from trivet_web.api.logprobs import completion_logprobs
-from trivet_web.api.openai_objects import Completion, CompletionChoice, CompletionLogprobs, Usage
+from trivet_web.api.logprobs import CompletionLists, prompt_logprobs
+from trivet_web.api.openai_objects import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+    Usage,
+)
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields, check_context
 from trivet_web.json_response import json_response
@@ -29,10 +36,10 @@ from trivet_web.sse import Chunks, stream_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("completions", __name__)
-MAX_PROMPTS = 256
+MAX_CHOICES = 256  # of a request: prompts times n
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
-_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "echo": (False,), "suffix": ("",)}
+_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "suffix": ("",)}
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -40,6 +47,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     prompt: str | list[str | Integer | list[Integer]]
     logprobs: Integer | None = None
+    echo: bool | None = None
 
     def prompts(self) -> list[str | list[int]]:
         """Each prompt by itself. Raises: RequestError naming the item that is wrong."""
@@ -53,9 +61,11 @@ class CompletionRequest(SamplingFields, kw_only=True):
             raise RequestError("prompt mixes texts, token ids and lists; send one kind", param="prompt")
         if kinds == {int}:
             return [[item for item in items if isinstance(item, int)]]
-        if len(items) > MAX_PROMPTS:
+        if len(items) * (self.n or 1) > MAX_CHOICES:
             raise RequestError(
-                f"prompt has {len(items)} items; at most {MAX_PROMPTS} are read", param="prompt"
+                f"prompt has {len(items)} items and n is {self.n or 1}; a request makes at most "
+                f"{MAX_CHOICES} completions",
+                param="prompt",
             )
         return [item for item in items if not isinstance(item, int)]
 
@@ -77,17 +87,24 @@ def create() -> Response:
     target = find_target(body.model)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     params = body.sampling_params(target.model.sampling_defaults, max_tokens, body.num_logprobs)
+    if body.echo and params.logprobs is not None:
+        wanted = max(params.logprobs, params.prompt_logprobs or 0)
+        params = msgspec.structs.replace(params, prompt_logprobs=wanted)
     with closing_on_error(Exchange(target, "cmpl")) as exchange:
         token_ids = _token_ids(target, prompts)
         for ids in token_ids:
             check_context(len(ids), params.max_tokens, target.max_model_len, "prompt")
+        form = ChoiceForm(body, params, target.model.tokenizer, prompts, token_ids)
         exchange.start(token_ids, params, body)
         if body.stream:
-            chunks = CompletionChunks(exchange, params, len(token_ids), wants_usage=body.wants_usage)
+            chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
             return stream_response(exchange.answer, chunks, exchange.close)
-        done = read_whole(exchange.answer, len(token_ids))
+        done = read_whole(exchange.answer)
         exchange.close()
-        return json_response(_completion(exchange, done, params))
+        choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
+        return json_response(
+            Completion(exchange.id, exchange.created, target.deployed.name, choices, usage_of(done, params.n))
+        )
 
 
 def _token_ids(target: Target, prompts: list[str | list[int]]) -> list[list[int]]:
@@ -115,59 +132,83 @@ def _token_ids(target: Target, prompts: list[str | list[int]]) -> list[list[int]
     return all_ids
 
 
-def _completion(exchange: Exchange, done: list[Completed], params: SamplingParams) -> Completion:
-    tokenizer, top = exchange.target.model.tokenizer, params.logprobs
-    choices = [
-        CompletionChoice(
+class ChoiceForm:
+    """Makes choices, whole ones or parts: text with the echoed prompt before it, logprobs as asked for."""
+
+    def __init__(
+        self,
+        body: CompletionRequest,
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        prompts: list[str | list[int]],
+        token_ids: list[list[int]],
+    ) -> None:
+        self.num_choices = len(prompts) * params.n
+        self._n = params.n
+        self._echoes = bool(body.echo)
+        self._prompt_top = body.prompt_logprobs
+        self._tokenizer = tokenizer
+        self._skips_special = params.skip_special_tokens
+        self._prompts = prompts
+        self._token_ids = token_ids
+        top = params.logprobs
+        self._lists = [
+            None if top is None else CompletionLists(tokenizer, top) for _ in range(self.num_choices)
+        ]
+
+    def part(self, index: int, part: Completed, *, is_first: bool) -> CompletionChoice:
+        """A choice of what came; `is_first`: with what comes before the first token."""
+        is_echoed = self._echoes and is_first
+        return CompletionChoice(
             index,
-            one.text,
-            None if top is None else completion_logprobs(one.logprobs, tokenizer, top, 0)[0],
-            one.finish_reason,
-            UNSET if one.stop_reason is None else one.stop_reason,
+            self._prompt_text(index // self._n) + part.text if is_echoed else part.text,
+            self._logprobs(index, part, is_echoed=is_echoed),
+            part.finish_reason or None,
+            UNSET if part.stop_reason is None else part.stop_reason,
+            self._prompt_logprobs(part),
         )
-        for index, one in enumerate(done)
-    ]
-    return Completion(exchange.id, exchange.created, exchange.target.deployed.name, choices, usage_of(done))
+
+    def _prompt_text(self, number: int) -> str:
+        prompt = self._prompts[number]
+        return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt, self._skips_special)
+
+    def _logprobs(self, index: int, part: Completed, *, is_echoed: bool) -> CompletionLogprobs | None:
+        lists = self._lists[index]
+        if lists is None or not (part.logprobs or is_echoed or part.finish_reason):
+            return None
+        echoed = (self._token_ids[index // self._n][0], part.prompt_logprobs or ()) if is_echoed else None
+        return lists.of(part.logprobs, echoed)
+
+    def _prompt_logprobs(self, part: Completed) -> PromptLogprobs | UnsetType:
+        if self._prompt_top is None or part.prompt_logprobs is None:
+            return UNSET
+        return prompt_logprobs(part.prompt_logprobs, self._tokenizer, self._prompt_top)
 
 
 class CompletionChunks(Chunks):
     """One chunk for each choice that something came for."""
 
-    def __init__(self, exchange: Exchange, params: SamplingParams, count: int, *, wants_usage: bool) -> None:
+    def __init__(self, exchange: Exchange, form: ChoiceForm, *, wants_usage: bool) -> None:
         self._exchange = exchange
-        self._top = params.logprobs
+        self._form = form
         self._wants_usage = wants_usage
-        self._counts = [Completed() for _ in range(count)]
-        self._offsets = [0] * count
+        self._counts: list[Completed | None] = [None] * form.num_choices
 
     def of(self, arrivals: list[Arrival]) -> Iterable[Completion]:
         by_choice: dict[int, Completed] = {}
         for arrival in arrivals:
             by_choice.setdefault(arrival.choice, Completed()).add(arrival)
         for index, joined in by_choice.items():
+            is_first = self._counts[index] is None
             self._counts[index] = joined
-            logprobs = self._logprobs(index, joined)
-            if joined.text or logprobs is not None or joined.finish_reason:
-                choice = CompletionChoice(
-                    index,
-                    joined.text,
-                    logprobs,
-                    joined.finish_reason or None,
-                    UNSET if joined.stop_reason is None else joined.stop_reason,
-                )
+            choice = self._form.part(index, joined, is_first=is_first)
+            if choice.text or choice.logprobs is not None or choice.finish_reason:
                 yield self._chunk([choice], None)
 
     def last(self) -> Iterable[msgspec.Struct]:
         if self._wants_usage:
-            yield self._chunk([], usage_of(self._counts))
-
-    def _logprobs(self, index: int, joined: Completed) -> CompletionLogprobs | None:
-        if self._top is None or not joined.logprobs:
-            return None
-        logprobs, self._offsets[index] = completion_logprobs(
-            joined.logprobs, self._exchange.target.model.tokenizer, self._top, self._offsets[index]
-        )
-        return logprobs
+            counts = [one or Completed() for one in self._counts]
+            yield self._chunk([], usage_of(counts, self._exchange.num_completions))
 
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | None) -> Completion:
         exchange = self._exchange

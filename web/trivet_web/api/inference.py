@@ -58,15 +58,28 @@ class Exchange:
         self._fd = client_fd()
         self._give_slot_back = self._process.take_slot()
         self.answer = Answer(self._process.relay, self._process.router, target.deployed.name, timer.observe)
+        self.num_completions = 1  # of each prompt
         self._is_open = True
         if self._fd is not None:
             self._process.hang_up.watch(self._fd, self._on_client_gone)
 
     def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
-        """Raises: ModelNotFound, Unavailable."""
+        """Choice number * n + index is the completion `index` of prompt `number`.
+
+        Raises: ModelNotFound, Unavailable.
+        """
+        self.num_completions = params.n
         submits = [
-            Submit(f"{self.id}-{choice}", ids, params, fields.priority or 0, fields.cache_salt or "")
-            for choice, ids in enumerate(prompts)
+            Submit(
+                f"{self.id}-{number}-{index}",
+                ids,
+                params.child(index),
+                fields.priority or 0,
+                fields.cache_salt or "",
+                f"{self.id}-{number}" if params.n > 1 else "",
+            )
+            for number, ids in enumerate(prompts)
+            for index in range(params.n)
         ]
         self.answer.start(submits, self.target.max_model_len)
 
@@ -111,6 +124,7 @@ class Completed:
 
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] | None = None
     finish_reason: str = ""
     stop_reason: str | int | None = None
     prompt_tokens: int = 0
@@ -121,6 +135,8 @@ class Completed:
         piece = arrival.piece
         self.text += piece.text
         self.logprobs.extend(piece.logprobs or ())
+        if piece.prompt_logprobs is not None:
+            self.prompt_logprobs = piece.prompt_logprobs
         self.completion_tokens = piece.completion_tokens
         self.prompt_tokens = piece.prompt_tokens
         self.cached_tokens = piece.cached_tokens
@@ -129,18 +145,19 @@ class Completed:
             self.stop_reason = piece.stop_reason
 
 
-def read_whole(answer: Answer, count: int) -> list[Completed]:
+def read_whole(answer: Answer) -> list[Completed]:
     """Wait for all of it. Raises: what ended it early."""
-    done = [Completed() for _ in range(count)]
+    done = [Completed() for _ in range(answer.num_open)]
     while answer.num_open:
         for arrival in answer.read(READ_S):
             done[arrival.choice].add(arrival)
     return done
 
 
-def usage_of(done: Sequence[Completed]) -> Usage:
-    """Sums over the sequences of a request."""
-    prompt = sum(one.prompt_tokens for one in done)
+def usage_of(done: Sequence[Completed], num_completions: int) -> Usage:
+    """Sums over the sequences of a request; a prompt counts once for all of its completions."""
+    firsts = done[::num_completions]
+    prompt = sum(one.prompt_tokens for one in firsts)
     completion = sum(one.completion_tokens for one in done)
-    cached = sum(one.cached_tokens for one in done)
+    cached = sum(one.cached_tokens for one in firsts)  # the others find what the first one computed
     return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))

@@ -1,12 +1,19 @@
-"""Logprobs of the wire in OpenAI's two forms."""
+"""Logprobs of the wire in OpenAI's two forms, and of the prompt in vLLM's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trivet.messages import TokenLogprob as WireLogprob
 from trivet.text.tokenizer import Tokenizer
-from trivet_web.api.openai_objects import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from trivet_web.api.openai_objects import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 
 
 def chat_logprobs(entries: Iterable[WireLogprob], tokenizer: Tokenizer, top: int) -> ChatLogprobs:
@@ -23,18 +30,50 @@ def chat_logprobs(entries: Iterable[WireLogprob], tokenizer: Tokenizer, top: int
     return ChatLogprobs(content)
 
 
-def completion_logprobs(
-    entries: Iterable[WireLogprob], tokenizer: Tokenizer, top: int, offset: int
-) -> tuple[CompletionLogprobs, int]:
-    """The lists, and the offset behind the last token; `offset` is that of the first."""
-    tokens, logprobs, tops, offsets = [], [], [], []
+class CompletionLists:
+    """Completions' form, in as many parts as come: parallel lists whose offsets go on."""
+
+    def __init__(self, tokenizer: Tokenizer, top: int) -> None:
+        self._tokenizer = tokenizer
+        self._top = top
+        self._offset = 0
+
+    def of(
+        self, entries: Sequence[WireLogprob], echoed: tuple[int, Sequence[WireLogprob]] | None = None
+    ) -> CompletionLogprobs:
+        """Args: echoed: the first token of the prompt, and the entries of its others."""
+        lists = CompletionLogprobs([], [], [], [])
+        if echoed is not None:
+            first, others = echoed
+            self._put(lists, first, None, None)
+            entries = [*others, *entries]
+        for entry in entries:
+            likely = {self._tokenizer.token_text(token): value for token, value in entry.top[: self._top]}
+            # The token itself is always among them, as in OpenAI's answers.
+            likely.setdefault(self._tokenizer.token_text(entry.token_id), entry.logprob)
+            self._put(lists, entry.token_id, entry.logprob, likely)
+        return lists
+
+    def _put(
+        self, lists: CompletionLogprobs, token_id: int, logprob: float | None, likely: dict[str, float] | None
+    ) -> None:
+        text = self._tokenizer.token_text(token_id)
+        lists.tokens.append(text)
+        lists.token_logprobs.append(logprob)
+        lists.top_logprobs.append(likely)
+        lists.text_offset.append(self._offset)
+        self._offset += len(text)
+
+
+def prompt_logprobs(entries: Iterable[WireLogprob], tokenizer: Tokenizer, top: int) -> PromptLogprobs:
+    """One for each token of the prompt, of which `entries` lack the first."""
+    listed: PromptLogprobs = [None]
     for entry in entries:
-        text = tokenizer.token_text(entry.token_id)
-        tokens.append(text)
-        logprobs.append(entry.logprob)
-        tops.append({tokenizer.token_text(token_id): value for token_id, value in entry.top[:top]})
-        # The drawn token is always among them, as in OpenAI's answers.
-        tops[-1].setdefault(text, entry.logprob)
-        offsets.append(offset)
-        offset += len(text)
-    return CompletionLogprobs(tokens, logprobs, tops, offsets), offset
+        likely = {
+            str(token_id): PromptLogprob(logprob, rank, tokenizer.token_text(token_id))
+            for rank, (token_id, logprob) in enumerate(entry.top[:top], start=1)
+        }
+        own = PromptLogprob(entry.logprob, entry.rank, tokenizer.token_text(entry.token_id))
+        likely.setdefault(str(entry.token_id), own)
+        listed.append(likely)
+    return listed

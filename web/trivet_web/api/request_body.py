@@ -18,7 +18,12 @@ from trivet.errors import RequestError, RequestTooLarge, UnsupportedParameter
 T = TypeVar("T")
 MAX_BODY_BYTES = 8 << 20  # a million token ids in digits, and more text than any context holds
 
-_PLACE = re.compile(r"(?P<what>.*?) - at `\$\.?(?P<path>.*)`", re.DOTALL)
+_INSTEAD: Mapping[str, str] = {
+    "best_of": "ask for n completions with logprobs, and take the likeliest",
+    "use_beam_search": "ask for n completions with logprobs, and take the likeliest",
+}
+
+_PLACE = re.compile(r"(?P<what>.*?) - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`", re.DOTALL)
 
 
 def read_body(kind: type[T]) -> T:
@@ -54,7 +59,9 @@ def refuse_unsupported(neutral: Mapping[str, tuple[object, ...]]) -> None:
             text = bytes(given[name]).decode("utf-8", "replace")
             shown = text if len(text) <= 80 else text[:77] + "..."
             raise UnsupportedParameter(
-                f"{name} is {shown}; this version does not carry it out: leave it out", param=name
+                f"{name} is {shown}; this version does not carry it out: "
+                f"{_INSTEAD.get(name, 'leave it out')}",
+                param=name,
             )
 
 
@@ -93,7 +100,8 @@ def _wrong_field(text: str) -> RequestError:
     what = what.replace("`", "")
     if not path:
         return RequestError(f"the body is wrong: {what[0].lower()}{what[1:]}")
-    return RequestError(f"{path} is wrong: {what[0].lower()}{what[1:]}", param=path)
+    where = f"a key of {path}" if place and place["key"] else path
+    return RequestError(f"{where} is wrong: {what[0].lower()}{what[1:]}", param=path)
 
 
 def _wrong_json(data: bytes, text: str) -> RequestError:

@@ -15,17 +15,9 @@ Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 # What peers carry out and we do not, with the values that change nothing.
 UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "bad_words": ([],),
-    "allowed_token_ids": ([],),
     "use_beam_search": (False,),
     "length_penalty": (1,),
-    "prompt_logprobs": (),
     "truncate_prompt_tokens": (),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
@@ -34,6 +26,29 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "guided_choice": (),
     "guided_grammar": (),
 }
+
+
+# Fields of the request that are a parameter of the same name.
+_AS_THEY_ARE = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "seed",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "prompt_logprobs",
+)
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +63,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: Integer | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Integer | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[Integer, float] | None = None
+    allowed_token_ids: list[Integer] | None = None
+    bad_words: list[str] | None = None
     seed: int | None = None  # SamplingParams bounds it
     max_tokens: Integer | None = None
     min_tokens: Integer | None = None
@@ -60,6 +82,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    prompt_logprobs: Integer | None = None
     priority: Integer | None = None
     cache_salt: str | None = None
 
@@ -68,6 +91,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         if self.stream_options is not None and not self.stream:
             raise RequestError(
                 "stream_options is given without stream; set stream true", param="stream_options"
+            )
+        if self.stream and self.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
             )
         if isinstance(self.stop, list) and len(self.stop) > 64:
             raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
@@ -85,19 +112,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         Raises: RequestError naming the field and the values that would do.
         """
         given: dict[str, Any] = {
-            name: value
-            for name in ("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos")
-            if (value := getattr(self, name)) is not None
+            name: value for name in _AS_THEY_ARE if (value := getattr(self, name)) is not None
         }
-        for name in ("include_stop_str_in_output", "skip_special_tokens"):
-            if (value := getattr(self, name)) is not None:
-                given[name] = value
         defaults = {k: int(v) if k == "top_k" else v for k, v in defaults.items()}
         params = SamplingParams(
             **{**defaults, **given},
             max_tokens=max_tokens,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
-            stop_token_ids=tuple(self.stop_token_ids or ()),
             logprobs=logprobs,
         )
         params.check()
