@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from trivet.contract import RunnerConfig
+from trivet.contract import PoolKind, RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.gguf_oracle import read_gguf_oracle
 from trivet.contract_suite.oracle import Oracle, scores
+from trivet.contract_suite.steps import Work
 from trivet.demo_model import find_demo_model
 from trivet.engine.agreement import Scores, compare
 from trivet.models.model_files import ModelFiles, open_model
@@ -107,6 +108,43 @@ def test_teacher_forced_logprobs_agree_with_transformers(
     agreement = compare(Scores.join(reference), Scores.join(measured), dtype)
     assert agreement.agrees, str(agreement)
     assert agreement.mean_error < mean_error, str(agreement)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels", "cosine", "error"),
+    [
+        ("f32", "native", 0.999999, 1e-5),
+        ("f32", "torch", 0.999999, 1e-5),
+        ("bf16", "native", 0.9998, 0.01),
+        ("bf16", "torch", 0.9998, 0.015),
+        ("stored", "native", 0.998, 0.03),
+    ],
+)
+def test_vectors_of_length_one_agree_with_transformers(
+    continued: Continued, dtype: str, kernels: str, cosine: float, error: float
+) -> None:
+    """In chunks of 16; `error` is of one element.
+
+    Measured, 1 - cosine and error: f32 1e-7 and 9e-7; bf16 8e-5 and 0.004; as stored 7e-4 and 0.008.
+    """
+    driver = _driver(continued.files, dtype, kernels)
+    cosines, errors = [], []
+    for tokens in continued.sequences:
+        hidden = continued.oracle.hidden(tokens)
+        for kind, pooled in ((PoolKind.LAST, hidden[-1]), (PoolKind.SUM, hidden.sum(axis=0))):
+            sequence, parts = driver.add(tokens), []
+            while sequence.num_left:
+                _, output = driver.run([Work(sequence, min(16, sequence.num_left), pooling=kind)])
+                assert output.pooled is not None
+                parts.append(output.pooled[0])
+            driver.drop(sequence)
+            measured = parts[-1] if kind is PoolKind.LAST else np.sum(parts, axis=0)
+            measured, wanted = (vector / np.linalg.norm(vector) for vector in (measured, pooled))
+            cosines.append(float(measured @ wanted))
+            errors.append(float(np.abs(measured - wanted).max()))
+    driver.runner.close()
+    assert min(cosines) > cosine, cosines
+    assert max(errors) < error, errors
 
 
 PROBE = """
