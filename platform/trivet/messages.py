@@ -50,7 +50,13 @@ class Abort(msgspec.Struct, array_like=True, frozen=True, tag=True):
     request_id: str
 
 
-EngineRequest: TypeAlias = Submit | Abort
+class ResetPrefixCache(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Forget every prefix; answered by one piece, whose `cached_tokens` says how many tokens were known."""
+
+    request_id: str
+
+
+EngineRequest: TypeAlias = Submit | Abort | ResetPrefixCache
 
 
 # ---- engine → web worker -------------------------------------------------------------------------

@@ -52,6 +52,12 @@ KV_CACHE_USAGE_PERC = Metric(
 PREFIX_CACHE_QUERIES = Metric("prefix_cache_queries", Kind.COUNTER, "Prompt tokens looked up.")
 PREFIX_CACHE_HITS = Metric("prefix_cache_hits", Kind.COUNTER, "Prompt tokens found in the prefix cache.")
 NUM_PREEMPTIONS = Metric("num_preemptions", Kind.COUNTER, "Sequences put back to be computed again.")
+ADMISSION_REJECTIONS = Metric(
+    "admission_rejections", Kind.COUNTER, "Sequences refused because the queue was full (429)."
+)
+DEADLINES_PASSED = Metric(
+    "deadlines_passed", Kind.COUNTER, "Sequences whose request's timeout ended them, waiting or running."
+)
 PROMPT_TOKENS = Metric("prompt_tokens", Kind.COUNTER, "Prompt tokens of accepted requests.")
 GENERATION_TOKENS = Metric("generation_tokens", Kind.COUNTER, "Tokens generated.")
 REQUEST_SUCCESS = Metric(
@@ -108,6 +114,8 @@ METRICS: tuple[Metric, ...] = (
     PREFIX_CACHE_QUERIES,
     PREFIX_CACHE_HITS,
     NUM_PREEMPTIONS,
+    ADMISSION_REJECTIONS,
+    DEADLINES_PASSED,
     PROMPT_TOKENS,
     GENERATION_TOKENS,
     REQUEST_SUCCESS,

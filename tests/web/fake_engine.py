@@ -25,6 +25,7 @@ from trivet.messages import (
     FinishReason,
     Phase,
     Piece,
+    ResetPrefixCache,
     StepReport,
     Submit,
     TokenLogprob,
@@ -85,8 +86,11 @@ class FakeEngine:
                 self.step(socket)
                 next_step_s = time.monotonic() + self.options.step_s
 
-    def take(self, socket: zmq.Socket[bytes], client: bytes, request: Submit | Abort) -> None:
-        if isinstance(request, Abort):
+    def take(self, socket: zmq.Socket[bytes], client: bytes, request: EngineRequest) -> None:
+        if isinstance(request, ResetPrefixCache):
+            piece = Piece(request.request_id, "", [], FinishReason.STOP, cached_tokens=96)
+            socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
+        elif isinstance(request, Abort):
             kept = [
                 r for r in self.running if (r.client, r.submit.request_id) != (client, request.request_id)
             ]
@@ -100,7 +104,9 @@ class FakeEngine:
                 "",
                 [],
                 FinishReason.ERROR,
-                failure=Failure("the queue holds 0 requests; retry later", "overloaded", status),
+                failure=Failure(
+                    "the queue holds 0 requests; retry later", self.options.refuse_code, status, 7
+                ),
             )
             socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
         else:
@@ -126,6 +132,8 @@ class FakeEngine:
             reason, stop_reason, text = FinishReason.STOP, word.strip(), ""
         elif one.count >= length:
             reason = FinishReason.LENGTH
+        elif one.submit.deadline_s is not None and time.monotonic() >= one.submit.deadline_s:
+            reason, stop_reason = FinishReason.LENGTH, "deadline"
         if reason is not None:
             self.running.remove(one)
             self.count(str(reason))
@@ -161,6 +169,7 @@ def main() -> None:
     parser.add_argument("--beat-s", type=float, default=0.05)
     parser.add_argument("--phase", default="ready")
     parser.add_argument("--refuse", default="")
+    parser.add_argument("--refuse-code", default="overloaded")
     engine = FakeEngine(parser.parse_args())
     threading.Thread(target=engine.beat_for_ever, daemon=True).start()
     engine.serve_for_ever()

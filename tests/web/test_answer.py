@@ -103,6 +103,16 @@ def test_two_replicas_that_refuse_are_one_failure_with_its_own_status(
     assert refused.value.status == 429
 
 
+def test_passed_deadline_is_not_tried_elsewhere(engines: Engines, answer: Answer) -> None:
+    failure = Failure("nothing was ready", "deadline_passed", 503, 7)
+    num_sent = len(engines.sent)
+    answer.mailbox.put(0, Piece("r-0", "", [], FinishReason.ERROR, failure=failure), 0.0)
+    with pytest.raises(TrivetError, match="nothing was ready") as refused:
+        answer.read(1)
+    assert refused.value.retry_after_s == 7
+    assert len(engines.sent) == num_sent
+
+
 def test_loss_of_the_whole_request_is_not_retried(answer: Answer, engines: Engines) -> None:
     answer.mailbox.fail(EngineLost("the server is shutting down"))
     with pytest.raises(EngineLost, match="shutting down"):

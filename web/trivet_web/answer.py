@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trivet.errors import GenerationError, TrivetError, Unavailable
+from trivet.errors import DeadlinePassed, GenerationError, TrivetError, Unavailable
 from trivet.messages import Failure, FinishReason, Piece, Submit
 from trivet_web.mailbox import Arrival, Item, Loss, Mailbox
 from trivet_web.relay import Relay
@@ -25,6 +25,7 @@ class EngineFailure(TrivetError):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.code, self.status = failure.code, failure.status
+        self.retry_after_s = failure.retry_after_s
 
 
 @dataclass(slots=True)
@@ -133,7 +134,10 @@ class Answer:
             raise loss.error
         sequence = self._sequences[loss.choice]
         is_retried = (
-            loss.error.status in _RETRIED_STATUSES and sequence.attempts == 1 and sequence.num_tokens == 0
+            loss.error.status in _RETRIED_STATUSES
+            and loss.error.code != DeadlinePassed.code  # it has passed everywhere
+            and sequence.attempts == 1
+            and sequence.num_tokens == 0
         )
         lost_instance = sequence.claim.instance_id
         sequence.claim.release()

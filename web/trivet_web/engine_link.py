@@ -14,7 +14,17 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from trivet.errors import EngineLost, TrivetError
-from trivet.messages import SILENCE_LIMIT_S, Abort, Beat, EngineLoad, Phase, Piece, StepReport, Submit
+from trivet.messages import (
+    SILENCE_LIMIT_S,
+    Abort,
+    Beat,
+    EngineLoad,
+    Phase,
+    Piece,
+    ResetPrefixCache,
+    StepReport,
+    Submit,
+)
 from trivet_web.mailbox import Mailbox
 
 CONNECT_LIMIT_S = 1.0  # an ipc connection takes under a millisecond, or is refused at once
@@ -65,7 +75,7 @@ class EngineLink:
         self.monitor.close(0)
         self.socket.close(0)
 
-    def submit(self, request: Submit, recipient: Recipient) -> None:
+    def submit(self, request: Submit | ResetPrefixCache, recipient: Recipient) -> None:
         self._open[request.request_id] = recipient
         self._send(_encoder.encode(request))
 

@@ -13,7 +13,7 @@ from flask import Flask, Response, g, request
 from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
-from trivet.errors import Overloaded, TrivetError, Unavailable
+from trivet.errors import TrivetError, Unavailable
 
 logger = logging.getLogger(__name__)
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -52,8 +52,9 @@ def _on_trivet_error(error: TrivetError) -> Response:
     if error.status >= 500:
         logger.warning("request_id=%s status=%d error=%s", request_id(), error.status, error)
     response = _response(error_body(error), error.status)
-    if isinstance(error, Overloaded):
-        response.headers["Retry-After"] = str(error.retry_after_s)
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        response.headers["Retry-After"] = str(retry_after_s)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

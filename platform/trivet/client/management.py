@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from trivet.client.connection import Connection
-from trivet.client.results import Deployment, Instance, Model, ServedModel, Version
+from trivet.client.results import Deployment, Instance, Model, PrefixCacheReset, ServedModel, Version
 from trivet.errors import ModelNotFound
 
 T = TypeVar("T")
@@ -112,6 +112,14 @@ class Instances:
         """`ended` includes those that are stopped, failed or lost."""
         query = {"deployment": deployment, "all": 1 if ended else None}
         return self._connection.request("GET", f"{ROOT}/instances", Listing[Instance], query=query).data
+
+    def reset_prefix_cache(self, instance_id: str) -> int:
+        """The engine forgets every prefix, what runs goes on. Returns how many tokens it knew.
+
+        Raises: NotFound; Conflict if it is not ready.
+        """
+        path = f"{ROOT}/instances/{quote(instance_id, safe='')}/reset-prefix-cache"
+        return self._connection.request("POST", path, PrefixCacheReset).forgotten_tokens
 
 
 def _path(deployment: str) -> str:

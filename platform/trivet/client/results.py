@@ -235,6 +235,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     as_of: datetime | None = None
 
 
+class PrefixCacheReset(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine has forgotten."""
+
+    forgotten_tokens: int = 0
+
+
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """What shall run, with the instances that do."""
 

@@ -137,10 +137,12 @@ class BlockPool:
         for key in keys:
             self._forget(key)
 
-    def reset_cache(self) -> None:
-        """Forget every prefix."""
-        for key in list(self._block_of):
+    def reset_cache(self) -> int:
+        """Forget every prefix; sequences keep what they hold. Returns the number of blocks."""
+        keys = list(self._block_of)
+        for key in keys:
             self._forget(key)
+        return len(keys)
 
     def _forget(self, key: bytes) -> None:
         block = self._block_of.pop(key, None)

@@ -194,6 +194,10 @@ class EngineCore:
         self._committer.abort(sequence)
         return True
 
+    def reset_prefix_cache(self) -> int:
+        """Forget every prefix. Returns how many tokens were known."""
+        return self.block_pool.reset_cache() * self.block_pool.block_size
+
     # ---- the loop ----
 
     @property

@@ -104,6 +104,11 @@ class Mailbox:
             client for client, pieces in by_client.items() if not self._post(client, StepReport(pieces, load))
         ]
 
+    def answer_reset(self, client: bytes, request_id: str, num_tokens: int, load: EngineLoad) -> None:
+        """The one piece that answers `ResetPrefixCache`."""
+        piece = Piece(request_id, "", [], FinishReason.STOP, cached_tokens=num_tokens)
+        self._post(client, StepReport([piece], load))
+
     def refuse(self, client: bytes, request_id: str, error: TrivetError, load: EngineLoad) -> None:
         """Answer a request that was never admitted."""
         self._post(client, StepReport([_failed(request_id, error)], load))

@@ -30,8 +30,10 @@ from trivet.messages import (
     Abort,
     ControlRequest,
     Drain,
+    EngineRequest,
     LaunchOrder,
     Phase,
+    ResetPrefixCache,
     Stop,
     Submit,
 )
@@ -161,7 +163,12 @@ class EngineProcess:
         for client in mailbox.send(updates, load):
             self._drop_client(engine, mailbox, client)
 
-    def _handle(self, engine: Engine, mailbox: Mailbox, client: bytes, request: Submit | Abort) -> None:
+    def _handle(self, engine: Engine, mailbox: Mailbox, client: bytes, request: EngineRequest) -> None:
+        if isinstance(request, ResetPrefixCache):
+            num_tokens = engine.core.reset_prefix_cache()
+            logger.info("instance=%s prefix_cache=reset tokens=%d", self._order.instance_id, num_tokens)
+            mailbox.answer_reset(client, request.request_id, num_tokens, engine.core.load())
+            return
         if isinstance(request, Abort):
             sequence_id = mailbox.forget(client, request.request_id)
             if sequence_id is not None:

@@ -29,6 +29,7 @@ from trivet.messages import (
     LaunchOrder,
     Phase,
     Piece,
+    ResetPrefixCache,
     StepReport,
     Stop,
     Submit,
@@ -222,6 +223,23 @@ def test_the_sequences_of_a_worker_that_vanishes_are_aborted(engine: EngineUnder
     worker.pieces("orphan", is_last=lambda piece: bool(piece.token_ids))
     worker.socket.close()
     engine.beat_where(lambda beat: beat.load.num_running == 0 and beat.load.num_finished.get("abort") == 1)
+
+
+def test_a_deadline_comes_with_the_request(worker: Worker) -> None:
+    worker.ask(Submit("late", [1], LONG, deadline_s=time.monotonic() + 0.2))
+    last = worker.pieces("late")[-1]
+    assert (last.finish_reason, last.stop_reason) == (FinishReason.LENGTH, "deadline")
+    assert last.completion_tokens > 0
+
+
+def test_the_prefix_cache_is_reset_when_asked_for(worker: Worker) -> None:
+    prompt, params = [7] * 300, SamplingParams(temperature=0.0, max_tokens=1)
+    worker.ask(Submit("first", prompt, params))
+    worker.pieces("first")
+    worker.ask(ResetPrefixCache("reset"))
+    assert worker.pieces("reset")[-1].cached_tokens == 256
+    worker.ask(Submit("second", prompt, params))
+    assert worker.pieces("second")[-1].cached_tokens == 0
 
 
 def test_garbage_on_the_data_socket_harms_nobody(worker: Worker) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 if TYPE_CHECKING:
+    from conftest import Site
     from flask.testing import FlaskClient
 
 TEXT = "/v1/completions"
@@ -137,3 +138,27 @@ def test_prompt_logprobs_stand_in_their_choice(client: FlaskClient) -> None:
     lengths = [len(choice["prompt_logprobs"]) for choice in answer["choices"]]
     assert sum(lengths) == answer["usage"]["prompt_tokens"]
     assert all(choice["prompt_logprobs"][0] is None for choice in answer["choices"])
+
+
+def test_timeout_ends_a_running_request_with_what_there_is(client: FlaskClient) -> None:
+    (choice,) = ask(client, prompt="x", max_tokens=400, timeout=0.05)["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "deadline")
+    assert choice["text"].startswith("w0 w1 ")
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_timeout_must_be_seconds(client: FlaskClient, timeout: float) -> None:
+    response = client.post(TEXT, json={"model": "demo", "prompt": "x", "timeout": timeout})
+    assert response.status_code == 400
+    assert response.get_json()["error"]["param"] == "timeout"
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, "overloaded"), (503, "deadline_passed")])
+@pytest.mark.parametrize("stream", [False, True])
+def test_engine_that_refuses_says_when_to_retry(
+    site: Site, site_client: FlaskClient, status: int, code: str, stream: bool
+) -> None:
+    served = site.serve("--refuse", str(status), "--refuse-code", code)
+    response = site_client.post(TEXT, json={"model": served.model, "prompt": "x", "stream": stream})
+    assert (response.status_code, response.get_json()["error"]["code"]) == (status, code)
+    assert response.headers["Retry-After"] == "7"

@@ -69,14 +69,16 @@ class Exchange:
         Raises: ModelNotFound, Unavailable.
         """
         self.num_completions = params.n
+        deadline_s = None if fields.timeout is None else self._begun_s + fields.timeout
         submits = [
             Submit(
                 f"{self.id}-{number}-{index}",
                 ids,
                 params.child(index),
-                fields.priority or 0,
-                fields.cache_salt or "",
-                f"{self.id}-{number}" if params.n > 1 else "",
+                priority=fields.priority or 0,
+                cache_salt=fields.cache_salt or "",
+                group=f"{self.id}-{number}" if params.n > 1 else "",
+                deadline_s=deadline_s,
             )
             for number, ids in enumerate(prompts)
             for index in range(params.n)

@@ -37,6 +37,8 @@ _OF_LOAD: dict[Metric, Callable[[EngineLoad], float]] = {
     metrics.PREFIX_CACHE_QUERIES: lambda load: load.prefix_queries,
     metrics.PREFIX_CACHE_HITS: lambda load: load.prefix_hits,
     metrics.NUM_PREEMPTIONS: lambda load: load.num_preemptions,
+    metrics.ADMISSION_REJECTIONS: lambda load: load.num_refused,
+    metrics.DEADLINES_PASSED: lambda load: load.num_deadlines_passed,
     metrics.PROMPT_TOKENS: lambda load: load.prompt_tokens,
     metrics.GENERATION_TOKENS: lambda load: load.generation_tokens,
 }

@@ -84,6 +84,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     prompt_logprobs: Integer | None = None
     priority: Integer | None = None
+    timeout: float | None = None  # seconds from the request's arrival
     cache_salt: str | None = None
 
     def check(self) -> None:
@@ -96,6 +97,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             raise RequestError(
                 "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
             )
+        if self.timeout is not None and not self.timeout > 0:
+            raise RequestError(f"timeout is {self.timeout}; it must be seconds, more than 0", param="timeout")
         if isinstance(self.stop, list) and len(self.stop) > 64:
             raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
 

@@ -150,6 +150,20 @@ def test_instances_show_the_engines_own_load_and_end(site: Site, api: Api, event
     eventually(lambda: instance()["reason"] == "ended", what="its end is known")
 
 
+def test_the_prefix_cache_of_a_ready_instance_can_be_reset(site: Site, api: Api) -> None:
+    engine = site.start_engine()
+    path = f"/instances/{engine.instance}/reset-prefix-cache"
+    assert api("POST", path) == {"instance": engine.instance, "forgotten_tokens": 96}
+    engine.kill()
+    assert api("POST", path, status=503)["error"]["code"] == "engine_lost"
+
+
+def test_the_prefix_cache_of_an_instance_that_does_not_serve_cannot(site: Site, api: Api) -> None:
+    instance = site.add_instance(State.PLACING, State.STARTING)
+    assert api("POST", f"/instances/{instance}/reset-prefix-cache", status=409)["error"]["code"] == "conflict"
+    assert api("POST", "/instances/none/reset-prefix-cache", status=404)
+
+
 def test_ended_instances_are_listed_if_asked_for(site: Site, api: Api) -> None:
     site.add_instance(State.PLACING, State.STOPPED)
     assert api("GET", "/instances")["data"] == []

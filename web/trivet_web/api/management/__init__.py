@@ -3,7 +3,7 @@
 The web server writes the desired state to the registry and wakes the supervisor, which makes it so.
 """
 
-from trivet_web.api.management import deployments, logs, models, observations, plan
+from trivet_web.api.management import deployments, logs, models, observations, plan, prefix_cache
 
 BLUEPRINTS = (
     models.blueprint,
@@ -11,4 +11,5 @@ BLUEPRINTS = (
     observations.blueprint,
     logs.blueprint,
     plan.blueprint,
+    prefix_cache.blueprint,
 )
