@@ -32,5 +32,10 @@ Figures (times in ms, rates per second; percentiles p50, p90, p99, linearly inte
     client_cpu_us_per_token       serve: CPU time of the load generator, microseconds per output token
     kv_waste_percent, kv_waste_tail_percent, kv_sequences_fit, kv_sequences_fit_contiguous,
     kv_sequences_running_peak     in process: `trivet.bench.kv_watch`
-    load_s, peak_rss_bytes, startup_s, first_token_s
+    load_s, peak_rss_bytes        of this process; serve: of the deployment's engines, where they are here
+    ready_s, rss_bytes, rss_anonymous_bytes, rss_file_bytes, memory_NAME_bytes (the runner's own parts)
+                                  startup: a real engine process from its start to READY, and what it holds
+    startup_s, phase_NAME_s, rss_after_NAME_bytes, first_token_s
+                                  startup: the same by phases, in a process of their own
+    quiet_itl_ms_p50 ...          interference: ITL before prompts arrive; ttft and prefill are the prompts'
 """

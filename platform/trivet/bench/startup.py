@@ -1,6 +1,7 @@
 """The child of `trivet bench startup`: loads a model in a new process and tells when each phase ended.
 
-It does what an engine process does before it says READY: a first token included.
+It does what an engine process does before it says READY, a first token included, in finer phases than an
+engine process tells of itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     from trivet.engine.assembly import Engine
 
 # Of /proc/PID/status, in KiB: what only this process has, and what it shares with files on disk.
-RSS_FIELDS = {"RssAnon": "rss_anonymous_bytes", "RssFile": "rss_file_bytes", "VmHWM": "peak_rss_bytes"}
+RSS_FIELDS = {
+    "VmRSS": "rss_bytes",
+    "RssAnon": "rss_anonymous_bytes",
+    "RssFile": "rss_file_bytes",
+    "VmHWM": "peak_rss_bytes",
+}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -37,14 +43,6 @@ class Mark(msgspec.Struct, frozen=True):
     rss_bytes: int
 
 
-class Marks(msgspec.Struct, frozen=True):
-    """What the child measured, in order."""
-
-    marks: list[Mark]
-    memory_parts: dict[str, int]  # bytes, measured by the runner
-    rss: dict[str, int]  # bytes, by RSS_FIELDS
-
-
 class _Clock:
     def __init__(self) -> None:
         self.marks: list[Mark] = []
@@ -54,7 +52,7 @@ class _Clock:
         self.marks.append(Mark(phase, time.monotonic(), rss))
 
 
-def measure(order: Order) -> Marks:
+def measure(order: Order) -> list[Mark]:
     """Phases: interpreter, imports, place, load (weights and KV cache), warm_up, first_token."""
     clock = _Clock()
     clock.end("interpreter")
@@ -74,8 +72,7 @@ def measure(order: Order) -> Marks:
         clock.end("warm_up")
         _generate_first_token(engine)
         clock.end("first_token")
-        parts = {part.name: part.size_bytes for part in engine.runner.memory()}
-        return Marks(clock.marks, parts, _rss())
+        return clock.marks
     finally:
         engine.close()
 
@@ -93,9 +90,10 @@ def _generate_first_token(engine: Engine) -> None:
                 raise GenerationError(f"the first token failed: {update.failure.message}")
 
 
-def _rss() -> dict[str, int]:
+def rss_parts(pid: int) -> dict[str, int]:
+    """What of a process is resident, in bytes, by the names of `RSS_FIELDS`."""
     found = {}
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name in RSS_FIELDS:
             found[RSS_FIELDS[name]] = int(value.split()[0]) * 1024

@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,8 @@ def _disturbed(
     llm: LLM, disturbance: Disturbance, given: argparse.Namespace, budget: int, run: int
 ) -> Figures:
     label = f"budget {budget} {'warm-up' if run == 0 else f'run {run}'}"
+    if run == 0:
+        disturbance = replace(disturbance, num_prompts=1)
     rng = np.random.default_rng([given.seed, budget, run])
     with tqdm(total=disturbance.num_prompts, desc=label, unit="prompt", disable=None, leave=False) as bar:
         return interfere(llm.engine, disturbance, sampling(given), rng, bar.update)

@@ -27,6 +27,7 @@ RATES = (
     "requests_per_s",
     "goodput_requests_per_s",
     "duration_s",
+    "ready_s",
     "startup_s",
     "load_s",
     "first_token_s",

@@ -48,10 +48,9 @@ def test_startup_measures_a_new_process(trivet) -> None:
     assert report["peak_rss_bytes"] > 1 << 20
 
 
-def test_startup_that_fails_gives_the_last_words_of_the_process(trivet) -> None:
+def test_startup_of_what_is_not_there_is_an_error(trivet) -> None:
     done = trivet("bench", "startup", "/no/such.gguf", "--repeats", "1")
     assert done.code == 1
-    assert "exit code 1" in done.err
     assert "/no/such.gguf" in done.err
 
 
@@ -203,7 +202,9 @@ def test_startup_tells_its_phases_and_what_is_resident(trivet) -> None:
     phases = [report[name] for name in report if name.startswith("phase_")]
     assert sum(phases) == pytest.approx(report["startup_s"], abs=0.01)
     assert report["rss_after_first_token_bytes"] >= report["rss_after_interpreter_bytes"] > 1 << 20
-    assert report["rss_anonymous_bytes"] + report["rss_file_bytes"] <= report["peak_rss_bytes"]
+    assert report["rss_anonymous_bytes"] + report["rss_file_bytes"] == report["rss_bytes"]
+    assert report["peak_rss_bytes"] >= report["rss_bytes"]
+    assert report["ready_s"] > 0
     assert report["memory_kv_bytes"] > 0
 
 
