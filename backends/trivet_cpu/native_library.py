@@ -44,6 +44,9 @@ SAMPLING_RESULTS = (
 )
 
 
+STEP_ARRAYS = ("token_ids", "positions", "query_start_loc", "seq_lens", "block_table")
+
+
 class Kind(IntEnum):
     """How a packed matrix holds its numbers; see `kernels/weights.h`."""
 
@@ -135,18 +138,28 @@ class Layer(ctypes.Structure):
     ]
 
 
+class RopeTable(ctypes.Structure):
+    """Rotary position embedding of one kind, and the buffer of its cosines and sines."""
+
+    _fields_: ClassVar = [("frequencies", _pointer), ("table", _pointer), ("dim", _int), ("factor", _float)]
+
+
 class Model(ctypes.Structure):
     """All layers, embedding, head and buffers."""
 
     _fields_: ClassVar = [
         ("layers", ctypes.POINTER(Layer)),
-        *((name, _int) for name in ("num_layers", "hidden_size", "padded_hidden_size", "qkv_stride")),
+        ("ropes", ctypes.POINTER(RopeTable)),
+        *((name, _int) for name in ("num_layers", "num_ropes", "hidden_size", "padded_hidden_size")),
+        ("qkv_stride", _int),
+        ("pad", _int),
         ("embed", Weight),
         ("head", Weight),
         ("norm", _pointer),
         *((name, _float) for name in ("eps", "embed_scale", "residual_scale", "logits_scale")),
         ("x", _pointer),
         ("qkv", _pointer),
+        ("slots", _pointer),
         *((name, Activations) for name in ("normed", "attended", "inner")),
         ("scratch", _pointer),
     ]
@@ -158,9 +171,8 @@ class Step(ctypes.Structure):
     _fields_: ClassVar = [
         ("num_tokens", _int),
         ("num_seqs", _int),
-        *((name, _pointer) for name in ("token_ids", "slots", "query_start_loc", "seq_lens", "block_table")),
+        *((name, _pointer) for name in STEP_ARRAYS),
         ("table_stride", _long),
-        ("rope_tables", _pointer),
     ]
 
 
@@ -188,6 +200,7 @@ STRUCTS = (
     Cache,
     Pack,
     Layer,
+    RopeTable,
     Model,
     Step,
     SamplingRows,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trivet.contract import MemoryPart
 from trivet.models.expected_tensors import expected_tensors
-from trivet.models.spec import MLP, Layer, ModelSpec
+from trivet.models.spec import MLP, Layer, ModelSpec, Rope
 from trivet.weights.index import WeightIndex
 from trivet_cpu import memory_plan
 from trivet_cpu.memory_plan import DTYPE_BYTES, Shape
@@ -139,9 +139,7 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> t
     """All but the KV cache: exactly what the runner allocates, and the largest temporaries of a step."""
     return (
         MemoryPart("weights", weights_bytes(spec, weights, native)),
-        MemoryPart(
-            "activations", sum(buffer_bytes(spec, weights, native).values()) + host_bytes(spec, native)
-        ),
+        MemoryPart("activations", sum(buffer_bytes(spec, weights, native).values())),
         MemoryPart("logits", logits_bytes(spec, native)),
     )
 
@@ -191,6 +189,11 @@ def widths_of(spec: ModelSpec) -> dict[str, int]:
     }
 
 
+def distinct_ropes(spec: ModelSpec) -> list[Rope]:
+    """A table of cosines and sines is made for each."""
+    return list(dict.fromkeys(k.attention.rope for k in spec.kinds if k.attention.rope is not None))
+
+
 def qkv_stride(spec: ModelSpec) -> int:
     """Columns of the buffer in which q, k and v of a token stand side by side."""
     attentions = [layer.attention for layer in spec.kinds]
@@ -209,20 +212,15 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
     sizes = {
         "x": tokens * padded(spec.hidden_size) * 4,
         "qkv": tokens * qkv_stride(spec) * 4,
+        "slots": tokens * 8,
         "scratch": native.num_threads * SCRATCH_BYTES,
     }
+    sizes |= {f"rope.{i}": tokens * rope.dim * 4 for i, rope in enumerate(distinct_ropes(spec))}
     widths = widths_of(spec)
     for name, forms in forms_of(spec, weights, native).items():
         for form in forms:
             sizes[f"{name}.{form}"] = int(tokens * widths[name] * FORM_BYTES[form])
     return {name: -(-size // 64) * 64 for name, size in sizes.items()}
-
-
-def host_bytes(spec: ModelSpec, native: NativeShape) -> int:
-    """NumPy's temporaries of a step: angles, cosines and sines of each rope, and slots."""
-    tokens = native.shape.max_num_batched_tokens
-    dims = {layer.attention.rope for layer in spec.kinds if layer.attention.rope is not None}
-    return tokens * (sum(rope.dim * 4 * 3 for rope in dims) + 6 * 8)
 
 
 def logits_stride(spec: ModelSpec) -> int:

@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
 from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.rope import inverse_frequencies
-from trivet.models.spec import ModelSpec, Rope
+from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_cpu import native_plan
 from trivet_cpu.host import Host
-from trivet_cpu.native_library import Activations, Cache, Layer, Model, Step
+from trivet_cpu.native_library import Activations, Cache, Layer, Model, RopeTable, Step
 from trivet_cpu.native_plan import NativeShape
 from trivet_cpu.native_sampler import sample_native
 from trivet_cpu.native_weights import Arena, NativeWeights
+from trivet_cpu.pooling import floats_at, pool, sum_of_normed
 from trivet_cpu.process_memory import return_free_memory
 from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 class CpuNativeRunner:
     """One model on the CPU. See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset()
+    features: frozenset[Feature] = frozenset({Feature.POOLING})
     max_in_flight = 1
 
     def __init__(
@@ -47,8 +48,9 @@ class CpuNativeRunner:
         self._spec, self._plan, self._native, self._host = spec, plan, native, host
         self._library = library
         self._pool: int | None = library.trivet_pool_create(native.num_threads)
-        self._ropes = _distinct_ropes(spec)
-        self._frequencies = [inverse_frequencies(rope, plan.max_model_len) for rope in self._ropes]
+        self._frequencies = [
+            inverse_frequencies(rope, plan.max_model_len) for rope in native_plan.distinct_ropes(spec)
+        ]
         self._weights: NativeWeights | None = None
         self._layers: ctypes.Array[Layer] | None = None
         self._model: Model | None = None
@@ -69,7 +71,7 @@ class CpuNativeRunner:
         with TensorReader(weights) as reader:
             packed.load(reader, self._library, self._pool, on_progress)
         self._weights = packed
-        self._layers = packed.layers(self._ropes)
+        self._layers = packed.layers(native_plan.distinct_ropes(self._spec))
         self._buffer_sizes = native_plan.buffer_bytes(self._spec, weights, self._native)
         return_free_memory()
 
@@ -80,9 +82,15 @@ class CpuNativeRunner:
         spec, tokens = self._spec, self._native.shape.max_num_batched_tokens
         widths = native_plan.widths_of(spec)
         assert self._layers is not None
+        ropes = [
+            RopeTable(frequencies.ctypes.data, addresses[f"rope.{i}"], 2 * frequencies.size, factor)
+            for i, (frequencies, factor) in enumerate(self._frequencies)
+        ]
         return Model(
             layers=ctypes.cast(self._layers, ctypes.POINTER(Layer)),
+            ropes=(RopeTable * len(ropes))(*ropes),
             num_layers=spec.num_layers,
+            num_ropes=len(ropes),
             hidden_size=spec.hidden_size,
             padded_hidden_size=widths["normed"],
             qkv_stride=native_plan.qkv_stride(spec),
@@ -95,6 +103,7 @@ class CpuNativeRunner:
             logits_scale=spec.logits_scale,
             x=addresses["x"],
             qkv=addresses["qkv"],
+            slots=addresses["slots"],
             scratch=addresses["scratch"],
             **{name: activations(addresses, name, tokens, width) for name, width in widths.items()},
         )
@@ -175,7 +184,20 @@ class CpuNativeRunner:
             state.failure = _out_of_memory(error)
             return
         self._newest.keep(batch, sampling, output)
-        state.output = replace(output, device_time_s=time.perf_counter() - state.started_s)
+        pooled = self._pooled(batch)
+        state.output = replace(output, pooled=pooled, device_time_s=time.perf_counter() - state.started_s)
+
+    def _pooled(self, batch: Batch) -> NDArray[np.float32] | None:
+        """[S, hidden_size] of the hidden states that the step has left in its buffer."""
+        if batch.pooling is None:
+            return None
+        model = self._model
+        assert model is not None
+        hidden = floats_at(model.x, (len(batch.token_ids), model.padded_hidden_size))[:, : model.hidden_size]
+        weight = floats_at(model.norm, (model.hidden_size,))
+        return pool(
+            batch, model.hidden_size, lambda first, stop: sum_of_normed(hidden[first:stop], weight, model.eps)
+        )
 
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
@@ -194,38 +216,19 @@ class CpuNativeRunner:
         num_tokens = len(batch.token_ids)
         if not num_tokens:
             return
-        table = np.ascontiguousarray(batch.block_tables[0])
-        lengths = np.diff(batch.query_start_loc)
-        token_ids = self._newest.resolved(batch)
-        slots = _slots(batch, table, lengths, self._native.shape.block_size)
-        ropes = [self._rope_table(batch.positions, index) for index in range(len(self._ropes))]
-        rope_addresses = np.array([rope.ctypes.data for rope in ropes], np.uintp)
-        query_start_loc = np.ascontiguousarray(batch.query_start_loc)
-        seq_lens = np.ascontiguousarray(batch.seq_lens)
+        arrays = {
+            "token_ids": self._newest.resolved(batch),
+            "positions": batch.positions,
+            "query_start_loc": batch.query_start_loc,
+            "seq_lens": batch.seq_lens,
+            "block_table": batch.block_tables[0],
+        }
         step = Step(
-            num_tokens=num_tokens,
-            num_seqs=len(batch.slots),
-            token_ids=token_ids.ctypes.data,
-            slots=slots.ctypes.data,
-            query_start_loc=query_start_loc.ctypes.data,
-            seq_lens=seq_lens.ctypes.data,
-            block_table=table.ctypes.data,
-            table_stride=table.shape[1],
-            rope_tables=rope_addresses.ctypes.data,
+            num_tokens=num_tokens, num_seqs=len(batch.slots), table_stride=arrays["block_table"].shape[1]
         )
+        for name, array in arrays.items():
+            setattr(step, name, array.ctypes.data)
         self._library.trivet_forward(self._pool, ctypes.byref(self._model), ctypes.byref(step))
-
-    def _rope_table(self, positions: Int32, index: int) -> NDArray[np.float32]:
-        """[T, dim]: cosines of the pairs, then their sines, in float32 as the torch runner has them."""
-        frequencies, factor = self._frequencies[index]
-        angles = positions.astype(np.float32)[:, None] * frequencies
-        half = frequencies.size
-        table = np.empty((len(positions), 2 * half), np.float32)
-        np.cos(angles, out=table[:, :half])
-        np.sin(angles, out=table[:, half:])
-        if factor != 1.0:
-            table *= np.float32(factor)
-        return table
 
     def _logits_of(self, batch: Batch) -> Iterator[NDArray[np.float32]]:
         """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
@@ -261,7 +264,7 @@ class CpuNativeRunner:
         return (
             MemoryPart("weights", self._weights.size_bytes if self._weights else 0),
             MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
-            MemoryPart("activations", buffers + native_plan.host_bytes(self._spec, self._native)),
+            MemoryPart("activations", buffers),
             MemoryPart("logits", native_plan.logits_bytes(self._spec, self._native)),
         )
 
@@ -296,18 +299,6 @@ def activations(addresses: dict[str, int], name: str, num_rows: int, columns: in
         sums=integers and integers + numbers + groups,
         offsets=integers and integers + numbers + 2 * groups,
     )
-
-
-def _distinct_ropes(spec: ModelSpec) -> list[Rope]:
-    return list(dict.fromkeys(k.attention.rope for k in spec.kinds if k.attention.rope is not None))
-
-
-def _slots(batch: Batch, table: Int32, lengths: Int32, block_size: int) -> NDArray[np.int64]:
-    """[T] block * block_size + offset of each token."""
-    seqs = np.repeat(np.arange(len(lengths)), lengths)
-    positions = batch.positions.astype(np.int64)
-    blocks = table[seqs, positions // block_size].astype(np.int64)
-    return blocks * block_size + positions % block_size
 
 
 def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:

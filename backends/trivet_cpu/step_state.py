@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivet.contract import ON_DEVICE, Batch, Sampling, StepOutput
+from trivet.engine.sampler import has_one_row_each
 from trivet.errors import BackendError, OutOfMemory
 
 if TYPE_CHECKING:
@@ -41,11 +42,16 @@ class NewestTokens:
     def resolved(self, batch: Batch) -> Int32:
         """Token ids [T] with ON_DEVICE replaced by the newest token of the slot."""
         unseen = batch.token_ids == ON_DEVICE
+        if not unseen.any():
+            return batch.token_ids
         slots = np.repeat(batch.slots, np.diff(batch.query_start_loc))
         return np.where(unseen, self._newest[slots], batch.token_ids)
 
     def keep(self, batch: Batch, sampling: Sampling, output: StepOutput) -> None:
         """The last token that counts becomes the newest of its slot."""
+        if sampling.draws.all() and has_one_row_each(batch.row_seqs):
+            self._newest[batch.slots[batch.row_seqs]] = output.token_ids
+            return
         drawing = np.flatnonzero(sampling.draws)
         seqs, firsts = np.unique(batch.row_seqs[drawing], return_index=True)
         lasts = drawing[firsts + output.num_tokens[seqs] - 1]

@@ -34,7 +34,7 @@ struct TrivetLayer {
   const float* k_norm;
   int32_t num_heads;
   int32_t window;  // 0: none
-  int32_t rope;    // index into the step's tables; -1: none
+  int32_t rope;    // index into the model's; -1: none
   int32_t rope_dim;
   int32_t activation;  // 0 silu, 1 gelu, 2 gelu_tanh, 3 relu
   float scale;
@@ -42,18 +42,30 @@ struct TrivetLayer {
   int32_t pad;
 };
 
+// Rotary position embedding of one kind; position p turns pair i by p * frequencies[i].
+struct TrivetRope {
+  const float* frequencies;  // [dim / 2]
+  float* table;              // buffer [T, dim]: factor * cosines of the pairs of a token, then the sines
+  int32_t dim;
+  float factor;
+};
+
 struct TrivetModel {
   const TrivetLayer* layers;
+  const TrivetRope* ropes;
   int32_t num_layers;
+  int32_t num_ropes;
   int32_t hidden_size;
   int32_t padded_hidden_size;
   int32_t qkv_stride;  // floats of a row of `qkv`
+  int32_t pad;
   trivet::Weight embed, head;
   const float* norm;
   float eps, embed_scale, residual_scale, logits_scale;
   // Buffers of max_num_batched_tokens rows.
   float* x;    // [T, padded hidden size] the residual stream
   float* qkv;  // [T, qkv_stride]; attention's result takes the place of q
+  int64_t* slots;  // [T] block * block_size + offset: where K and V of each token go
   trivet::Activations normed, attended, inner;
   char* scratch;  // [threads, trivet_scratch_bytes()]
 };
@@ -63,12 +75,11 @@ struct TrivetStep {
   int32_t num_tokens;
   int32_t num_seqs;
   const int32_t* token_ids;        // [T] resolved
-  const int64_t* slots;            // [T] where K and V of each token go
+  const int32_t* positions;        // [T]
   const int32_t* query_start_loc;  // [S + 1]
   const int32_t* seq_lens;         // [S]
   const int32_t* block_table;      // [S, table_stride]
   int64_t table_stride;
-  const float* const* rope_tables;  // each [T, dim]: cosines of dim / 2 pairs, then their sines
 };
 
 // Some rows of contract.Sampling, [first_row, first_row + num_rows), and where their results go. All arrays

@@ -116,7 +116,18 @@ class Step {
       unpack_row(m_.embed, s_.token_ids[token], m_.hidden_size, x);
       for (int i = 0; i < m_.hidden_size; i++) x[i] *= m_.embed_scale;
       std::fill(x + m_.hidden_size, x + m_.padded_hidden_size, 0.0f);
+      for (int i = 0; i < m_.num_ropes; i++) fill_rope(m_.ropes[i], token);
     });
+  }
+
+  void fill_rope(const TrivetRope& rope, int token) {
+    const int half = rope.dim / 2;
+    float* table = rope.table + (size_t)token * rope.dim;
+    for (int i = 0; i < half; i++) {
+      const float angle = (float)s_.positions[token] * rope.frequencies[i];
+      table[i] = rope.factor * std::cos(angle);
+      table[half + i] = rope.factor * std::sin(angle);
+    }
   }
 
   void norm(const float* weight) {
@@ -166,7 +177,7 @@ class Step {
       float* k = q + layer.num_heads * dim;
       const float* v = k + cache.num_heads * dim;
       const float* table =
-          layer.rope < 0 ? nullptr : s_.rope_tables[layer.rope] + (size_t)token * layer.rope_dim;
+          layer.rope < 0 ? nullptr : m_.ropes[layer.rope].table + (size_t)token * layer.rope_dim;
       for (int head = 0; head < layer.num_heads; head++) {
         float* row = q + head * dim;
         if (layer.q_norm) norm_head(row, layer.q_norm, dim, layer.qk_eps);
@@ -177,7 +188,7 @@ class Step {
         float* row = k + head * dim;
         if (layer.k_norm) norm_head(row, layer.k_norm, dim, layer.qk_eps);
         if (table) rotate(row, table, layer.rope_dim);
-        write_kv(cache, head, s_.slots[token], row, v + head * dim);
+        write_kv(cache, head, m_.slots[token], row, v + head * dim);
       }
     });
   }
@@ -263,6 +274,17 @@ void add_attention_units(const TrivetModel& model, const TrivetStep& step, std::
       units.push_back({seq, first, std::min(tokens, step.query_start_loc[seq + 1] - first)});
 }
 
+void find_slots(const TrivetModel& model, const TrivetStep& step) {
+  const int block_size = model.layers[0].cache.block_size;
+  for (int seq = 0; seq < step.num_seqs; seq++) {
+    const int32_t* table = step.block_table + seq * step.table_stride;
+    for (int token = step.query_start_loc[seq]; token < step.query_start_loc[seq + 1]; token++) {
+      const int position = step.positions[token];
+      model.slots[token] = (int64_t)table[position / block_size] * block_size + position % block_size;
+    }
+  }
+}
+
 void run_logits(void* argument, int) {
   Work& work = *(Work*)argument;
   const TrivetModel& m = *work.model;
@@ -288,6 +310,7 @@ void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
 void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) {
   Work work{(Pool*)pool, model, step, {}, nullptr, 0, nullptr, 0};
   add_attention_units(*model, *step, work.attention);
+  find_slots(*model, *step);
   work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
 }
 
@@ -331,8 +354,8 @@ int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
 
 int64_t trivet_struct_bytes(int32_t which) {
   const int64_t sizes[] = {sizeof(Weight),      sizeof(Activations), sizeof(Cache),     sizeof(TrivetPack),
-                           sizeof(TrivetLayer), sizeof(TrivetModel), sizeof(TrivetStep),
-                           sizeof(TrivetSampling)};
+                           sizeof(TrivetLayer), sizeof(TrivetRope),  sizeof(TrivetModel),
+                           sizeof(TrivetStep),  sizeof(TrivetSampling)};
   return sizes[which];
 }
 }
