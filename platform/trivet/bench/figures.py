@@ -52,7 +52,7 @@ def figures_of(timelines: Sequence[Timeline], slo: Slo | None = None) -> Figures
         "requests_per_s": len(done) / duration_s,
     }
     if slo is not None:
-        figures["goodput_requests_per_s"] = sum(slo.is_met(t) for t in done) / duration_s
+        figures["goodput_requests_per_s"] = sum(slo.is_met(t) for t in timelines) / duration_s
     return figures | latencies_of(done) | _counts(timelines, done, duration_s)
 
 

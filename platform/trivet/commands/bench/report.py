@@ -151,6 +151,9 @@ def _print_doubts(label: str, figures: Mapping[str, Any]) -> None:
         print(
             f"{label}{figures['num_short']:g} of {figures['num_requests']:g} answers were shorter than asked"
         )
+    if cached := figures.get("cached_prompt_tokens"):
+        of = f"{cached:,.0f} of {figures['prompt_tokens']:,.0f}"
+        print(f"{label}{of} prompt tokens came from a prefix cache")
     if not str(figures.get("tokens_counted_by", "usage")).startswith("usage"):
         print(f"{label}tokens are estimated from the {figures['tokens_counted_by']}")
 
