@@ -1,0 +1,154 @@
+"""What Trivet has to keep without any peer: limits of the machine, host work, start-up, memory, KV waste."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from trivet_bars.bars import Goal
+from trivet_bars.engines import SOURCES, TRIVET, same_for_all
+from trivet_bars.host_work import BATCH, WAITING
+from trivet_bars.ladder import MEASURES
+from trivet_bars.limits import Limits
+from trivet_bars.rounds import Sample, median_of, values_of
+
+TIMEOUT_S = 600.0
+MEAN_CONTEXT = 192  # tokens: 128 of the prompt and on average half of 128 generated
+MIXED_LOAD = ("--prompt-tokens", "16:768", "--output-tokens", "16:128", "-n", "64", "--repeats", "1")
+LARGE_PART_BYTES = 50_000_000
+MAX_SAMPLED_SLOWDOWN_PERCENT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFigures:
+    """What the commands told; an empty mapping: not measured."""
+
+    host: Mapping[str, float]
+    startup: Mapping[str, float]
+    mixed: Mapping[str, float]
+
+
+def measure_own(
+    model: Path, settings: Mapping[str, str], threads: int, settle: Callable[[], object]
+) -> OwnFigures:
+    """Run the commands one after the other; `settle` waits for a quiet machine before each.
+
+    Raises: subprocess.CalledProcessError.
+    """
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    flags = [word for pair in pairs for word in ("--set", pair)]
+    trivet = str(Path(sys.executable).with_name("trivet"))
+    commands = (
+        [sys.executable, "-m", "trivet_bars.host_work", str(model), *pairs],
+        [trivet, "bench", "startup", str(model), *flags, "--json"],
+        [trivet, "bench", "throughput", str(model), *flags, *MIXED_LOAD, "--json"],
+    )
+    told = []
+    for command in commands:
+        settle()
+        told.append(_figures(command, threads))
+    return OwnFigures(*told)
+
+
+def _figures(command: Sequence[str], threads: int) -> dict[str, float]:
+    env = {**os.environ, **same_for_all(threads), "PYTHONPATH": str(SOURCES)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=TIMEOUT_S)
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr)
+        raise subprocess.CalledProcessError(done.returncode, command)
+    told = json.loads(done.stdout)
+    return {name: value for name, value in told.items() if isinstance(value, int | float)}
+
+
+def goals_of(
+    in_process: Sequence[Sample], over_http: Sequence[Sample], limits: Limits | None, own: OwnFigures
+) -> list[Goal]:
+    """All goals; those whose figures are missing have no value."""
+    return [
+        _bandwidth_goal(in_process, limits, own.host),
+        Goal("host work of a step, batch 1", own.host.get("host_ms_1"), 0.3, "ms"),
+        Goal(f"host work of a step, batch {BATCH}", own.host.get(f"host_ms_{BATCH}"), 1.5, "ms"),
+        _flat_goal(own.host),
+        *_sampled_goals("in process", in_process),
+        *_sampled_goals("HTTP", over_http),
+        _http_goal(in_process, over_http),
+        Goal("start of the process to READY", own.startup.get("startup_s"), 1.5, "s"),
+        *_memory_goals(own.startup),
+        _waste_goal(own.mixed),
+    ]
+
+
+def _bandwidth_goal(samples: Sequence[Sample], limits: Limits | None, host: Mapping[str, float]) -> Goal:
+    """Every weight is read once a token, and the keys and values of its context."""
+    title, value, note = "one stream, of the bound by bandwidth", None, ""
+    rate = median_of(samples, TRIVET, MEASURES["one_stream"])
+    if rate is not None and limits is not None and "weights_bytes" in host:
+        touched = host["weights_bytes"] + MEAN_CONTEXT * host["kv_bytes_per_token"]
+        bound = limits.read_gb_per_s * 1e9 / touched
+        value = 100 * rate / bound
+        note = f"bound {bound:.0f} tokens/s: {limits.read_gb_per_s:.1f} GB/s, {touched / 1e6:.0f} MB a token"
+    return Goal(title, value, 75.0, "%", is_at_most=False, note=note)
+
+
+def _flat_goal(host: Mapping[str, float]) -> Goal:
+    """At most a tenth more than with an empty queue counts as flat: the medians themselves move so much."""
+    idle, crowded = host.get(f"host_ms_{BATCH}"), host.get(f"host_ms_{BATCH}_waiting")
+    value = None if idle is None or crowded is None else 100 * (crowded / idle - 1)
+    note = "" if crowded is None else f"{crowded:.2f} ms"
+    return Goal(f"the same with {WAITING:,} waiting: more", value, 10.0, "%", note=note)
+
+
+def _sampled_goals(transport: str, samples: Sequence[Sample]) -> list[Goal]:
+    """By how much temperature 0.7 and top_p 0.9 are slower than greedy, in rounds of one run."""
+    goals = []
+    for name in ("one_stream", "at_once_16", "at_once_32"):
+        greedy = values_of(samples, TRIVET, MEASURES[name])
+        sampled = values_of(samples, TRIVET, MEASURES[f"{name}_sampled"])
+        pairs = list(zip(greedy, sampled, strict=False))
+        value = median(100 * (1 - slow / fast) for fast, slow in pairs) if pairs else None
+        title = f"sampled slower than greedy, {transport}, {MEASURES[name].title}"
+        goals.append(Goal(title, value, MAX_SAMPLED_SLOWDOWN_PERCENT, "%"))
+    return goals
+
+
+def _http_goal(in_process: Sequence[Sample], over_http: Sequence[Sample]) -> Goal:
+    inside = median_of(in_process, TRIVET, MEASURES["at_once_32"])
+    outside = median_of(over_http, TRIVET, MEASURES["at_once_32"])
+    value = None if inside is None or outside is None else 100 * outside / inside
+    return Goal("32 at once over HTTP, of in process", value, 92.0, "%", is_at_most=False)
+
+
+def _memory_goals(startup: Mapping[str, float]) -> list[Goal]:
+    """What is resident beside KV after the first token, and how much of it no large part accounts for."""
+    resident = startup.get("rss_after_first_token_bytes")
+    parts = {
+        name.removeprefix("memory_").removesuffix("_bytes"): size
+        for name, size in startup.items()
+        if name.startswith("memory_") and name.endswith("_bytes")
+    }
+    if resident is None:
+        return [Goal("resident beside KV", None, 500.0, "MB"), Goal("of it without a name", None, 50.0, "MB")]
+    beside = resident - parts.pop("kv", 0.0)
+    parts["interpreter and imports"] = startup.get("rss_after_imports_bytes", 0.0)
+    named = sum(parts.values())
+    large = ", ".join(f"{name} {size / 1e6:.0f}" for name, size in parts.items() if size > LARGE_PART_BYTES)
+    return [
+        Goal("resident beside KV", beside / 1e6, 500.0, "MB", note=f"above 50 MB: {large}"),
+        Goal("of it without a name", max(0.0, beside - named) / 1e6, LARGE_PART_BYTES / 1e6, "MB"),
+    ]
+
+
+def _waste_goal(mixed: Mapping[str, float]) -> Goal:
+    note = ""
+    if "kv_sequences_fit" in mixed:
+        note = (
+            f"{mixed['kv_sequences_fit']:.0f} such sequences fit, "
+            f"{mixed['kv_sequences_fit_contiguous']:.0f} with contiguous reservation"
+        )
+    return Goal("KV waste under a mixed load", mixed.get("kv_waste_percent"), 4.0, "%", note=note)
