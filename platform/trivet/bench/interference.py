@@ -49,6 +49,13 @@ def interfere(
     Raises: GenerationError; ContextLengthExceeded where the streams do not fit.
     """
     run = _Run(engine, sampling, rng)
+    try:
+        return _measure(run, load, on_done)
+    finally:
+        run.abort_all()
+
+
+def _measure(run: _Run, load: Disturbance, on_done: Callable[[], object]) -> Figures:
     streams = {run.add(STREAM_PROMPT_TOKENS, run.room(STREAM_PROMPT_TOKENS)) for _ in range(load.num_streams)}
     run.step_until(lambda: len(run.last_s) == load.num_streams)
     run.gaps_s.clear()
@@ -67,8 +74,6 @@ def interfere(
             f"the streams ended before {load.num_prompts} prompts had come; "
             "raise max_model_len, or take fewer or shorter prompts"
         )
-    for name in streams:
-        engine.core.abort(name)
     return {
         **percentiles("itl_ms", run.gaps_s),
         **percentiles("quiet_itl_ms", quiet),
@@ -87,7 +92,7 @@ class _Run:
         self._engine = engine
         self._sampling = sampling
         self._rng = rng
-        self._num_added = 0
+        self._names: set[str] = set()
 
     def room(self, prompt_tokens: int) -> int:
         """Tokens that a prompt of this length can be answered with."""
@@ -96,11 +101,16 @@ class _Run:
     def add(self, prompt_tokens: int, max_tokens: int) -> str:
         """Queue a random prompt. Returns its request id."""
         ids = self._rng.integers(0, self._engine.tokenizer.vocab_size, prompt_tokens).tolist()
-        self._num_added += 1
-        name = f"interference-{self._num_added}"
+        name = f"interference-{len(self._names)}"
         params = msgspec.structs.replace(self._sampling, max_tokens=max_tokens)
         self._engine.core.add(Sequence(name, ids, params))
+        self._names.add(name)
         return name
+
+    def abort_all(self) -> None:
+        """The streams would go on to the end of the context."""
+        for name in self._names - self.ended:
+            self._engine.core.abort(name)
 
     def step(self) -> None:
         updates = self._engine.core.step()

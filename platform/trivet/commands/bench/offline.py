@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from trivet.commands.bench.options import load_config, scenario, seeds, slo
 from trivet.commands.bench.report import Report, suite_report
 from trivet.commands.connecting import local_model, parse_pairs
 from trivet.demo_model import find_demo_model
-from trivet.engine.assembly import Engine
+from trivet.engine.assembly import Engine, Placement
 from trivet.llm import LLM
 from trivet.sampling_params import SamplingParams
 
@@ -114,21 +114,25 @@ def engine_config(engine: Engine, given: argparse.Namespace) -> dict[str, object
     """What runs: the model, its weights, the backend and its threads."""
     placement = engine.placement
     settings = parse_pairs(given.pairs)
-    threads = settings.get("num_threads") or placement.backend.launch_env(placement.devices).get(
-        "OMP_NUM_THREADS"
-    )
     return {
         "model": engine.files.name,
         "quantization": engine.files.quantization,
         "backend": placement.backend.name,
         "device": placement.devices[0].name,
         "device_arch": placement.devices[0].arch,
-        "num_threads": int(threads) if threads else None,
+        "num_threads": num_threads(placement, settings),
         "kv_dtype": placement.plan.kv.groups[0].dtype,
         "max_num_batched_tokens": placement.plan.max_num_batched_tokens,
         "max_model_len": engine.core.max_model_len,
         "settings": settings or None,
     }
+
+
+def num_threads(placement: Placement, settings: Mapping[str, str]) -> int | None:
+    """What the settings ask for, else what the backend takes of this machine; None where it has none."""
+    own = placement.backend.launch_env(placement.devices).get("OMP_NUM_THREADS")
+    given = settings.get("num_threads") or own
+    return int(given) if given else None
 
 
 def peak_rss_bytes() -> int:

@@ -50,7 +50,8 @@ def _bench(given: argparse.Namespace) -> Report:
         name = given.model or given.name or only_model(client)
         target = Target(client.base_url, name, given.endpoint, client.api_key, extra, given.timeout)
         load = ServerLoad(target, _sampling(given), _form(given))
-        config = {"model": name, "url": target.url, "endpoint": given.endpoint, "extra_body": extra or None}
+        config = {"model": name, "url": target.url, **_deployment(client, name)}
+        config |= {"endpoint": given.endpoint, "extra_body": extra or None}
         if given.suite:
             results = run_suite(load, rungs, seeds(given), given.repeats, slo(given))
             report = suite_report("serve", {**config, **load_config(given)}, before, results)
@@ -85,6 +86,26 @@ def _extra_fields(text: str) -> dict[str, object]:
         return msgspec.json.decode(text, type=dict[str, object])
     except msgspec.MsgspecError as error:
         raise ConfigError(f"--extra-body {text!r} is no JSON object: {error}") from error
+
+
+def _deployment(client: Client, name: str) -> dict[str, object]:
+    """What a Trivet server tells of the model behind a name; another server, or one that refuses: nothing."""
+    try:
+        deployed = client.deployments.get(name)
+        versions = client.models.get(deployed.model).versions
+        instances = client.instances.list(name)
+        server = client.status().version
+    except TrivetError:
+        return {}
+    number = deployed.version or max((v.version for v in versions), default=0)
+    backends = sorted({instance.backend for instance in instances if instance.backend})
+    return {
+        "quantization": next((v.quantization for v in versions if v.version == number), None),
+        "backend": ", ".join(backends) or None,
+        "replicas": deployed.replicas,
+        "settings": deployed.settings or None,
+        "server_version": server,
+    }
 
 
 def _peak_rss_bytes(client: Client, model: str) -> int | None:

@@ -16,7 +16,7 @@ from trivet.bench.figures import Figures
 from trivet.bench.load import Measured
 from trivet.bench.machine import machine
 from trivet.bench.startup import Mark, Order
-from trivet.commands.bench.offline import model_path
+from trivet.commands.bench.offline import model_path, num_threads
 from trivet.commands.bench.report import Report
 from trivet.commands.connecting import parse_pairs
 from trivet.config import inherited_environment, parse_engine_settings
@@ -45,7 +45,7 @@ def bench_startup(given: argparse.Namespace) -> int:
         "model": files.name,
         "quantization": files.quantization,
         "backend": order.backend,
-        "num_threads": env.get("OMP_NUM_THREADS"),
+        "num_threads": num_threads(placement, settings),
         "settings": settings or None,
     }
     measured = Measured(runs[1:], {}, is_counted_by_server=True)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import termios
 from importlib.util import find_spec
 
 import pytest
@@ -56,10 +60,13 @@ def test_startup_of_what_is_not_there_is_an_error(trivet) -> None:
 
 def test_serve_measures_streams(site, trivet) -> None:
     site.boot = ["ready"]
+    trivet("models", "add", MODEL, "--name", "smollm2")
     trivet("launch", "smollm2", "--no-wait")
     site.requests.clear()
     report = json.loads(trivet("bench", "serve", *SHAPE, "-c", "2", "-n", "4", "--json").out)
     assert report["config"]["model"] == "smollm2"
+    assert report["config"]["quantization"] == "q4_1"
+    assert (report["config"]["backend"], report["config"]["server_version"]) == ("cpu", "0.1.0")
     assert report["requests_per_s"] > 0
     assert {"ttft_ms_p50", "e2e_ms_p99", "output_tokens_per_s"} < report.keys()
     sent = [body for _, path, body in site.requests if path == "/v1/completions"]
@@ -213,3 +220,17 @@ def test_a_mixed_load_tells_the_waste_of_the_kv_cache(trivet) -> None:
     report = json.loads(trivet("bench", "throughput", MODEL, *NULL, *arguments).out)
     assert 0 < report["kv_waste_tail_percent"] <= report["kv_waste_percent"] < 100
     assert report["kv_sequences_fit"] > report["kv_sequences_fit_contiguous"]
+
+
+def test_a_terminal_sees_a_progress_bar() -> None:
+    reader, writer = os.openpty()
+    termios.tcsetwinsize(writer, (24, 80))  # a new one has no columns, and a bar no room
+    os.set_blocking(reader, False)  # a test that finds nothing to read fails and does not wait
+    code = "import sys; from trivet.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "bench", "throughput", MODEL, *NULL, *SHAPE, "-n", "2"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, timeout=120, check=False)
+    shown = os.read(reader, 1 << 16).decode()
+    os.close(writer)
+    os.close(reader)
+    assert "random run 1" in shown
+    assert json.loads(done.stdout)["num_runs"] == 2  # and the report stays clean
