@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from trivet.contract import Int32
 
 
+WARM_UP_TOKENS = 64  # a chunk that takes every path of the kernels
+
+
 class CpuNativeRunner:
     """One model on the CPU. See `contract.Runner`."""
 
@@ -143,8 +146,8 @@ class CpuNativeRunner:
             )
 
     def warm_up(self) -> None:
-        """One chunk and one decode into scratch: pages of the buffers and of the code come into memory."""
-        for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
+        """A small chunk and a decode into scratch bring the code into memory; the buffers are there."""
+        for length in (min(WARM_UP_TOKENS, self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
             self._run(scratch_batch(length))
 
     # ---- steps -----------------------------------------------------------------------------------
