@@ -237,6 +237,7 @@ class LLM:
     def _sequences_of(self, output: RequestOutput, params: SamplingParams) -> list[EngineSequence]:
         """One for each completion."""
         group = output.request_id if params.n > 1 else ""
+        form = params.structured_outputs
         return [
             make_sequence(
                 self._engine.tokenizer,
@@ -244,6 +245,7 @@ class LLM:
                 output.prompt_token_ids,
                 params.child(index),
                 group=group,
+                grammar=None if form is None else self._engine.grammars.compile(form),
             )
             for index in range(params.n)
         ]

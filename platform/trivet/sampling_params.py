@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from trivet.errors import RequestError
+from trivet.structured_outputs import StructuredOutputsParams
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024  # of one: the engine builds a state for each (0.6 us and 600 bytes)
@@ -49,6 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     logprobs: int | None = None  # None: none; k: the drawn token's and the k most likely ones'
     prompt_logprobs: int | None = None  # the same of the prompt's tokens, but the first
+    structured_outputs: StructuredOutputsParams | None = None
     logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these instead of the most likely ones
 
     def __post_init__(self) -> None:
@@ -69,6 +71,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                     value = repr(getattr(self, name))
                     shown = value if len(value) <= 200 else f"{value[:200]}..."
                     raise RequestError(f"{name} is {shown}; it must be {wanted}", param=name)
+        if self.structured_outputs is not None:
+            self.structured_outputs.check()
 
     def check_ids(self, num_tokens: int) -> None:
         """Raises: RequestError naming a token id that the model does not have."""

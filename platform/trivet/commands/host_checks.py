@@ -22,6 +22,7 @@ from trivet.contract import DeviceInfo
 from trivet.errors import ConfigError, PluginError
 from trivet.plugins import load_plugins
 from trivet.prober import Prober
+from trivet.structured_outputs import INSTALL_COMMAND
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH, NEWEST_TORCH = (2, 10), (2, 14)  # as setup.cfg allows
@@ -58,6 +59,7 @@ def check_host() -> Iterator[Finding]:
     yield from check_backends()
     yield check_cores()
     yield check_compiler()
+    yield check_structured()
 
 
 def check_python() -> Finding:
@@ -196,3 +198,16 @@ def check_compiler() -> Finding:
         "none found: the CPU backend runs on torch, several times slower than on its own kernels",
         "install g++ (Debian: apt-get install g++)",
     )
+
+
+def check_structured() -> Finding:
+    """The package behind `response_format` and `structured_outputs`; all else works without it."""
+    try:
+        return Finding("structured", "ok", f"llguidance {version('llguidance')}")
+    except PackageNotFoundError:
+        return Finding(
+            "structured",
+            "warn",
+            "llguidance is not installed: response_format and structured_outputs answer 400",
+            f"install it: {INSTALL_COMMAND}",
+        )

@@ -16,6 +16,7 @@ from trivet.config import EngineSettings
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.core import CoreConfig, EngineCore
+from trivet.engine.grammar import GrammarCompiler
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
 from trivet.models.pooling_config import model_pooling
@@ -53,6 +54,7 @@ class Engine:
     runner: Runner
     core: EngineCore
     tokenizer: Tokenizer
+    grammars: GrammarCompiler
     hidden_size: int
 
     def resolved_pooling(self, params: PoolingParams) -> PoolingParams:
@@ -200,4 +202,6 @@ def assemble(
             seed=settings.seed,
         ),
     )
-    return Engine(files, placement, runner, core, tokenizer, spec.hidden_size)
+    grammars = GrammarCompiler(tokenizer, spec.num_tokens, files.eos_token_ids)
+    grammars = GrammarCompiler(tokenizer, spec.num_tokens, files.eos_token_ids)
+    return Engine(files, placement, runner, core, tokenizer, grammars, spec.hidden_size)

@@ -108,6 +108,10 @@ class Committer:
         reason: FinishReason | None
         stop_reason: str | int | None
         reason, stop_reason = _end_by_count_or_id(sequence, token_id)
+        if sequence.grammar is not None and reason is not FinishReason.STOP:
+            sequence.grammar.advance(token_id)
+            if sequence.grammar.is_over and not sequence.grammar.error:  # only an end token could follow
+                reason, stop_reason = FinishReason.STOP, None
         text = ""
         if sequence.text is not None:
             step = sequence.text.push([token_id])  # an end token too: it is special, so hidden by default
@@ -169,10 +173,14 @@ def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason
 
 def _not_finite(sequence: Sequence) -> GenerationError:
     params, place = sequence.params, f"after {len(sequence.token_ids)} tokens of this sequence"
-    if params.allowed_token_ids or params.bad_words:
+    if sequence.grammar is not None and sequence.grammar.error:
         return GenerationError(
-            f"allowed_token_ids, bad_words and the grammar together leave no token {place}, or the model's "
-            "logits are not finite; allow more"
+            f"the grammar of structured_outputs cannot go on {place}: {sequence.grammar.error}; simplify it"
+        )
+    if params.allowed_token_ids or params.bad_words or sequence.grammar is not None:
+        return GenerationError(
+            f"allowed_token_ids, bad_words and structured_outputs together leave no token {place}, or the "
+            "model's logits are not finite; allow more"
         )
     return GenerationError(
         f"the model's logits are not finite {place}; "

@@ -113,6 +113,12 @@ class Mailbox:
         """Answer a request that was never admitted."""
         self._post(client, StepReport([_failed(request_id, error)], load))
 
+    def refuse_open(self, sequence_id: str, error: TrivetError, load: EngineLoad) -> None:
+        """Answer a request that was remembered and never admitted."""
+        owner = self._open.pop(sequence_id, None)
+        if owner is not None:
+            self.refuse(*owner, error, load)
+
     def fail_all(self, error: TrivetError, load: EngineLoad) -> None:
         """End every open request with the error."""
         by_client: dict[bytes, list[Piece]] = defaultdict(list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as TokenIds
 
+from trivet.engine.grammar import Grammar
 from trivet.engine.sequence import Sequence
 from trivet.sampling_params import SamplingParams
 from trivet.text.bad_words import bad_word_ids
@@ -23,6 +24,7 @@ def make_sequence(
     deadline_s: float | None = None,
     cache_salt: str = "",
     group: str = "",
+    grammar: Grammar | None = None,
 ) -> Sequence:
     """One completion (`params.n` is 1). Raises: RequestError for parameters that are out of range."""
     params.check()
@@ -36,6 +38,7 @@ def make_sequence(
         deadline_s=deadline_s,
         cache_salt=cache_salt,
         group=group,
+        grammar=grammar,
         text=TextStream(tokenizer, prompt_token_ids, params),
         bad_word_ids=bad_word_ids(tokenizer, params.bad_words) if params.bad_words else (),
     )

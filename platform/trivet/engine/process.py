@@ -20,6 +20,7 @@ import zmq
 
 from trivet.config import engine_address, parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox
 from trivet.engine.new_sequence import make_sequence
@@ -47,6 +48,7 @@ EXIT_STOPPED = 0
 EXIT_CANNOT_START = 3
 EXIT_CRASHED = 4
 EXIT_DEVICE_LOST = 5
+GRAMMAR_WAIT_S = 0.5  # how often a grammar that is being compiled is looked at
 STEP_TIMEOUT_S = 60.0  # a step announces this deadline; silence before it ends nothing
 SWITCH_INTERVAL_S = 0.0005  # beside a busy thread a 3 ms native call otherwise returns after 8 ms
 
@@ -54,13 +56,16 @@ SWITCH_INTERVAL_S = 0.0005  # beside a busy thread a 3 ms native call otherwise 
 class EngineProcess:
     """One instance: loads, proves itself with a token, serves until it is told to stop."""
 
-    def __init__(self, order: LaunchOrder) -> None:
+    def __init__(self, order: LaunchOrder, engine: Engine | None = None) -> None:
+        """Args: engine that is loaded already; None loads the one of the order."""
         self._order = order
+        self._loaded = engine
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._control: deque[ControlRequest] = deque()
         self._heart = Heart(order, self._on_control)
         self._drain_deadline_s: float | None = None
         self._stopping = False
+        self._grammars: GrammarQueue  # from the time on when it serves
 
     def run(self) -> int:
         """Returns the exit code; says the reason of a failure in a last beat."""
@@ -88,20 +93,23 @@ class EngineProcess:
 
     def _start(self) -> Engine:
         self._heart.set_phase(Phase.LOADING)
+        engine = self._loaded or self._load()
+        self._generate_first_token(engine)
+        self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
+        return engine
+
+    def _load(self) -> Engine:
         settings = parse_engine_settings(self._order.settings)
         host = load_plugins()
         files = open_model(self._order.model_path, host)
         placement = place(host, files, settings, self._order.backend, self._order.device_uids)
-        engine = assemble(
+        return assemble(
             files,
             placement,
             settings,
             on_progress=self._heart.set_progress,
             on_warming=lambda: self._heart.set_phase(Phase.WARMING),
         )
-        self._generate_first_token(engine)
-        self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
-        return engine
 
     def _generate_first_token(self, engine: Engine) -> None:
         """READY means that this loop has produced a token. Raises: Unavailable."""
@@ -125,6 +133,7 @@ class EngineProcess:
     def _serve(self, engine: Engine) -> None:
         address = engine_address(self._order.run_dir, self._order.instance_id, "sock")
         mailbox = Mailbox(address, self._wake)
+        grammars = self._grammars = GrammarQueue(engine.grammars, lambda: os.eventfd_write(self._wake, 1))
         try:
             self._heart.set_phase(Phase.READY)
             while not self._is_done(engine):
@@ -132,6 +141,8 @@ class EngineProcess:
                 for client, request in mailbox.drain(self._idle_wait_s() if is_idle else 0.0):
                     self._handle(engine, mailbox, client, request)
                 self._take_control()
+                for sequence, failure in grammars.take():
+                    self._add(engine, mailbox, sequence, failure)
                 if engine.core.has_work and not self._stopping:
                     self._step(engine, mailbox)
                 elif not is_idle:  # an abort was its last work: no step will report the new load
@@ -145,6 +156,7 @@ class EngineProcess:
             self._end_all(engine, mailbox, lost)
             raise
         finally:
+            grammars.close()
             mailbox.close()
 
     def _end_all(self, engine: Engine, mailbox: Mailbox, error: Unavailable) -> None:
@@ -172,7 +184,7 @@ class EngineProcess:
         if isinstance(request, Abort):
             sequence_id = mailbox.forget(client, request.request_id)
             if sequence_id is not None:
-                engine.core.abort(sequence_id)
+                self._abort(engine, sequence_id)
             return
         try:
             self._admit(engine, mailbox, client, request)
@@ -196,14 +208,30 @@ class EngineProcess:
         )
         if request.pooling is not None:
             sequence.pooling = engine.resolved_pooling(request.pooling)
-        engine.core.add(sequence)
+        if request.params.structured_outputs is None:
+            engine.core.add(sequence)
+        else:
+            self._grammars.submit(sequence, request.params.structured_outputs)
         mailbox.remember(client, request.request_id)
+
+    def _add(self, engine: Engine, mailbox: Mailbox, sequence: Sequence, failure: TrivetError | None) -> None:
+        """Queue a sequence whose grammar is compiled, or answer why it cannot be."""
+        try:
+            if failure is not None:
+                raise failure
+            engine.core.add(sequence)
+        except TrivetError as error:
+            mailbox.refuse_open(sequence.request_id, error, engine.core.load())
+
+    def _abort(self, engine: Engine, sequence_id: str) -> None:
+        self._grammars.cancel(sequence_id)
+        engine.core.abort(sequence_id)
 
     def _drop_client(self, engine: Engine, mailbox: Mailbox, client: bytes) -> None:
         """A web worker that has gone, or takes nothing any more: its sequences end."""
         dropped = mailbox.forget_client(client)
         for sequence_id in dropped:
-            engine.core.abort(sequence_id)
+            self._abort(engine, sequence_id)
         logger.warning("client=%s is gone: num_aborted=%d", client.hex(), len(dropped))
 
     # ---- control ----
@@ -227,6 +255,8 @@ class EngineProcess:
                 self._heart.set_phase(Phase.DRAINING)
 
     def _idle_wait_s(self) -> float | None:
+        if len(self._grammars):
+            return GRAMMAR_WAIT_S
         return None if self._drain_deadline_s is None else 0.0
 
     def _is_done(self, engine: Engine) -> bool:
@@ -234,7 +264,8 @@ class EngineProcess:
             return True
         if self._drain_deadline_s is None:
             return False
-        return not engine.core.has_work or time.monotonic() > self._drain_deadline_s
+        has_work = engine.core.has_work or len(self._grammars)
+        return not has_work or time.monotonic() > self._drain_deadline_s
 
     def request_stop(self) -> None:
         """For the signal handler."""

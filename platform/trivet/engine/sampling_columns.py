@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivet.contract import NO_TARGET, Sampling
+from trivet.engine.grammar import Grammar
+from trivet.engine.packed_mask import packed_mask
 from trivet.engine.row_edits import RowEdits, joined, wants_edits
 from trivet.engine.uniform import uniforms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from collections.abc import Sequence as Parts
 
     from trivet.contract import Batch, Bool, Float32, Int32, UInt32
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trivet.engine.scheduler import Scheduled
     from trivet.engine.sequence import Sequence
 
+ALL = 0xFFFFFFFF
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -84,8 +86,8 @@ class SamplingColumns:
         self._edits[slot] = RowEdits(sequence, self._num_tokens) if wants_edits(sequence) else None
         self._has_edits[slot] = self._edits[slot] is not None
         allowed = params.allowed_token_ids
-        self._allowed[slot] = None if allowed is None else packed(allowed, self._num_tokens)
-        self._has_mask[slot] = allowed is not None
+        self._allowed[slot] = None if allowed is None else packed_mask(allowed, self._num_tokens)
+        self._has_mask[slot] = allowed is not None or sequence.grammar is not None
 
     def _num_scored(self, step: Parts[Scheduled]) -> int:
         """The largest `prompt_logprobs` of the step."""
@@ -109,19 +111,26 @@ class SamplingColumns:
         return joined(rows)
 
     def _masks_of(self, slots: Int32, draws: Bool) -> tuple[Int32, UInt32] | tuple[None, None]:
-        """Rows with a mask, and their words."""
+        """Rows with a mask, and their words: what the grammar and `allowed_token_ids` both allow."""
         rows = np.flatnonzero(self._has_mask[slots] & draws).astype(np.int32)
         if not rows.size:
             return None, None
-        words = [self._allowed[slot] for slot in slots[rows].tolist()]
-        return rows, np.stack([row for row in words if row is not None])
-
-
-def packed(token_ids: Iterable[int], num_tokens: int) -> UInt32:
-    """[ceil(V / 32)] the contract's mask in which these tokens, and no others, are allowed."""
-    bits = np.zeros(-(-num_tokens // 32) * 32, np.bool_)
-    bits[list(token_ids)] = True
-    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+        bits = np.full((len(rows), -(-self._num_tokens // 32)), ALL, np.uint32)
+        owners = [self._owners[slot] for slot in slots[rows].tolist()]
+        grammars = [
+            (owner, owner.grammar, index)
+            for index, owner in enumerate(owners)
+            if owner is not None and owner.grammar is not None
+        ]
+        Grammar.fill_masks([(grammar, index) for _, grammar, index in grammars], bits)
+        for owner, grammar, index in grammars:
+            if owner.params.ignore_eos:
+                grammar.forbid_end(bits[index])
+        for index, slot in enumerate(slots[rows].tolist()):
+            allowed = self._allowed[slot]
+            if allowed is not None:
+                bits[index] &= allowed
+        return rows, bits
 
 
 def _extra_ids(step: Parts[Scheduled], num_rows: int) -> Int32 | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from trivet.engine.grammar import Grammar
     from trivet.pooling_params import PoolingParams
 
 NUM_CLASSES = 10  # of priority, counted from the key's own; a request that asks for less gets the last
@@ -73,6 +74,7 @@ class Sequence:
     group: str = ""  # of the completions of one prompt, which share its KV whatever the settings are
     text: TextStream | None = None  # None: token ids only
     bad_word_ids: TokenIds[tuple[int, ...]] = ()  # of `params.bad_words`
+    grammar: Grammar | None = None  # of `params.structured_outputs`, at its start
     pooling: PoolingParams | None = None  # embed the prompt and draw nothing; `pooling.pooling` is resolved
 
     state: SequenceState = field(init=False, default=SequenceState.WAITING)

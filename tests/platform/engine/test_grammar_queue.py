@@ -1,0 +1,127 @@
+"""Grammars compiled beside the loop: in order, with a time limit, without holding anybody up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from trivet.engine.grammar import Grammar, GrammarCompiler
+from trivet.engine.grammar_queue import MAX_WAITING, TIMEOUT_S, Compiled, GrammarQueue
+from trivet.engine.sequence import Sequence
+from trivet.errors import Overloaded, RequestError
+from trivet.sampling_params import SamplingParams
+from trivet.structured_outputs import StructuredOutputsParams
+
+
+class Compiler:
+    """Takes as long as a test wants for regex "slow", and refuses "bad"."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.begun = threading.Event()
+
+    def compile(self, params: StructuredOutputsParams) -> Grammar:
+        if params.regex == "slow":
+            self.begun.set()
+            assert self.go_on.wait(30)
+        if params.regex == "bad":
+            raise RequestError("bad")
+        return cast("Grammar", f"grammar of {params.regex}")
+
+
+@pytest.fixture
+def compiler() -> Iterator[Compiler]:
+    made = Compiler()
+    yield made
+    made.go_on.set()
+
+
+Make = Callable[..., GrammarQueue]
+
+
+@pytest.fixture
+def make_queue(compiler: Compiler) -> Iterator[Make]:
+    made: list[GrammarQueue] = []
+
+    def make(clock: Callable[[], float] = time.monotonic) -> GrammarQueue:
+        made.append(GrammarQueue(cast("GrammarCompiler", compiler), lambda: None, clock))
+        return made[-1]
+
+    yield make
+    compiler.go_on.set()
+    for one in made:
+        one.close()
+
+
+def submit(queue: GrammarQueue, *regexes: str) -> list[Sequence]:
+    sequences = [Sequence(f"{regex} {n}", [1], SamplingParams()) for n, regex in enumerate(regexes)]
+    for sequence, regex in zip(sequences, regexes, strict=True):
+        queue.submit(sequence, StructuredOutputsParams(regex=regex))
+    return sequences
+
+
+def take(queue: GrammarQueue, count: int) -> list[Compiled]:
+    taken: list[Compiled] = []
+    deadline = time.monotonic() + 20
+    while len(taken) < count:
+        assert time.monotonic() < deadline, f"{len(taken)} of {count} were taken"
+        taken += queue.take()
+    return taken
+
+
+def test_sequences_come_back_in_order_with_their_grammar_or_the_reason(make_queue: Make) -> None:
+    queue = make_queue()
+    sequences = submit(queue, "a", "bad", "c")
+    assert len(queue) == 3
+    taken = take(queue, 3)
+    assert [one.sequence for one in taken] == sequences
+    assert [cast("Any", one.sequence.grammar) for one in taken] == ["grammar of a", None, "grammar of c"]
+    assert isinstance(taken[1].error, RequestError)
+    assert (taken[0].error, taken[2].error, len(queue)) == (None, None, 0)
+
+
+def test_nothing_is_taken_while_it_compiles_and_the_loop_is_not_held_up(
+    make_queue: Make, compiler: Compiler
+) -> None:
+    queue = make_queue()
+    submit(queue, "slow")
+    assert compiler.begun.wait(20)
+    assert queue.take() == []
+    compiler.go_on.set()
+    assert len(take(queue, 1)) == 1
+
+
+def test_a_cancelled_sequence_does_not_come_back(make_queue: Make, compiler: Compiler) -> None:
+    queue = make_queue()
+    first, second = submit(queue, "slow", "b")
+    queue.cancel(first.request_id)
+    compiler.go_on.set()
+    assert [one.sequence for one in take(queue, 1)] == [second]
+    assert len(queue) == 0
+
+
+def test_a_grammar_that_takes_too_long_is_given_up_and_the_others_go_on(
+    make_queue: Make, compiler: Compiler
+) -> None:
+    now = [100.0]
+    queue = make_queue(lambda: now[0])
+    slow, other = submit(queue, "slow", "b")
+    assert compiler.begun.wait(20)
+    assert queue.take() == []
+    now[0] += TIMEOUT_S + 1
+    (late,) = queue.take()[:1]
+    assert late.sequence is slow
+    assert "took more than 10 s" in str(late.error)
+    (ready,) = take(queue, 1)
+    assert (ready.sequence, ready.error) == (other, None), "by another thread, while the first is still at it"
+
+
+def test_a_full_queue_refuses(make_queue: Make, compiler: Compiler) -> None:
+    queue = make_queue()
+    submit(queue, "slow", *("b" for _ in range(MAX_WAITING - 1)))
+    with pytest.raises(Overloaded, match="256 requests wait"):
+        submit(queue, "c")
