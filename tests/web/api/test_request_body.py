@@ -164,6 +164,15 @@ def test_body_over_the_limit_is_413_with_both_sizes(client: FlaskClient) -> None
         {"presence_penalty": 0},
         {"frequency_penalty": 0.0},
         {"response_format": {"type": "text"}},
+        {"response_format": {"type": "json_object"}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": {}, "strict": True},
+            }
+        },
+        {"structured_outputs": {"grammar": 'root ::= "a"'}, "response_format": None},
+        {"guided_regex": "a", "guided_decoding_backend": "auto"},
         {"store": False, "metadata": {"a": "b"}, "no_such_field": [1, {"x": None}]},
         {"stream": None, "stream_options": None, "seed": None, "logprobs": None, "top_logprobs": None},
         {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0},
@@ -183,8 +192,7 @@ def test_null_and_neutral_and_unknown_fields_are_accepted(
         {"use_beam_search": True},
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"tool_choice": "required"},
-        {"response_format": {"type": "json_object"}},
-        {"guided_json": {}},
+        {"truncate_prompt_tokens": 5},
         {"chat_template": "{{ messages }}"},
         {"echo": True},
     ],
@@ -250,6 +258,33 @@ def test_a_sampling_field_out_of_range_is_400_with_value_and_range(
     assert error["param"].split(".")[0] == field
     assert field in error["message"]
     assert wanted in error["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema.schema",
+            "no json_schema.schema",
+        ),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_*", "send one of them"),
+        ({"structured_outputs": {}}, "structured_outputs", "give none of them"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "regex and choice"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag", "json, regex"),
+        ({"guided_choice": []}, "guided_*", "choice has 0 texts"),
+        ({"guided_json": {"a": "b" * (1 << 20)}}, "guided_*", "at most 1048576"),
+        ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]", "expected str"),
+    ],
+)
+def test_a_wrong_form_is_400_that_names_it(
+    client: FlaskClient, path: str, fields: dict[str, Any], param: str, words: str
+) -> None:
+    status, error = error_of(client, path, {**HELLO, "prompt": "x", **fields})
+    assert (status, error["param"]) == (400, param)
+    assert words in error["message"]
 
 
 def test_a_choice_among_completions_is_refused_with_what_would_do(client: FlaskClient) -> None:

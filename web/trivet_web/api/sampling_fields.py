@@ -9,6 +9,7 @@ import msgspec
 
 from trivet.errors import ContextLengthExceeded, RequestError
 from trivet.sampling_params import SamplingParams
+from trivet_web.api.structured_fields import StructuredFields
 
 # Bounded, so that no number of a request is too big for the wire.
 Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -19,12 +20,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1,),
     "truncate_prompt_tokens": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
 }
 
 
@@ -57,7 +52,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class SamplingFields(StructuredFields, kw_only=True):
     """OpenAI's names, and vLLM's where OpenAI has none."""
 
     model: str
@@ -123,6 +118,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             max_tokens=max_tokens,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             logprobs=logprobs,
+            structured_outputs=self.structured_outputs_params(),
         )
         params.check()
         return params
