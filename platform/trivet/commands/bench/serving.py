@@ -46,6 +46,8 @@ def _bench(given: argparse.Namespace) -> Report:
         given.concurrency = DEFAULT_CONCURRENCY
     rungs = chosen([name for name in given.only.split(",") if name])
     extra = _extra_fields(given.extra_body)
+    if given.url is not None:
+        given.url = given.url.rstrip("/").removesuffix("/v1")  # which other tools want there
     with connect(given) as client:
         name = given.model or given.name or only_model(client)
         target = Target(client.base_url, name, given.endpoint, client.api_key, extra, given.timeout)
