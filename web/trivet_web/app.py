@@ -10,7 +10,7 @@ from flask import Flask, Response, g, request
 from trivet import metrics
 from trivet.config import Settings
 from trivet_web import error_objects, guard
-from trivet_web.api import chat, completions, health, metrics_page, models
+from trivet_web.api import chat, completions, embeddings, health, metrics_page, models
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
 from trivet_web.console import blueprint as console
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
@@ -36,6 +36,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     for blueprint in (
         chat.blueprint,
         completions.blueprint,
+        embeddings.blueprint,
         models.blueprint,
         health.blueprint,
         metrics_page.blueprint,

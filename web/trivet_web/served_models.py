@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from trivet.errors import RequestError, TrivetError
-from trivet.models.model_files import open_model
+from trivet.models.model_files import ModelFiles, open_model
 from trivet.text.chat_template import ChatTemplate
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -40,7 +40,11 @@ class ServedModel:
 def load_served_model(path: str) -> ServedModel:
     """Raises: ModelFilesError naming the file."""
     files = open_model(path)
-    tokenizer = load_tokenizer(files.path)
+    return served_model(files, load_tokenizer(files.path))
+
+
+def served_model(files: ModelFiles, tokenizer: Tokenizer) -> ServedModel:
+    """Raises: ModelFilesError for a template that cannot be read."""
     template = None
     if files.chat_template is not None:
         template = ChatTemplate(files.chat_template, tokenizer.bos_token, tokenizer.eos_token)

@@ -1,0 +1,148 @@
+"""POST /v1/embeddings: a vector for each text or list of token ids."""
+
+from __future__ import annotations
+
+import base64
+from typing import Literal
+
+import msgspec
+import numpy as np
+from flask import Blueprint, Response
+
+from trivet.errors import RequestError
+from trivet.messages import Submit
+from trivet.pooling_params import PoolingParams
+from trivet.sampling_params import SamplingParams
+from trivet_web.api.inference import READ_S, Exchange, Target, closing_on_error, find_target
+from trivet_web.api.request_body import read_body
+from trivet_web.api.sampling_fields import Integer
+from trivet_web.json_response import json_response
+from trivet_web.mailbox import Arrival
+from trivet_web.web_process import web_process
+
+blueprint = Blueprint("embeddings", __name__)
+MAX_INPUTS = 2048  # OpenAI's
+NO_DRAWS = SamplingParams(max_tokens=1)  # not used by a sequence that is embedded
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """What is read of the body. msgspec tells no list from another, so items are sorted out here."""
+
+    model: str
+    input: str | list[str | Integer | list[Integer]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Integer | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+
+    def inputs(self) -> list[str | list[int]]:
+        """Each by itself. Raises: RequestError naming the item that is wrong."""
+        if isinstance(self.input, str):
+            return [self.input]
+        items = self.input
+        if not items:
+            raise RequestError("input is an empty list; send at least one text", param="input")
+        if len({type(item) for item in items}) > 1:
+            raise RequestError("input mixes texts, token ids and lists; send one kind", param="input")
+        if isinstance(items[0], int):
+            return [[item for item in items if isinstance(item, int)]]
+        if len(items) > MAX_INPUTS:
+            raise RequestError(f"input has {len(items)} items; at most {MAX_INPUTS} are read", param="input")
+        return [item for item in items if not isinstance(item, int)]
+
+    def pooling_params(self) -> PoolingParams:
+        """The engine checks them: it knows how many dimensions there are."""
+        normalize = True if self.normalize is None else self.normalize
+        return PoolingParams(pooling=self.pooling, normalize=normalize, dimensions=self.dimensions)
+
+
+class EmbeddingObject(msgspec.Struct, frozen=True):
+    """One vector: numbers, or base64 of little-endian float32."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    data: list[EmbeddingObject]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
+
+
+@blueprint.post("/v1/embeddings")
+def create() -> Response:
+    """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""
+    body = read_body(EmbeddingRequest)
+    inputs, pooling = body.inputs(), body.pooling_params()
+    target = find_target(body.model)
+    with closing_on_error(Exchange(target, "embd")) as exchange:
+        token_ids = _token_ids(target, inputs)
+        submits = [
+            Submit(
+                f"{exchange.id}-{number}",
+                ids,
+                NO_DRAWS,
+                priority=body.priority or 0,
+                cache_salt=body.cache_salt or "",
+                pooling=pooling,
+            )
+            for number, ids in enumerate(token_ids)
+        ]
+        exchange.answer.start(submits, target.max_model_len)
+        vectors = _read_all(exchange)
+        exchange.close()
+    as_numbers = body.encoding_format != "base64"
+    data = [EmbeddingObject(number, _shown(vector, as_numbers)) for number, vector in enumerate(vectors)]
+    num_tokens = sum(map(len, token_ids))
+    return json_response(EmbeddingList(data, target.deployed.name, EmbeddingUsage(num_tokens, num_tokens)))
+
+
+def _token_ids(target: Target, inputs: list[str | list[int]]) -> list[list[int]]:
+    """Raises: RequestError for an input without tokens or with an id that the model does not have."""
+    texts = [one for one in inputs if isinstance(one, str)]
+    encoded = iter(
+        web_process().prompts.encode(
+            target.model, texts, target.max_model_len, "input", add_special_tokens=True
+        )
+    )
+    all_ids = [next(encoded) if isinstance(one, str) else one for one in inputs]
+    for number, ids in enumerate(all_ids):
+        path = "input" if len(inputs) == 1 else f"input[{number}]"
+        if not ids:
+            raise RequestError(f"{path} has no tokens; send at least one", param=path)
+        wrong = [one for one in (min(ids), max(ids)) if not 0 <= one < target.model.num_tokens]
+        if wrong:
+            raise RequestError(
+                f"{path} holds token id {wrong[0]}; ids go from 0 to {target.model.num_tokens - 1}",
+                param=path,
+            )
+    return all_ids
+
+
+def _read_all(exchange: Exchange) -> list[bytes]:
+    """Wait for every vector. Raises: what ended one of them early."""
+    arrivals: list[Arrival] = []
+    while exchange.answer.num_open:
+        arrivals += exchange.answer.read(READ_S)
+    vectors = {arrival.choice: arrival.piece.embedding for arrival in arrivals}
+    return [vectors[choice] or b"" for choice in sorted(vectors)]
+
+
+def _shown(vector: bytes, as_numbers: bool) -> list[float] | str:
+    if as_numbers:
+        numbers: list[float] = np.frombuffer(vector, "<f4").tolist()
+        return numbers
+    return base64.b64encode(vector).decode("ascii")

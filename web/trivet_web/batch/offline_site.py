@@ -1,0 +1,121 @@
+"""The API without a server: a loaded model, its engine loop in a thread, and the application called directly.
+
+A request goes the way that it goes over HTTP (application, relay, engine loop), so fields, limits, errors and
+answers are the same ones. Sockets and registry lie in a folder of their own, which is gone before the first
+request: whatever ends the process leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from trivet.config import Settings
+from trivet.engine.process import SWITCH_INTERVAL_S, EngineProcess
+from trivet.errors import Unavailable
+from trivet.llm import LLM
+from trivet.messages import LaunchOrder
+from trivet_web.app import create_app
+from trivet_web.batch.forms import OK, Answered, Request, read_answer
+from trivet_web.routing import READY, Deployed, InstanceRow
+from trivet_web.served_models import ServedModel, served_model
+from trivet_web.web_process import WebProcess
+
+logger = logging.getLogger(__name__)
+
+INSTANCE = "offline"
+SPARE_THREADS = 64  # of the web process's own, beside those that inference may take
+START_S = 30.0
+_LOST = ("engine_lost", "instance_stopped")  # codes of answers that say nothing about their request
+
+
+class EngineEnded(Unavailable):
+    """The engine has ended; what was under way has no answer."""
+
+
+class OfflineSite:
+    """Thread-safe; `close` ends its threads, and with the engine's loop the model."""
+
+    def __init__(self, llm: LLM, names: Sequence[str], num_threads: int) -> None:
+        """Args: names under which requests may call the model. Raises: Unavailable."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        home = tempfile.mkdtemp(prefix="trivet-")  # short: a socket's path has at most 107 bytes
+        try:
+            settings = Settings(home=home, web_threads=num_threads + SPARE_THREADS)
+            settings.paths.create()
+            self._engine = EngineProcess(_order(settings, llm), llm.engine)
+            self._loop = threading.Thread(target=self._engine.run, name="engine", daemon=True)
+            self._loop.start()
+            self._web = WebProcess(settings, lambda: _table(llm, names), lambda path: _text_side(llm))
+            self._app = create_app(settings, self._web)
+            self._await_engine(names[0])
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+    def answer(self, request: Request) -> Answered:
+        """Raises: EngineEnded."""
+        client = self._app.test_client(use_cookies=False)
+        response = client.post(request.url, data=request.body, content_type="application/json")
+        answered = Answered(response.status_code, response.headers["X-Request-ID"], response.data)
+        if answered.status == Unavailable.status:
+            error = read_answer(answered).error
+            if error is not None and error.code in _LOST:
+                raise EngineEnded(error.message)
+        return answered
+
+    def end_all(self) -> None:
+        """Requests under way end with an error."""
+        self._web.relay.end_all(Unavailable("the batch was stopped"))
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._web.close()
+        if self._loop.is_alive():
+            self._engine.request_stop()
+            self._loop.join()
+
+    def _await_engine(self, name: str) -> None:
+        """Until a token has come all the way, so that every socket is connected. Raises: Unavailable."""
+        deadline_s = time.monotonic() + START_S
+        self._web.router.deployed(name)  # from now on the relay follows its beats
+        while True:
+            view = self._web.relay.view(INSTANCE)
+            if view is not None and view.beat is not None and view.can_serve:
+                break
+            if not self._loop.is_alive() or time.monotonic() > deadline_s:
+                reason = view.why_not if view is not None else "is unknown"
+                raise Unavailable(f"the engine's loop does not run: it {reason}")
+            time.sleep(0.01)
+        first = {"model": name, "prompt": [0], "max_tokens": 1}
+        answered = self.answer(Request("/v1/completions", msgspec.json.encode(first)))
+        if answered.status != OK:
+            raise Unavailable(f"the first token did not come: {answered.body.decode()}")
+
+
+def _order(settings: Settings, llm: LLM) -> LaunchOrder:
+    return LaunchOrder(
+        instance_id=INSTANCE,
+        lease=INSTANCE,
+        model_path=str(llm.engine.files.path),
+        served_model_name=llm.engine.files.name,
+        backend=llm.engine.placement.backend.name,
+        device_uids=[],
+        settings={},
+        run_dir=str(settings.paths.run),
+    )
+
+
+def _table(llm: LLM, names: Sequence[str]) -> dict[str, Deployed]:
+    row = InstanceRow(INSTANCE, READY, max_model_len=llm.engine.core.max_model_len)
+    return {name: Deployed(name, str(llm.engine.files.path), int(time.time()), (row,)) for name in names}
+
+
+def _text_side(llm: LLM) -> ServedModel:
+    return served_model(llm.engine.files, llm.engine.tokenizer)
