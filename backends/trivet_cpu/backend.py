@@ -258,6 +258,7 @@ class _Planner:
         self._native_parts = native_parts
         self._shape = resolve_shape(spec, config, device)
         self._block_bytes = memory_plan.kv_cache_spec(spec, self._shape).block_bytes
+        self._num_host_blocks = config.swap_bytes // self._block_bytes
         self._limit = device.free_bytes
         if config.memory_fraction is not None:
             self._limit = min(self._limit, int(config.memory_fraction * device.total_bytes))
@@ -290,16 +291,18 @@ class _Planner:
         return MemoryPlan(
             kv=kv,
             num_blocks=(num_blocks,),
-            num_host_blocks=0,
+            num_host_blocks=self._num_host_blocks,
             parts=(weights, MemoryPart("kv", num_blocks * kv.block_bytes), *others),
             max_num_batched_tokens=shape.max_num_batched_tokens,
             max_model_len=shape.max_model_len,
         )
 
     def _fixed_parts(self, shape: Shape) -> tuple[MemoryPart, ...]:
+        """All but the KV cache. The swap space is host memory like any other here."""
+        host = memory_plan.host_kv_part(self._num_host_blocks * self._block_bytes)
         if self._native_parts is not None:
-            return self._native_parts(shape)
-        return memory_plan.fixed_parts(self._spec, self._weights, shape)
+            return self._native_parts(shape) + host
+        return memory_plan.fixed_parts(self._spec, self._weights, shape) + host
 
     def _fixed_bytes(self, shape: Shape) -> int:
         process = PROCESS_BYTES if self._native_parts is None else NATIVE_PROCESS_BYTES

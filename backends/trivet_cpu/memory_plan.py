@@ -49,6 +49,11 @@ class Shape:
         return max(longest, min(longest * self.max_num_seqs, WORKSPACE_SLOTS // self.block_size))
 
 
+def host_kv_part(size_bytes: int) -> tuple[MemoryPart, ...]:
+    """The swap space, where there is one."""
+    return (MemoryPart("host_kv", size_bytes),) if size_bytes else ()
+
+
 def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
     """One group: a window is a mask here, its blocks are not given back."""
     token_bytes = sum(_kv_elements(spec.layer(i).attention) for i in range(spec.num_layers))

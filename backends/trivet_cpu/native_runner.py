@@ -22,7 +22,7 @@ from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
-from trivet_cpu import native_plan
+from trivet_cpu import memory_plan, native_plan
 from trivet_cpu.host import Host
 from trivet_cpu.native_library import Activations, Cache, Layer, Model, RopeTable, Step
 from trivet_cpu.native_plan import NativeShape
@@ -42,7 +42,7 @@ WARM_UP_TOKENS = 64  # a chunk that takes every path of the kernels
 class CpuNativeRunner:
     """One model on the CPU. See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
     max_in_flight = 1
 
     def __init__(
@@ -60,6 +60,7 @@ class CpuNativeRunner:
         self._buffer_sizes: dict[str, int] = {}
         self._buffers: Arena | None = None
         self._kv: Arena | None = None
+        self._host_kv: Arena | None = None
         self._logits: NDArray[np.float32] | None = None
         self._sampler_scratch: NDArray[np.float32] | None = None
         self._newest = NewestTokens(native.shape.max_num_seqs)
@@ -121,12 +122,13 @@ class CpuNativeRunner:
         ]
         rows, stride = native_plan.logits_rows(spec, native), native_plan.logits_stride(spec)
         buffer_bytes = sum(self._buffer_sizes.values())
-        needed = 2 * sum(sizes) + buffer_bytes + native_plan.logits_bytes(spec, native)
+        host_bytes = self._plan.num_host_blocks * self._plan.kv.block_bytes
+        needed = 2 * sum(sizes) + host_bytes + buffer_bytes + native_plan.logits_bytes(spec, native)
         free = self._host.free_bytes()
         if needed > free:
             raise _kv_does_not_fit(needed, free)
         try:
-            self._kv = Arena(2 * sum(sizes))
+            self._kv, self._host_kv = Arena(2 * sum(sizes)), Arena(host_bytes)
             self._buffers = Arena(buffer_bytes)
             logits = Arena(native_plan.logits_bytes(spec, native))
             self._logits = logits.floats((rows, stride))
@@ -144,6 +146,8 @@ class CpuNativeRunner:
                 keys=self._kv.take(size),
                 values=self._kv.take(size),
             )
+            for _ in ("keys", "values"):
+                self._host_kv.take(size // num_blocks * self._plan.num_host_blocks)
 
     def warm_up(self) -> None:
         """A small chunk and a decode into scratch bring the code into memory; the buffers are there."""
@@ -253,11 +257,15 @@ class CpuNativeRunner:
     def _copy_blocks(self, batch: Batch) -> None:
         """All sources of a copy are read before a target is written."""
         for copy in batch.copies:
-            if copy.from_host or copy.to_host:
-                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
-            assert self._kv is not None, "allocate_kv comes before forward"
-            for blocks in self._kv.arrays(self._plan.num_blocks[0]):
-                blocks[copy.pairs[:, 1]] = blocks[copy.pairs[:, 0]]
+            sources, targets = self._blocks(copy.from_host), self._blocks(copy.to_host)
+            for source, target in zip(sources, targets, strict=True):
+                target[copy.pairs[:, 1]] = source[copy.pairs[:, 0]]
+
+    def _blocks(self, on_host: bool) -> Iterator[NDArray[np.uint8]]:
+        """[num_blocks, bytes of a block] of the keys, then of the values of each layer."""
+        arena = self._host_kv if on_host else self._kv
+        assert arena is not None, "allocate_kv comes before forward"
+        return arena.arrays(self._plan.num_host_blocks if on_host else self._plan.num_blocks[0])
 
     # ---- the rest --------------------------------------------------------------------------------
 
@@ -267,6 +275,7 @@ class CpuNativeRunner:
         return (
             MemoryPart("weights", self._weights.size_bytes if self._weights else 0),
             MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
+            *memory_plan.host_kv_part(self._host_kv.size_bytes if self._host_kv else 0),
             MemoryPart("activations", buffers),
             MemoryPart("logits", native_plan.logits_bytes(self._spec, self._native)),
         )
@@ -284,7 +293,7 @@ class CpuNativeRunner:
         if self._pool is not None:
             self._library.trivet_pool_destroy(self._pool)
         self._pool = self._model = self._layers = self._weights = None
-        self._buffers = self._kv = self._logits = self._sampler_scratch = self._step = None
+        self._buffers = self._kv = self._host_kv = self._logits = self._sampler_scratch = self._step = None
         return_free_memory()
 
 

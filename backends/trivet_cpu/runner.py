@@ -67,7 +67,7 @@ class _Step(StepState):
 class CpuTorchRunner:
     """One model on the CPU. See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
     max_in_flight = 1
 
     def __init__(self, spec: ModelSpec, plan: MemoryPlan, shape: Shape, num_threads: int, host: Host) -> None:
@@ -100,7 +100,7 @@ class CpuTorchRunner:
     def allocate_kv(self) -> None:
         """As the contract."""
         needed = memory_plan.workspace_bytes(self._spec, self._shape) + sum(
-            part.size_bytes for part in self._plan.parts if part.name == "kv"
+            part.size_bytes for part in self._plan.parts if part.name in ("kv", "host_kv")
         )
         free = self._host.free_bytes()
         if needed > free:
@@ -112,6 +112,7 @@ class CpuTorchRunner:
                 self._plan.kv.block_size,
                 DTYPES[self._shape.kv_dtype],
                 self._shape.workspace_blocks,
+                self._plan.num_host_blocks,
             )
         except (MemoryError, RuntimeError) as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
@@ -206,20 +207,19 @@ class CpuTorchRunner:
     def _copy_blocks(self, batch: Batch) -> None:
         assert self._kv is not None, "allocate_kv comes before forward"
         for copy in batch.copies:
-            if copy.from_host or copy.to_host:
-                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
-            self._kv.copy_blocks(copy.pairs)
+            self._kv.copy_blocks(copy)
 
     # ---- the rest --------------------------------------------------------------------------------
 
     def memory(self) -> tuple[MemoryPart, ...]:
         """What has been allocated, and what a step takes at most besides."""
-        workspace = self._kv.workspace_bytes if self._kv else 0
+        workspace, host = (self._kv.workspace_bytes, self._kv.host_bytes) if self._kv else (0, 0)
         return (
             MemoryPart("weights", self._fallback.size_bytes if self._fallback else self._ops.size_bytes),
             MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
             MemoryPart("activations", workspace + memory_plan.temporary_bytes(self._spec, self._shape)),
             MemoryPart("logits", memory_plan.logits_bytes(self._spec, self._shape)),
+            *memory_plan.host_kv_part(host),
         )
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:

@@ -124,14 +124,16 @@ class NullBackend:
             )
         group = KVGroup(KVKind.FULL, tuple(range(spec.num_layers)), "int32", TOKEN_BYTES)
         kv = KVCacheSpec(block_size, (group,))
+        num_host_blocks = config.swap_bytes // kv.block_bytes
         plan = MemoryPlan(
             kv=kv,
             num_blocks=(num_blocks,),
-            num_host_blocks=0,
+            num_host_blocks=num_host_blocks,
             parts=(
                 MemoryPart("weights", weights_bytes(spec.num_tokens)),
                 MemoryPart("kv", num_blocks * kv.block_bytes),
                 MemoryPart("logits", logits_rows(config) * spec.num_tokens * 4),
+                MemoryPart("host_kv", num_host_blocks * kv.block_bytes),
             ),
             max_num_batched_tokens=config.max_num_batched_tokens
             or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),

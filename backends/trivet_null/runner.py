@@ -52,7 +52,7 @@ class _Step:
 class NullRunner:
     """The contract's runner over `NullModel`; the KV cache holds the tokens themselves."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
 
     def __init__(self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, options: NullOptions) -> None:
         self.max_in_flight = options.max_in_flight
@@ -66,6 +66,7 @@ class NullRunner:
         self._model: NullModel | None = None
         self._logits: Float32 = np.empty((0, 0), np.float32)
         self._kv: list[Int32] = []  # one array [num_blocks, block_size] a group
+        self._host_kv: list[Int32] = []  # [num_host_blocks, block_size] a group
         self._newest: Int32 = np.full(config.max_num_seqs, UNWRITTEN, np.int32)  # of each slot
         self._queue: deque[_Step] = deque()
         self._last_step = 0
@@ -81,12 +82,15 @@ class NullRunner:
     def allocate_kv(self) -> None:
         """As the contract."""
         size = self._plan.kv.block_size
-        needed, free = sum(self._plan.num_blocks) * size * 4, free_bytes()
+        num_host_blocks = self._plan.num_host_blocks
+        num_blocks = sum(self._plan.num_blocks) + num_host_blocks * len(self._plan.num_blocks)
+        needed, free = num_blocks * size * 4, free_bytes()
         if needed > free:
             raise DoesNotFit(
                 f"the KV cache needs {needed} bytes and {free} are free; lower num_gpu_blocks_override"
             )
         self._kv = [np.full((count, size), UNWRITTEN, np.int32) for count in self._plan.num_blocks]
+        self._host_kv = [np.full((num_host_blocks, size), UNWRITTEN, np.int32) for _ in self._kv]
 
     def warm_up(self) -> None:
         """The logits buffer."""
@@ -102,6 +106,7 @@ class NullRunner:
             MemoryPart("weights", self._model.size_bytes if self._model else 0),
             MemoryPart("kv", sum(kv.nbytes for kv in self._kv)),
             MemoryPart("logits", self._logits.nbytes),
+            MemoryPart("host_kv", sum(kv.nbytes for kv in self._host_kv)),
         )
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
@@ -170,10 +175,11 @@ class NullRunner:
 
     def _copy_blocks(self, batch: Batch) -> None:
         for copy in batch.copies:
-            assert not copy.from_host, "the null backend has no host KV"
-            assert not copy.to_host, "the null backend has no host KV"
+            assert not (copy.from_host and copy.to_host), "one side of a copy is the device"
             sources, targets = copy.pairs.T
-            self._kv[copy.group][targets] = self._kv[copy.group][sources]
+            source = self._host_kv if copy.from_host else self._kv
+            target = self._host_kv if copy.to_host else self._kv
+            target[copy.group][targets] = source[copy.group][sources]
 
     def _write_kv(self, batch: Batch) -> None:
         block_size = self._plan.kv.block_size

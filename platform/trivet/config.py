@@ -232,7 +232,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     block_size: int | None = None
     num_gpu_blocks_override: int | None = None  # KV blocks, block 0 included
     kv_cache_dtype: str = "auto"
-    swap_space: float = 0.0  # GiB
+    swap_space: float = 0.0  # GiB of host memory for the KV of preempted sequences
     quantization: str | None = None
     enable_prefix_caching: bool = True
     max_num_waiting: int = 1024  # a longer queue answers 429
@@ -300,6 +300,8 @@ def _check_ranges(settings: EngineSettings) -> None:
     share = settings.gpu_memory_utilization
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
+    if not 0 <= settings.swap_space < math.inf:
+        raise ConfigError(f"swap_space is {settings.swap_space}; it is GiB of host memory, 0 or more")
     blocks = settings.num_gpu_blocks_override
     if blocks is not None and blocks < 2:
         raise ConfigError(f"num_gpu_blocks_override is {blocks}; it must be at least 2")

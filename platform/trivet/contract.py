@@ -128,7 +128,7 @@ class MemoryPlan:
 
     kv: KVCacheSpec
     num_blocks: tuple[int, ...]  # [G], block 0 included
-    num_host_blocks: int
+    num_host_blocks: int  # Feature.HOST_KV: blocks 0 to num_host_blocks - 1 in host memory
     parts: tuple[MemoryPart, ...]  # of one rank; the supervisor's ledger reserves their sum
     max_num_batched_tokens: int  # resolved: the backend's default keeps a step short
     max_model_len: int  # resolved from the model and the config
@@ -151,6 +151,7 @@ class RunnerConfig:
     memory_fraction: float | None = None  # share of the device's memory for this instance
     num_blocks: int | None = None  # overrides the plan's number of KV blocks, block 0 included
     block_size: int | None = None
+    swap_bytes: int = 0  # host memory for KV that is swapped out; without Feature.HOST_KV no effect
     tensor_parallel: int = 1
     options: Mapping[str, str] = field(default_factory=dict)  # the backend's own, checked by `check`
 
@@ -201,7 +202,11 @@ class SaysWhyAbsent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Carried out before the batch's forward: copy-on-write, swap in, swap out."""
+    """Carried out before the batch's forward, one after the other: copy-on-write, swap in, swap out.
+
+    Within one all sources are read before a target is written. Of `from_host` and `to_host` at most one
+    is true, and only for a runner that declares HOST_KV; ids of that side are host blocks.
+    """
 
     group: int
     from_host: bool

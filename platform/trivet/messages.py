@@ -120,6 +120,9 @@ class EngineLoad(msgspec.Struct, array_like=True, frozen=True, tag=True):
     prefix_queries: int = 0  # tokens looked up
     prefix_hits: int = 0  # tokens found
     num_finished: dict[str, int] = {}  # by finish reason
+    num_swaps: int = 0  # preemptions whose KV was copied to the host
+    num_swapped: int = 0  # waiting sequences whose KV is there now
+    swap_usage: float = 0.0  # share of the host blocks in use, 0 to 1
     num_refused: int = 0  # because the queue was full
     num_deadlines_passed: int = 0
 

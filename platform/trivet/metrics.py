@@ -52,6 +52,15 @@ KV_CACHE_USAGE_PERC = Metric(
 PREFIX_CACHE_QUERIES = Metric("prefix_cache_queries", Kind.COUNTER, "Prompt tokens looked up.")
 PREFIX_CACHE_HITS = Metric("prefix_cache_hits", Kind.COUNTER, "Prompt tokens found in the prefix cache.")
 NUM_PREEMPTIONS = Metric("num_preemptions", Kind.COUNTER, "Sequences put back to be computed again.")
+NUM_PREEMPTIONS_SWAPPED = Metric(
+    "num_preemptions_swapped", Kind.COUNTER, "Preemptions whose KV was copied to host memory instead."
+)
+NUM_REQUESTS_SWAPPED = Metric(
+    "num_requests_swapped", Kind.GAUGE, "Waiting sequences whose KV is in host memory."
+)
+CPU_CACHE_USAGE_PERC = Metric(
+    "cpu_cache_usage_perc", Kind.GAUGE, "Share of the swap space in use; 1 means all."
+)
 ADMISSION_REJECTIONS = Metric(
     "admission_rejections", Kind.COUNTER, "Sequences refused because the queue was full (429)."
 )
@@ -114,6 +123,9 @@ METRICS: tuple[Metric, ...] = (
     PREFIX_CACHE_QUERIES,
     PREFIX_CACHE_HITS,
     NUM_PREEMPTIONS,
+    NUM_PREEMPTIONS_SWAPPED,
+    NUM_REQUESTS_SWAPPED,
+    CPU_CACHE_USAGE_PERC,
     ADMISSION_REJECTIONS,
     DEADLINES_PASSED,
     PROMPT_TOKENS,

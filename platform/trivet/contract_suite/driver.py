@@ -69,8 +69,26 @@ class Driver:
         self._grow(target, len(source.blocks[0]) * self.block_size)
         target.num_computed = source.num_computed
         return tuple(
-            BlockCopy(group, from_host=False, to_host=False, pairs=np.array([old, new], np.int32).T.copy())
+            BlockCopy(group, from_host=False, to_host=False, pairs=_pairs(old, new))
             for group, (old, new) in enumerate(zip(source.blocks, target.blocks, strict=True))
+        )
+
+    def swap_out(self, sequence: DrivenSequence, host_blocks: Sequence[int]) -> tuple[BlockCopy, ...]:
+        """Give its blocks and its slot away, and the copies that save them on the host."""
+        copies = tuple(
+            BlockCopy(group, from_host=False, to_host=True, pairs=_pairs(blocks, host_blocks))
+            for group, blocks in enumerate(sequence.blocks)
+        )
+        self.drop(sequence)
+        return copies
+
+    def swap_in(self, sequence: DrivenSequence, host_blocks: Sequence[int]) -> tuple[BlockCopy, ...]:
+        """Give it blocks and a slot again, and the copies that fill them from the host."""
+        sequence.slot = self.free_slots.pop(0)
+        self._grow(sequence, len(host_blocks) * self.block_size)
+        return tuple(
+            BlockCopy(group, from_host=True, to_host=False, pairs=_pairs(host_blocks, blocks))
+            for group, blocks in enumerate(sequence.blocks)
         )
 
     def drop(self, sequence: DrivenSequence) -> None:
@@ -234,6 +252,10 @@ class Driver:
         for argument in (step.batch, step.sampling):
             for array in arrays_of(argument) if argument is not None else ():
                 array.fill(0)
+
+
+def _pairs(sources: Sequence[int], targets: Sequence[int]) -> Int32:
+    return np.array([sources, targets], np.int32).T.copy()
 
 
 def greedy_work(sequence: DrivenSequence, query_len: int | None = None) -> Work:

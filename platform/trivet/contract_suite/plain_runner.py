@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trivet.contract import (
     ON_DEVICE,
     Batch,
+    BlockCopy,
     DeviceInfo,
     Feature,
     KVCacheSpec,
@@ -97,15 +98,17 @@ class PlainBackend:
             raise DoesNotFit(
                 f"num_blocks {num_blocks} leaves no block beside the scratch block; use 2 or more"
             )
+        num_host_blocks = config.swap_bytes // kv.block_bytes
         parts = (
             MemoryPart("weights", 4 * sum(int(np.prod(tensor.shape)) for tensor in weights.tensors)),
             MemoryPart("kv", num_blocks * kv.block_bytes),
+            MemoryPart("host_kv", num_host_blocks * kv.block_bytes),
         )
         needed, free = sum(part.size_bytes for part in parts), devices[0].free_bytes
         if needed > free:
             raise DoesNotFit(f"the plan needs {needed} bytes and {free} are free; lower num_blocks")
         budget = config.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS
-        return MemoryPlan(kv, (num_blocks,), 0, parts, budget, max_model_len)
+        return MemoryPlan(kv, (num_blocks,), num_host_blocks, parts, budget, max_model_len)
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
@@ -130,7 +133,7 @@ class QueuedStep:
 class PlainRunner:
     """Methods that do one thing each, so that a test can replace one by a wrong one."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
     max_in_flight = 2
 
     def __init__(self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan) -> None:
@@ -138,6 +141,7 @@ class PlainRunner:
         self.block_size = plan.kv.block_size
         self.weights: dict[str, Float32] = {}
         self.kv: list[Float32] = []  # a layer: [num_blocks, block_size, 2, num_kv_heads, head_dim]
+        self.host_kv: list[Float32] = []  # the same with num_host_blocks
         self.newest = np.zeros(config.max_num_seqs, np.int32)  # of each slot
         self.queue: deque[QueuedStep] = deque()
 
@@ -159,8 +163,9 @@ class PlainRunner:
             raise DoesNotFit(f"the KV cache needs {needed} bytes and {free} are free; lower num_blocks")
         for index in range(self.spec.num_layers):
             attention = self.spec.layer(index).attention
-            shape = (self.plan.num_blocks[0], self.block_size, 2, attention.num_kv_heads, attention.head_dim)
-            self.kv.append(np.full(shape, 0, np.float32))
+            shape = (self.block_size, 2, attention.num_kv_heads, attention.head_dim)
+            self.kv.append(np.zeros((self.plan.num_blocks[0], *shape), np.float32))
+            self.host_kv.append(np.zeros((self.plan.num_host_blocks, *shape), np.float32))
 
     def warm_up(self) -> None:
         """Nothing is built."""
@@ -174,6 +179,7 @@ class PlainRunner:
         return (
             MemoryPart("weights", sum(weight.nbytes for weight in self.weights.values())),
             MemoryPart("kv", sum(layer.nbytes for layer in self.kv)),
+            MemoryPart("host_kv", sum(layer.nbytes for layer in self.host_kv)),
         )
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
@@ -215,8 +221,14 @@ class PlainRunner:
     def copy_blocks(self, batch: Batch) -> None:
         """Before the forward of their batch (rule 1)."""
         for copy in batch.copies:
-            for layer in self.kv:
-                layer[copy.pairs[:, 1]] = layer[copy.pairs[:, 0]]
+            self.copy_one(copy)
+
+    def copy_one(self, copy: BlockCopy) -> None:
+        """Within the cache, to the host or from it."""
+        sources = self.host_kv if copy.from_host else self.kv
+        targets = self.host_kv if copy.to_host else self.kv
+        for source, target in zip(sources, targets, strict=True):
+            target[copy.pairs[:, 1]] = source[copy.pairs[:, 0]]
 
     def pool(self, hidden: Float32, batch: Batch) -> Float32 | None:
         """The last token of each sequence in this step, or the sum of all. [S, hidden_size]"""

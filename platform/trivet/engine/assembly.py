@@ -73,8 +73,6 @@ class Engine:
 
 def runner_config(settings: EngineSettings) -> RunnerConfig:
     """The runner's part of a deployment's settings. Raises: Unsupported."""
-    if settings.swap_space:
-        logger.warning("swap_space=%s has no effect: preemption recomputes instead", settings.swap_space)
     if settings.quantization not in (None, "auto", "gguf"):
         raise Unsupported(
             f"quantization {settings.quantization!r} is not supported; weights run as the files store them: "
@@ -92,6 +90,7 @@ def runner_config(settings: EngineSettings) -> RunnerConfig:
         memory_fraction=settings.gpu_memory_utilization,
         num_blocks=settings.num_gpu_blocks_override,
         block_size=settings.block_size,
+        swap_bytes=int(settings.swap_space * (1 << 30)),
         tensor_parallel=settings.tensor_parallel_size,
         options=options,
     )
@@ -144,6 +143,8 @@ def _place_on(
     for device in devices:
         backend_answers.check(backend, spec, files, config, device)
     plan = backend_answers.plan(backend, spec, files, config, devices)
+    if config.swap_bytes and not plan.num_host_blocks:
+        logger.warning("swap_space has no effect on %s: preemption recomputes instead", backend.name)
     return Placement(backend, devices, config, plan)
 
 

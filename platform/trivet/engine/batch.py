@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivet.contract import ON_DEVICE, Batch, MemoryPlan, Runner
+from trivet.contract import ON_DEVICE, Batch, BlockCopy, MemoryPlan, Runner
 from trivet.engine.pooling import pool_kind
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class BatchBuilder:
         self._num_groups = len(plan.num_blocks)
         self._pool = pool
 
-    def build(self, number: int, step: Sequence[Scheduled]) -> Batch:
+    def build(self, number: int, step: Sequence[Scheduled], copies: tuple[BlockCopy, ...] = ()) -> Batch:
         """Args: number counts the steps; step is sorted by query length."""
         logits_rows, row_seqs = _rows(step)
         pieces = {
@@ -65,6 +65,7 @@ class BatchBuilder:
             positions=arrays["positions"],
             logits_rows=arrays["logits_rows"],
             row_seqs=arrays["row_seqs"],
+            copies=copies,
             pooling=arrays["pooling"] if pieces["pooling"] else None,
         )
 

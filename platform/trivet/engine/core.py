@@ -22,6 +22,7 @@ from trivet.engine.deadlines import Deadlines
 from trivet.engine.sampling_columns import SamplingColumns
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
+from trivet.engine.swap_space import SwapCosts, SwapSpace, measure_copy_s
 from trivet.errors import (
     ContextLengthExceeded,
     DeadlinePassed,
@@ -73,6 +74,7 @@ class EngineCore:
         self._plan = plan
         self._config = config
         self._clock = clock
+        self._num_steps = 0
         block_size = plan.kv.block_size
         # One sequence alone must be able to finish, so the KV cache bounds the context as well.
         self._kv_tokens = (min(plan.num_blocks) - 1) * block_size
@@ -85,6 +87,7 @@ class EngineCore:
             token_budget=plan.max_num_batched_tokens,
             enable_prefix_caching=config.enable_prefix_caching,
             clock=clock,
+            swap=self._swap_space(),
         )
         self._builder = BatchBuilder(runner, plan, self.block_pool)
         self._columns = SamplingColumns(max_num_seqs, config.num_tokens)
@@ -95,10 +98,21 @@ class EngineCore:
         self._num_deadlines_passed = 0
         self._random = random.Random(config.seed)
         self._num_arrivals = 0
-        self._num_steps = 0
         self._in_flight: _InFlight | None = None
         self._ended_early: list[Update] = []  # sequences that wanted no token
         self._calm_steps = 0
+
+    def _swap_space(self) -> SwapSpace | None:
+        """None where the plan has no host blocks. Two steps of copies measure what they cost."""
+        plan = self._plan
+        if not plan.num_host_blocks or Feature.HOST_KV not in self._runner.features:
+            return None
+        costs = SwapCosts(measure_copy_s(self._runner, plan, self._num_steps + 1))
+        self._num_steps += 2
+        logger.info(
+            "swap_blocks=%d copy_us_per_block=%.1f", plan.num_host_blocks, 1e6 * costs.copy_s_per_block
+        )
+        return SwapSpace(plan.num_host_blocks, plan.kv.block_size, len(plan.num_blocks), costs)
 
     # ---- requests ----
 
@@ -251,13 +265,17 @@ class EngineCore:
         for part in parts:
             if part.sequence.first_scheduled_s is None:
                 part.sequence.first_scheduled_s = now
-        return _InFlight(parts, self._builder.build(self._num_steps, parts))
+        swap = self.scheduler.swap
+        copies = swap.take_copies(self._num_steps) if swap else ()
+        return _InFlight(parts, self._builder.build(self._num_steps, parts, copies))
 
     def _collect(self, step: _InFlight) -> list[Update]:
         """Wait for a step and commit it. Raises: OutOfMemory, DeviceLost."""
         output = self._runner.collect(step.batch.step)
         self._in_flight = None
         self.block_pool.confirm(step.batch.step)
+        if self.scheduler.swap:
+            self.scheduler.swap.costs.observe(step.batch, output.device_time_s)
         updates = self._committer.commit(step.parts, output)
         for update in updates:
             if update.finish_reason is not None:
@@ -274,6 +292,8 @@ class EngineCore:
         """
         failed = self._in_flight or submitted
         assert failed is not None, "a step was collected"
+        if self.scheduler.swap:
+            self.scheduler.swap.withdraw(failed.batch.step)
         for step in filter(None, {self._in_flight, submitted}):
             self.scheduler.take_back(step.parts)
         self._in_flight = None
@@ -300,7 +320,7 @@ class EngineCore:
 
     def load(self) -> EngineLoad:
         """How busy the engine is now, and what it has done since it started."""
-        scheduler, committer = self.scheduler, self._committer
+        scheduler, committer, swap = self.scheduler, self._committer, self.scheduler.swap
         running = sum(s.max_total_tokens - s.num_computed_tokens for s in scheduler.running)
         return EngineLoad(
             num_running=len(scheduler.running),
@@ -314,6 +334,9 @@ class EngineCore:
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,
             num_finished=dict(committer.num_finished),
+            num_swaps=swap.num_swaps if swap else 0,
+            num_swapped=swap.num_sequences if swap else 0,
+            swap_usage=swap.usage if swap else 0.0,
             num_refused=self._num_refused,
             num_deadlines_passed=self._num_deadlines_passed,
         )

@@ -3,7 +3,7 @@
 One token budget a step, spent on running sequences first, on those that decode before those still in
 their prompt, then on waiting ones in order. A prompt that exceeds what is left of the budget goes on in
 the next step. A running sequence that finds no block takes those of the last in order, which starts over
-later (preemption by recompute); what it had computed is often still in the prefix cache.
+later (preemption); what it had computed is often still in the prefix cache, or waits in the swap space.
 
 The cost of a step does not depend on how many wait.
 """
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.prefix_key import extend_block_keys
 from trivet.engine.sequence import Sequence, SequenceState
+from trivet.engine.swap_space import SwapSpace
 from trivet.engine.waiting_queue import WaitingQueue
 
 SPARE_SHARE = 0.01  # of the blocks, left free at an admission, so that it is not preempted at once
@@ -47,8 +48,10 @@ class Scheduler:
         token_budget: int,
         enable_prefix_caching: bool,
         clock: Callable[[], float] = time.monotonic,
+        swap: SwapSpace | None = None,
     ) -> None:
         self.waiting = WaitingQueue(clock)
+        self.swap = swap
         self.running: list[Sequence] = []  # by Sequence.order
         self.token_budget = token_budget
         self.num_preemptions = 0
@@ -139,6 +142,9 @@ class Scheduler:
         sequence.slot = self._free_slots.pop()
         self._pool.open(sequence.slot, cached, sequence.num_tokens)
         sequence.num_computed_tokens = len(cached) * self._pool.block_size
+        if self.swap is not None:
+            table = self._pool.table[sequence.slot]
+            sequence.num_computed_tokens = self.swap.swap_in(sequence, table, sequence.num_computed_tokens)
         sequence.num_published_blocks = len(cached)
         sequence.state = SequenceState.RUNNING
         insort(self.running, sequence, key=attrgetter("order"))
@@ -190,6 +196,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the queue, at its old place; a pending token is kept."""
         self._publish(sequence)
+        if self.swap is not None:
+            self.swap.swap_out(sequence, self._pool.table[sequence.slot])
         self._release(sequence)
         self.waiting.put_back(sequence)
         sequence.state = SequenceState.WAITING
@@ -203,6 +211,8 @@ class Scheduler:
         """
         if sequence.state is SequenceState.WAITING:
             self.waiting.remove(sequence)
+            if self.swap is not None:
+                self.swap.forget(sequence)
         elif sequence.state is SequenceState.RUNNING:
             self._publish(sequence)
             self._release(sequence)

@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trivet.contract import Batch
+from trivet.contract import Batch, BlockCopy
 from trivet.models.spec import Attention, ModelSpec
 
 # A group of decoding sequences is split where padding to its longest would gather more token slots than
@@ -38,16 +38,23 @@ class PagedKV:
     """The paged cache of all layers, and the workspace that gathers from it."""
 
     def __init__(
-        self, spec: ModelSpec, num_blocks: int, block_size: int, dtype: torch.dtype, workspace_blocks: int
+        self,
+        spec: ModelSpec,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        workspace_blocks: int,
+        num_host_blocks: int = 0,
     ) -> None:
         """Allocates and touches every page. Raises: RuntimeError, MemoryError of torch and NumPy."""
         self.block_size = block_size
         self.dtype = dtype
-        widths = [layer_elements(spec.layer(i).attention) for i in range(spec.num_layers)]
-        self._layers = [
-            _touched((num_blocks, block_size, 2, a.num_kv_heads, a.head_dim), dtype)
-            for a in (spec.layer(i).attention for i in range(spec.num_layers))
-        ]
+        attentions = [spec.layer(index).attention for index in range(spec.num_layers)]
+        widths = [layer_elements(attention) for attention in attentions]
+        self._layers, self._host_layers = (
+            [_touched((count, block_size, 2, a.num_kv_heads, a.head_dim), dtype) for a in attentions]
+            for count in (num_blocks, num_host_blocks)
+        )
         self.workspace_blocks = workspace_blocks
         self._workspace = _touched((workspace_blocks * block_size * max(widths),), dtype)
 
@@ -55,6 +62,11 @@ class PagedKV:
     def size_bytes(self) -> int:
         """Of the cache alone."""
         return sum(layer.nbytes for layer in self._layers)
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the blocks to which others are swapped out."""
+        return sum(layer.nbytes for layer in self._host_layers)
 
     @property
     def workspace_bytes(self) -> int:
@@ -83,11 +95,13 @@ class PagedKV:
             found.slots.index_fill_(0, group.stale, 0.0)
         return found
 
-    def copy_blocks(self, pairs: NDArray[np.int32]) -> None:
-        """Copy whole blocks; pairs [n, 2] of source and target. All sources are read first."""
-        source, target = torch.from_numpy(pairs.astype(np.int64)).unbind(1)
-        for cache in self._layers:
-            cache.index_copy_(0, target, cache.index_select(0, source))
+    def copy_blocks(self, copy: BlockCopy) -> None:
+        """Copy whole blocks within the cache, to the host blocks or from them. All sources are read first."""
+        sources = self._host_layers if copy.from_host else self._layers
+        targets = self._host_layers if copy.to_host else self._layers
+        source, target = torch.from_numpy(copy.pairs.astype(np.int64)).unbind(1)
+        for one, other in zip(sources, targets, strict=True):
+            other.index_copy_(0, target, one.index_select(0, source))
 
 
 def _touched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -96,6 +110,8 @@ def _touched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     NumPy asks the kernel for huge pages where that is left to the program (`madvise`); torch does not.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes == 0:  # which has no view of another type
+        return torch.empty(shape, dtype=dtype)
     return torch.from_numpy(np.empty(num_bytes, np.uint8)).view(dtype).view(shape).zero_()
 
 

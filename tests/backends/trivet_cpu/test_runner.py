@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trivet.contract import BlockCopy, MemoryPlan, RunnerConfig
+from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, drawing_work, greedy_work, scoring_work
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.sampling_oracle import RowSampling
@@ -147,13 +147,6 @@ def test_calls_out_of_order_are_named(files: ModelFiles) -> None:
     driver.forward([greedy_work(driver.add([3, 4, 5]))])
     with pytest.raises(BackendError, match=r"before sample\(1\)"):
         driver.runner.collect(1)
-
-
-def test_host_blocks_are_refused(files: ModelFiles) -> None:
-    driver = _driver(files, dtype="f32")
-    copy = BlockCopy(group=0, from_host=True, to_host=False, pairs=np.array([[1, 2]], np.int32))
-    with pytest.raises(Unsupported, match="host_kv"):
-        driver.forward([greedy_work(driver.add([3, 4]))], [copy])
 
 
 def test_adapters_are_refused(files: ModelFiles) -> None:

@@ -16,17 +16,18 @@ import pytest
 import zmq
 
 from trivet.config import engine_address
-from trivet.contract import MemoryPlan, RunnerConfig, Sampling
+from trivet.contract import Batch, MemoryPlan, RunnerConfig, Sampling
 from trivet.engine.commit import Update
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.sampler import sample_rows
 from trivet.engine.sequence import Sequence
+from trivet.engine.swap_space import SwapCosts
 from trivet.engine.uniform import uniforms
 from trivet.messages import Beat, ControlRequest
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.sampling_params import SamplingParams
 from trivet.weights.index import WeightIndex
-from trivet_null.backend import NullBackend
+from trivet_null.backend import TOKEN_BYTES, NullBackend
 from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
@@ -68,6 +69,13 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+class FixedCosts(SwapCosts):
+    """Copying is cheaper, whatever is measured."""
+
+    def observe(self, batch: Batch, device_time_s: float) -> None:
+        """Learns nothing."""
 
 
 @dataclass
@@ -188,6 +196,7 @@ def make_engine() -> Iterator[EngineFactory]:
         token_budget: int = 32,
         vocab_size: int = 64,
         num_tokens: int | None = None,
+        num_host_blocks: int = 0,
         options: dict[str, str] | None = None,
         **core: Any,
     ) -> Engine:
@@ -198,6 +207,7 @@ def make_engine() -> Iterator[EngineFactory]:
             max_num_batched_tokens=token_budget,
             num_blocks=num_blocks,
             block_size=block_size,
+            swap_bytes=num_host_blocks * block_size * TOKEN_BYTES,
             options={"max_in_flight": str(depth), **(options or {})},
         )
         devices = backend.probe(1.0)
@@ -217,7 +227,10 @@ def make_engine() -> Iterator[EngineFactory]:
             max_num_seqs=max_num_seqs,
             **core,
         )
-        return Engine(EngineCore(runner, plan, core_config, clock), runner, plan, spec, clock)
+        engine = Engine(EngineCore(runner, plan, core_config, clock), runner, plan, spec, clock)
+        if swap := engine.core.scheduler.swap:  # the null device computes for nothing
+            swap.costs = FixedCosts(0.0, 1.0)
+        return engine
 
     yield make
     for runner in runners:

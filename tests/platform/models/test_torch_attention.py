@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trivet.contract import Batch
+from trivet.contract import Batch, BlockCopy
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm
 from trivet.models.torch_attention import (
     MAX_PADDING_SLOTS,
@@ -161,7 +161,8 @@ def test_blocks_are_copied_before_they_are_read() -> None:
     source, target = int(ragged.table[0, 0]), int(NUM_BLOCKS - 1)
     if target in ragged.table:
         target = next(i for i in range(1, NUM_BLOCKS) if i not in ragged.table)
-    ragged.kv.copy_blocks(np.array([[source, target]], np.int32))
+    pairs = np.array([[source, target]], np.int32)
+    ragged.kv.copy_blocks(BlockCopy(0, from_host=False, to_host=False, pairs=pairs))
     ragged.table[0, 0] = target
     torch.testing.assert_close(ragged.run().double(), ragged.expected(), atol=2e-5, rtol=1e-5)
 
