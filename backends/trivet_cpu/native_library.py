@@ -208,6 +208,7 @@ STRUCTS = (
 _FUNCTIONS = {
     "trivet_pool_create": (_pointer, [_int]),
     "trivet_pool_destroy": (None, [_pointer]),
+    "trivet_pool_crew_size": (_int, [_pointer]),
     "trivet_pack": (None, [_pointer, ctypes.POINTER(Pack)]),
     "trivet_unpack_row": (None, [ctypes.POINTER(Weight), _int, _int, _pointer]),
     "trivet_forward": (None, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step)]),

@@ -111,6 +111,7 @@ struct TrivetSampling {
 
 void* trivet_pool_create(int32_t num_threads);
 void trivet_pool_destroy(void* pool);
+int32_t trivet_pool_crew_size(void* pool);  // threads that work now: fewer beside a busy program
 void trivet_pack(void* pool, const TrivetPack* pack);
 void trivet_unpack_row(const trivet::Weight* weight, int row, int num_columns, float* out);
 

@@ -1,4 +1,4 @@
-// The thread pool of one engine. Reference: none, it computes nothing. Test: tests/contract, rule 2 at several thread counts.
+// The thread pool of one engine. Reference: none, it computes nothing. Test: tests/backends/trivet_cpu/test_pool.py.
 #include "pool.h"
 
 #include <linux/futex.h>
@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
 
 namespace trivet {
@@ -16,6 +18,8 @@ namespace {
 // take about 50 us of that and leave the core to the host.
 constexpr int SPINS_IN_STEP = 2000;  // about 40 ns each on a Zen 4
 constexpr int SPINS_BETWEEN_STEPS = 1000;
+
+thread_local const Pool* inside = nullptr;  // the pool whose task this thread runs
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -29,36 +33,65 @@ long futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, nullptr, nullptr, 0);
 }
 
+int64_t nanoseconds(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
+}
+
 }  // namespace
 
-Pool::Pool(int num_threads) : num_threads_(num_threads) {
-  for (int thread = 1; thread < num_threads; thread++) helpers_.emplace_back([this, thread] { helper(thread); });
+Pool::Pool(int num_threads)
+    : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]),
+      helpers_(new std::thread[num_threads]) {
+  for (int thread = 1; thread < num_threads; thread++)
+    helpers_[thread] = std::thread([this, thread] { helper(thread); });
 }
 
 Pool::~Pool() {
   is_closing_ = true;
-  calls_.fetch_add(1);
-  futex(&calls_, FUTEX_WAKE_PRIVATE, INT32_MAX);
-  for (std::thread& helper : helpers_) helper.join();
+  for (int thread = 1; thread < num_threads_; thread++) {
+    call(berths_[thread]);
+    helpers_[thread].join();
+  }
 }
 
 void Pool::run(Task task, void* argument) {
+  if (inside == this) {
+    fputs("trivet: a task of a thread pool calls its own pool\n", stderr);
+    abort();
+  }
+  const std::lock_guard<std::mutex> lock(run_mutex_);
+  const int64_t start = nanoseconds(CLOCK_MONOTONIC);
   task_ = task;
   argument_ = argument;
+  crew_size_ = crew_.size();
+  lost_.store(0, std::memory_order_relaxed);
   unit_.store(0, std::memory_order_relaxed);
-  calls_.fetch_add(1);
-  if (sleeping_.load()) futex(&calls_, FUTEX_WAKE_PRIVATE, INT32_MAX);
-  task(argument, 0);
+  for (int thread = 1; thread < crew_size_; thread++) call(berths_[thread]);
+  work(0);
   barrier();
+  const int64_t end = nanoseconds(CLOCK_MONOTONIC);
+  crew_.note(end, end - start, lost_.load(std::memory_order_relaxed));
+}
+
+// The task, and how long this thread had no core for it: a thread that spins or yields to nobody has one.
+void Pool::work(int thread) {
+  const int64_t wall = nanoseconds(CLOCK_MONOTONIC), cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+  inside = this;
+  task_(argument_, thread);
+  inside = nullptr;
+  const int64_t used = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  lost_.fetch_add(nanoseconds(CLOCK_MONOTONIC) - wall - used, std::memory_order_relaxed);
 }
 
 void Pool::barrier() {
-  if (num_threads_ == 1) {
+  if (crew_size_ == 1) {
     unit_.store(0, std::memory_order_relaxed);
     return;
   }
   const uint32_t phase = phase_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == crew_size_ - 1) {
     arrived_.store(0, std::memory_order_relaxed);
     unit_.store(0, std::memory_order_relaxed);
     phase_.store(phase + 1, std::memory_order_release);
@@ -73,24 +106,28 @@ void Pool::barrier() {
 }
 
 void Pool::helper(int thread) {
-  for (uint32_t seen = 0;;) {
-    sleep_until_called(seen);
-    seen++;
+  for (uint32_t seen = 0;; seen++) {
+    sleep_until_called(berths_[thread], seen);
     if (is_closing_) return;
-    task_(argument_, thread);
+    work(thread);
     barrier();
   }
 }
 
-void Pool::sleep_until_called(uint32_t seen) {
+void Pool::call(Berth& berth) {
+  berth.calls.fetch_add(1);
+  if (berth.is_sleeping.load()) futex(&berth.calls, FUTEX_WAKE_PRIVATE, 1);
+}
+
+void Pool::sleep_until_called(Berth& berth, uint32_t seen) {
   for (int spin = 0; spin < SPINS_BETWEEN_STEPS; spin++) {
-    if (calls_.load(std::memory_order_acquire) != seen) return;
+    if (berth.calls.load(std::memory_order_acquire) != seen) return;
     relax();
   }
-  sleeping_.fetch_add(1);
+  berth.is_sleeping.store(true);
   // The kernel compares before it sleeps, so a call made meanwhile is not missed.
-  while (calls_.load() == seen) futex(&calls_, FUTEX_WAIT_PRIVATE, seen);
-  sleeping_.fetch_sub(1);
+  while (berth.calls.load() == seen) futex(&berth.calls, FUTEX_WAIT_PRIVATE, seen);
+  berth.is_sleeping.store(false);
 }
 
 }  // namespace trivet

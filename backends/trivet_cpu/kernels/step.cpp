@@ -41,7 +41,8 @@ struct Work {
 
 template <class Do>
 TRIVET_INLINE void for_units(Pool& pool, int num_units, Do&& work) {
-  for (int unit; (unit = pool.next_unit()) < num_units;) work(unit);
+  for (int first, last; pool.take(num_units, first, last);)
+    for (int unit = first; unit < last; unit++) work(unit);
   pool.barrier();
 }
 
@@ -294,7 +295,8 @@ void run_logits(void* argument, int) {
   });
   const Product p{&m.head, &m.normed, work.logits, (int)work.stride, 0, 0, false, m.logits_scale};
   const int units = (m.head.rows + UNIT_ROWS - 1) / UNIT_ROWS;
-  for (int unit; (unit = work.pool->next_unit()) < units;) multiply(p, unit, 0, work.num_rows);
+  for (int first, last; work.pool->take(units, first, last);)
+    for (int unit = first; unit < last; unit++) multiply(p, unit, 0, work.num_rows);
 }
 
 }  // namespace
@@ -306,6 +308,7 @@ extern "C" {
 
 void* trivet_pool_create(int32_t num_threads) { return new Pool(num_threads); }
 void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
+int32_t trivet_pool_crew_size(void* pool) { return ((Pool*)pool)->crew_size(); }
 
 void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) {
   Work work{(Pool*)pool, model, step, {}, nullptr, 0, nullptr, 0};

@@ -1,0 +1,162 @@
+// The thread pool by itself, as a program: `pool_test CASE`. Ends with 0 where the case holds, else it says
+// what did not. Compiled and run by test_pool.py.
+#include "pool.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+using namespace trivet;
+
+namespace {
+
+void expect(bool is_true, const char* what) {
+  if (is_true) return;
+  fprintf(stderr, "not so: %s\n", what);
+  exit(1);
+}
+
+struct Phases {
+  Pool* pool;
+  int num_phases, num_units;
+  bool takes_shares;
+  std::vector<std::atomic<int>> done;  // [phases * units] how often each unit ran
+  std::atomic<int> early{0};           // units that ran before their phase
+  std::atomic<int> ended{0};           // of all phases before
+};
+
+void run_phases(void* argument, int) {
+  Phases& p = *(Phases*)argument;
+  for (int phase = 0; phase < p.num_phases; phase++) {
+    const auto unit_of = [&](int unit) {
+      p.done[(size_t)phase * p.num_units + unit]++;
+      if (p.ended.fetch_add(1) < phase * p.num_units) p.early++;
+    };
+    if (p.takes_shares) {
+      for (int first, last; p.pool->take(p.num_units, first, last);)
+        for (int unit = first; unit < last; unit++) unit_of(unit);
+    } else {
+      for (int unit; (unit = p.pool->next_unit()) < p.num_units;) unit_of(unit);
+    }
+    p.pool->barrier();
+  }
+}
+
+void units(bool takes_shares) {
+  for (const int threads : {1, 2, 3, 5, 7}) {
+    Pool pool(threads);
+    for (const int num_units : {0, 1, 2, 3, 16, 97}) {
+      const int phases = 50;
+      Phases p{&pool, phases, num_units, takes_shares, std::vector<std::atomic<int>>(phases * num_units)};
+      for (int run = 0; run < 5; run++) {
+        for (auto& count : p.done) count = 0;
+        p.ended = 0;
+        pool.run(run_phases, &p);
+        for (auto& count : p.done) expect(count == 1, "every unit of every phase runs once");
+        expect(p.early == 0, "no unit runs before all of the phase before it");
+      }
+    }
+  }
+}
+
+void threads() {
+  struct Seen {
+    std::atomic<int> calls[7];
+  } seen{};
+  Pool pool(7);
+  for (int i = 0; i < 100; i++)
+    pool.run([](void* argument, int thread) { ((Seen*)argument)->calls[thread]++; }, &seen);
+  expect(seen.calls[0] == 100, "the caller is thread 0 of every run");
+  for (const auto& calls : seen.calls) expect(calls <= 100, "a thread runs a task once");
+  expect(pool.num_threads() == 7 && pool.crew_size() >= 1 && pool.crew_size() <= 7, "the crew is part of the pool");
+}
+
+void idle() {
+  for (int i = 0; i < 200; i++) Pool pool(3);                               // never used
+  for (int i = 0; i < 200; i++) Pool(3).run([](void*, int) {}, nullptr);  // helpers spin, or sleep already
+  Pool pool(3);
+  pool.run([](void*, int) {}, nullptr);
+  usleep(20'000);  // long enough for helpers to sleep; nothing fails where it is not
+}
+
+// Two threads that use one pool take turns.
+void shared() {
+  struct Turn {
+    std::atomic<int> inside{0}, most{0};
+  } turn;
+  Pool pool(2);
+  const auto use = [&] {
+    for (int i = 0; i < 500; i++)
+      pool.run(
+          [](void* argument, int thread) {
+            Turn& turn = *(Turn*)argument;
+            if (thread) return;
+            if (++turn.inside > 1) turn.most = 2;
+            turn.inside--;
+          },
+          &turn);
+  };
+  std::thread other(use);
+  use();
+  other.join();
+  expect(turn.most == 0, "runs of one pool do not overlap");
+}
+
+void nested() {
+  Pool pool(2);
+  pool.run([](void* argument, int) { ((Pool*)argument)->run([](void*, int) {}, nullptr); }, &pool);
+}
+
+void crew() {
+  constexpr int64_t W = Crew::WINDOW, P = Crew::FIRST_PATIENCE;
+  Crew alone(1);
+  alone.note(W, W, W);
+  expect(alone.size() == 1, "one thread stays whatever it lost");
+
+  Crew crew(4);
+  int64_t now = W;
+  crew.note(now, W, W / 4);
+  expect(crew.size() == 4, "a loss of a thread's share is borne");
+  crew.note(now += W, W / 2, W);
+  expect(crew.size() == 4, "half a window is not judged");
+  crew.note(now += W, W / 2, W);
+  expect(crew.size() == 3, "a crowded core costs one thread");
+  crew.note(now += W, W, 0);
+  expect(crew.size() == 3, "no trial before patience has ended");
+  crew.note(now += P, W, 0);
+  expect(crew.size() == 4, "then one more is tried");
+  crew.note(now += W, W, W);
+  expect(crew.size() == 3, "a trial that fails ends");
+  crew.note(now += P, W, 0);
+  expect(crew.size() == 3, "and patience is doubled");
+  crew.note(now += P, W, 0);
+  expect(crew.size() == 4, "to twice the first");
+  crew.note(now += W, W, 0);
+  crew.note(now += W, W, W);
+  crew.note(now += P, W, 0);
+  expect(crew.size() == 4, "a trial that stood makes it the first again");
+
+  Crew many(8);
+  now = 0;
+  for (int i = 0; i < 20; i++) many.note(now += W, W, 8 * W);
+  expect(many.size() >= 1 && many.size() <= 2, "a full machine leaves one thread, and trials of two");
+  for (int i = 0; i < 20; i++) many.note(now += Crew::MAX_PATIENCE, W, 0);
+  expect(many.size() == 8, "all come back");
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const char* name = arguments[1];
+  if (!strcmp(name, "units")) units(false);
+  if (!strcmp(name, "shares")) units(true);
+  if (!strcmp(name, "threads")) threads();
+  if (!strcmp(name, "idle")) idle();
+  if (!strcmp(name, "shared")) shared();
+  if (!strcmp(name, "nested")) nested();
+  if (!strcmp(name, "crew")) crew();
+  return 0;
+}
