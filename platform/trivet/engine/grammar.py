@@ -157,12 +157,12 @@ def _compiled(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMatc
 
 def _grammar_text(params: StructuredOutputsParams) -> str:
     """Raises: RequestError for EBNF that is none."""
-    from llguidance import LLMatcher, grammar_from
+    from llguidance import LLMatcher, grammar_from, regex_to_lark
 
     if params.choice is not None:
         return LLMatcher.grammar_from_regex("|".join(map(_literal, params.choice)))
-    if params.regex is not None:
-        return LLMatcher.grammar_from_regex(params.regex)
+    if params.regex is not None:  # \d, \w and \s are ASCII, as in JSON Schema: no digits of other scripts
+        return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(params.regex, use_ascii='dws')}/")
     assert params.grammar is not None, "checked: one kind is given"
     if "::=" not in params.grammar:
         return LLMatcher.grammar_from_lark(params.grammar)

@@ -239,6 +239,7 @@ def test_a_wrong_regex_or_grammar_is_refused_with_the_reason(
     ("params", "good", "bad"),
     [
         ({"regex": r"\d{3}-[a-c]+"}, ["123-abc"], ["12-a", "123-", "123-d", "x123-a"]),
+        ({"regex": r"\d[\w/]\s"}, ["1a ", "1/\n"], ["\U0001fbf41 ", "1é ", "1a\u3000"]),
         ({"regex": "[\\x00-\u2e7f]+"}, ["any text", "é\n"], ["", "日本"]),
         ({"choice": ["Paris", "Par", 'a "b"\n|\\.*', "日本 #1", " x"]},
          ["Paris", "Par", 'a "b"\n|\\.*', "日本 #1", " x"], ["Pa", "P", "x", "aab", ""]),
