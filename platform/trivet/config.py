@@ -236,6 +236,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quantization: str | None = None
     enable_prefix_caching: bool = True
     max_num_waiting: int = 1024  # a longer queue answers 429
+    step_timeout_s: float = 60.0  # an engine whose step takes longer ends itself, and is started again
     seed: int = 0
     served_model_name: str | None = None
     num_threads: int | None = None
@@ -300,6 +301,8 @@ def _check_ranges(settings: EngineSettings) -> None:
     share = settings.gpu_memory_utilization
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
+    if not 0 < settings.step_timeout_s < math.inf:
+        raise ConfigError(f"step_timeout_s is {settings.step_timeout_s}; it must be seconds, more than 0")
     if not 0 <= settings.swap_space < math.inf:
         raise ConfigError(f"swap_space is {settings.swap_space}; it is GiB of host memory, 0 or more")
     blocks = settings.num_gpu_blocks_override

@@ -1,7 +1,7 @@
 """The engine's second thread: it beats the heart and takes control messages, also while a model loads.
 
 It shares nothing with the loop thread but a small state under a lock, so a step that takes long, or a
-load that holds the loop, never makes the engine look dead or deaf.
+load that holds the loop, never makes the engine look dead or deaf. It also sees a step that does not end.
 """
 
 from __future__ import annotations
@@ -31,12 +31,23 @@ logger = logging.getLogger(__name__)
 
 
 class Heart(threading.Thread):
-    """Publishes `Beat`s and hands `Drain` and `Stop` to `on_control` (called on this thread)."""
+    """Publishes `Beat`s, hands `Drain` and `Stop` to `on_control`, and calls `on_hang` (on this thread).
 
-    def __init__(self, order: LaunchOrder, on_control: Callable[[ControlRequest], None]) -> None:
+    `on_hang` gets the seconds for which a step has run when its deadline is over at two beats in a row: a
+    process that was stopped and goes on finds the deadline over at its first.
+    """
+
+    def __init__(
+        self,
+        order: LaunchOrder,
+        on_control: Callable[[ControlRequest], None],
+        on_hang: Callable[[float], None],
+    ) -> None:
         super().__init__(name="heart", daemon=True)
         self._order = order
         self._on_control = on_control
+        self._on_hang = on_hang
+        self._late_step_s: float | None = None  # when the step began that was late at the last beat
         self._lock = threading.Lock()
         self._beat = Beat(order.instance_id, order.lease, os.getpid(), 0, Phase.STARTING)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
@@ -100,9 +111,24 @@ class Heart(threading.Thread):
             if self._control in events:
                 self._take_control_message()
             self._end_if_orphaned()
+            self._look_at_step()
         self._send_beat()
         self._beats.close()
         self._control.close()
+
+    def publish_last(self) -> None:
+        """On this thread, before the process ends itself: the beat as it is reaches its subscribers."""
+        self._send_beat()
+        time.sleep(2 * BEAT_INTERVAL_S)
+
+    def _look_at_step(self) -> None:
+        beat, now = self._beat, time.monotonic()
+        if beat.step_started_s is None or beat.step_deadline_s is None or now < beat.step_deadline_s:
+            self._late_step_s = None
+        elif self._late_step_s == beat.step_started_s:
+            self._on_hang(now - beat.step_started_s)
+        else:
+            self._late_step_s = beat.step_started_s
 
     def _replace(self, **changes: object) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ tell the supervisor what happened: 0 stopped as told, 3 cannot start (starting a
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from trivet.config import engine_address, parse_engine_settings
+from trivet.config import EngineSettings, engine_address, parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.heartbeat import Heart
@@ -49,7 +50,6 @@ EXIT_CANNOT_START = 3
 EXIT_CRASHED = 4
 EXIT_DEVICE_LOST = 5
 GRAMMAR_WAIT_S = 0.5  # how often a grammar that is being compiled is looked at
-STEP_TIMEOUT_S = 60.0  # a step announces this deadline; silence before it ends nothing
 SWITCH_INTERVAL_S = 0.0005  # beside a busy thread a 3 ms native call otherwise returns after 8 ms
 
 
@@ -62,8 +62,9 @@ class EngineProcess:
         self._loaded = engine
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._control: deque[ControlRequest] = deque()
-        self._heart = Heart(order, self._on_control)
+        self._heart = Heart(order, self._on_control, self._on_hang)
         self._drain_deadline_s: float | None = None
+        self._step_timeout_s = EngineSettings().step_timeout_s
         self._stopping = False
         self._grammars: GrammarQueue  # from the time on when it serves
 
@@ -100,6 +101,7 @@ class EngineProcess:
 
     def _load(self) -> Engine:
         settings = parse_engine_settings(self._order.settings)
+        self._step_timeout_s = settings.step_timeout_s
         host = load_plugins()
         files = open_model(self._order.model_path, host)
         placement = place(host, files, settings, self._order.backend, self._order.device_uids)
@@ -118,7 +120,7 @@ class EngineProcess:
         engine.core.add(Sequence("first-token", prompt, params))
         produced: list[int] = []
         while engine.core.has_work:
-            self._heart.begin_step(STEP_TIMEOUT_S)
+            self._heart.begin_step(self._step_timeout_s)
             for update in engine.core.step():
                 if update.failure is not None:
                     raise Unavailable(f"the first token failed: {update.failure.message}")
@@ -168,7 +170,7 @@ class EngineProcess:
         mailbox.fail_all(error, load)
 
     def _step(self, engine: Engine, mailbox: Mailbox) -> None:
-        self._heart.begin_step(STEP_TIMEOUT_S)
+        self._heart.begin_step(self._step_timeout_s)
         updates = engine.core.step()
         load = engine.core.load()
         self._heart.end_step(load)
@@ -243,6 +245,18 @@ class EngineProcess:
             os._exit(EXIT_STOPPED)
         self._control.append(request)
         os.eventfd_write(self._wake, 1)
+
+    def _on_hang(self, age_s: float) -> None:
+        """On the heart's thread: the loop waits for a device that does not answer and cannot end itself."""
+        reason = (
+            f"a step has run for {age_s:.0f} s and step_timeout_s is {self._step_timeout_s:g}: the device "
+            "hangs, or is slower than that"
+        )
+        logger.critical("instance=%s exit_code=%d %s", self._order.instance_id, EXIT_CRASHED, reason)
+        faulthandler.dump_traceback()
+        self._heart.set_phase(Phase.FAILED, reason)
+        self._heart.publish_last()
+        os._exit(EXIT_CRASHED)
 
     def _take_control(self) -> None:
         while self._control:

@@ -40,8 +40,13 @@ def received() -> list[ControlRequest]:
 
 
 @pytest.fixture
-def heart(tmp_path: Path, received: list[ControlRequest]) -> Iterator[Heart]:
-    heart = Heart(order(tmp_path), received.append)
+def hangs() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def heart(tmp_path: Path, received: list[ControlRequest], hangs: list[float]) -> Iterator[Heart]:
+    heart = Heart(order(tmp_path), received.append, hangs.append)
     heart.start()
     yield heart
     heart.stop()
@@ -90,8 +95,26 @@ def test_strangers_and_garbage_are_refused(
 
 
 def test_an_orphan_ends_itself(tmp_path: Path, received: list[ControlRequest]) -> None:
-    heart = Heart(order(tmp_path, orphan_timeout_s=0.2), received.append)
+    heart = Heart(order(tmp_path, orphan_timeout_s=0.2), received.append, [].append)
     heart.start()
     wait_for(lambda: received == [Stop("secret")])
     heart.stop()
     assert received == [Stop("secret")]
+
+
+def test_a_step_past_its_deadline_at_two_beats_hangs(heart: Heart, watcher: Any, hangs: list[float]) -> None:
+    heart.begin_step(60.0)
+    watcher.beat_where(lambda beat: beat.step_deadline_s is not None)
+    heart.end_step(EngineLoad())
+    heart.begin_step(0.1)
+    wait_for(lambda: bool(hangs))
+    assert 0.5 < hangs[0] < DEADLINE_S
+
+
+def test_steps_that_are_late_and_end_hang_nobody(heart: Heart, watcher: Any, hangs: list[float]) -> None:
+    for _ in range(3):
+        heart.begin_step(0.0)
+        watcher.beat_where(lambda beat: beat.step_deadline_s is not None)
+        heart.end_step(EngineLoad())
+        watcher.beat_where(lambda beat: beat.step_deadline_s is None)
+    assert hangs == []

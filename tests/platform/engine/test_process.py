@@ -20,7 +20,7 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.demo_model import find_demo_model
-from trivet.engine.process import EXIT_CANNOT_START, EXIT_STOPPED
+from trivet.engine.process import EXIT_CANNOT_START, EXIT_CRASHED, EXIT_STOPPED
 from trivet.messages import (
     Abort,
     Drain,
@@ -307,6 +307,18 @@ def test_an_engine_that_cannot_start_says_why(start: Callable[..., EngineUnderTe
     beat = engine.beat_where(lambda beat: beat.phase is Phase.FAILED)
     assert "model.safetensors" in beat.reason
     assert engine.process.wait(DEADLINE_S) == EXIT_CANNOT_START
+
+
+def test_a_step_that_does_not_end_ends_the_engine_with_the_stacks_of_its_threads(
+    start: Callable[..., EngineUnderTest], capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = start(step_timeout_s="0.2", **{"options.step_ms": "30000"})
+    reason = engine.beat_where(lambda beat: beat.phase is Phase.FAILED).reason
+    assert "step_timeout_s is 0.2" in reason
+    assert engine.process.wait(DEADLINE_S) == EXIT_CRASHED
+    stacks = capfd.readouterr().err
+    assert "in collect" in stacks
+    assert "in step" in stacks
 
 
 def test_an_unknown_setting_is_a_reason_not_a_traceback(start: Callable[..., EngineUnderTest]) -> None:
