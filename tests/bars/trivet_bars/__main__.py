@@ -17,11 +17,11 @@ from pathlib import Path
 
 from trivet_bars.bars import BARS, Transport, judge
 from trivet_bars.child import EngineFailed
-from trivet_bars.engines import TRIVET, Engine, RunnerEngine, ServerEngine, TrivetServer, same_for_all
+from trivet_bars.engines import TRIVET, Engine, RunnerEngine, ServerEngine, TrivetServer
 from trivet_bars.ladder import MEASURES
 from trivet_bars.limits import Limits, NoCompiler, measure_limits
 from trivet_bars.own_goals import OwnFigures, goals_of, measure_own
-from trivet_bars.peer_kinds import PEERS, Peer, UnknownPeer, chosen_peers
+from trivet_bars.peer_kinds import PEERS, Peer, UnknownPeer, chosen_peers, pinned_threads
 from trivet_bars.quiet import NotQuiet, busy_share, locked, wait_until_quiet
 from trivet_bars.report import Comparison, Taken, as_json, table
 from trivet_bars.rounds import Sample, ShortAnswer, Turn, take_turns, values_of
@@ -130,10 +130,9 @@ class Run:
         if peer is None:
             pairs = [f"{key}={value}" for key, value in self._settings.items()]
             command = [sys.executable, "-m", "trivet_bars.peers.trivet_engine", str(self._model), *pairs]
-            return RunnerEngine(TRIVET, command, same_for_all(threads), folder / "trivet.log", frozenset())
-        env = {**same_for_all(threads), **peer.env(threads)}
+            return RunnerEngine(TRIVET, command, pinned_threads(threads), folder / "trivet.log", frozenset())
         command = peer.command(self._given.folder, threads)
-        return RunnerEngine(peer.name, command, env, folder / f"{peer.name}.log", peer.skips)
+        return RunnerEngine(peer.name, command, peer.env(threads), folder / f"{peer.name}.log", peer.skips)
 
     def _settle(self) -> float:
         """Wait for a quiet machine. Raises: NotQuiet, unless noise was allowed."""

@@ -33,7 +33,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, **env},
+                env={**os.environ, "HF_HUB_OFFLINE": "1", **env},
                 start_new_session=True,
                 bufsize=0,
             )

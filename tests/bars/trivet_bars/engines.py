@@ -20,7 +20,7 @@ import numpy as np
 from trivet_bars.bars import Transport
 from trivet_bars.child import Child, EngineFailed
 from trivet_bars.ladder import Measure
-from trivet_bars.peer_kinds import Peer
+from trivet_bars.peer_kinds import Peer, pinned_threads
 
 from trivet.bench.arrivals import Arrivals
 from trivet.bench.load import Load, LoadRun
@@ -32,7 +32,7 @@ from trivet.bench.workload import Turn, Workload
 from trivet.client import Client
 from trivet.errors import TrivetError
 
-LOAD_TIMEOUT_S = 300.0
+LOAD_TIMEOUT_S = 600.0  # vLLM took 230 s to compile its graphs on a busy machine
 ORDER_TIMEOUT_S = 300.0
 TRIVET_TIMEOUT_S = 60.0  # to READY; the kernels may have to be built first
 POLL_S = 0.1
@@ -59,14 +59,9 @@ class Engine(Protocol):
         """End its processes."""
 
 
-def same_for_all(threads: int) -> dict[str, str]:
-    """Environment of every engine: one pinned OpenMP thread a core, nothing from the network."""
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_PROC_BIND": "close",
-        "OMP_PLACES": "cores",
-        "HF_HUB_OFFLINE": "1",
-    }
+def python_path() -> str:
+    """The folder of this package, and what else the caller has there."""
+    return os.pathsep.join([str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class RunnerEngine:
@@ -80,7 +75,7 @@ class RunnerEngine:
         self.name = name
         self.skips = skips
         self.command = " ".join(command)
-        self._child = Child(name, command, {**env, "PYTHONPATH": str(SOURCES)}, log)
+        self._child = Child(name, command, {**env, "PYTHONPATH": python_path()}, log)
         try:
             hello = json.loads(self._child.read_line(LOAD_TIMEOUT_S))
         except BaseException:
@@ -161,7 +156,7 @@ class ServerEngine:
         self.command = " ".join(command)
         self._url = f"http://127.0.0.1:{port}"
         self._model = Path(peer.model).name
-        self._child = Child(peer.name, command, {**same_for_all(threads), **peer.env(threads)}, log)
+        self._child = Child(peer.name, command, peer.env(threads), log)
         try:
             wait_for_health(self._url, self._child)
             self.versions: Mapping[str, str] = {peer.name: _first_line(peer.version_command(folder))}
@@ -199,7 +194,7 @@ class TrivetServer:
         self.command = f"trivet serve --port {port}; trivet launch {model} --name {TRIVET} {pairs}"
         self.versions: Mapping[str, str] = {"trivet": _first_line([program, "--version"])}
         self._url = f"http://127.0.0.1:{port}"
-        env = {**same_for_all(threads), "TRIVET_HOME": str(self._home)}
+        env = {**pinned_threads(threads), "TRIVET_HOME": str(self._home)}
         self._child = Child("trivet serve", command, env, folder / "trivet-serve.log")
         try:
             wait_for_health(self._url, self._child)

@@ -124,7 +124,7 @@ def _figures(result: Comparison) -> list[str]:
 
 def _engines(result: Comparison) -> list[str]:
     lines = [
-        f"{taken.name}: {', '.join(f'{package} {version}' for package, version in taken.versions.items())}\n"
+        f"{taken.name}, {taken.transport}: {', '.join(' '.join(part) for part in taken.versions.items())}\n"
         f"    {taken.command}"
         for taken in result.engines
     ]
