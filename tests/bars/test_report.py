@@ -47,6 +47,14 @@ def test_versions_commands_and_missing_peers_are_told() -> None:
     assert "25.0 GB/s read" in text
 
 
+def test_noise_is_told() -> None:
+    result = comparison(2.0)
+    result.samples[Transport.HTTP].append(
+        Sample("trivet", "at_once_32", 1, 0.4, {"output_tokens_per_s": 1.0})
+    )
+    assert "40% at most, above 10% before 1 of 2" in table(result)
+
+
 def test_json_has_every_sample() -> None:
     told = json.loads(json.dumps(as_json(comparison(1.8))))
     assert told["bars"][0]["verdict"] == "not met"

@@ -35,6 +35,7 @@ from trivet.errors import TrivetError
 # 4-bit weights as the GGUF stores them, like the peers': the bars are about these.
 WEIGHTS_AS_STORED = {"options.weights": "stored"}
 QUIET_TIMEOUT_S = 60.0
+NOISY_TIMEOUT_S = 5.0  # with --noisy
 
 
 class Run:
@@ -137,7 +138,7 @@ class Run:
     def _settle(self) -> float:
         """Wait for a quiet machine. Raises: NotQuiet, unless noise was allowed."""
         try:
-            return wait_until_quiet(QUIET_TIMEOUT_S if not self._given.noisy else 0.0)
+            return wait_until_quiet(NOISY_TIMEOUT_S if self._given.noisy else QUIET_TIMEOUT_S)
         except NotQuiet as error:
             if not self._given.noisy:
                 raise

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from trivet_bars.bars import Goal, Outcome, Transport, Verdict
 from trivet_bars.ladder import MEASURES
 from trivet_bars.limits import Limits
+from trivet_bars.quiet import MAX_BUSY
 from trivet_bars.rounds import Sample, median_of
 
 
@@ -54,6 +55,7 @@ def table(result: Comparison) -> str:
         f"{result.machine.get('cpu')}, {result.threads} threads; "
         f"medians of {result.rounds} rounds in which the engines took turns",
         *_limits(result.limits),
+        *_noise(result),
         "",
         *_outcomes(result.outcomes),
         "",
@@ -72,6 +74,18 @@ def _limits(limits: Limits | None) -> list[str]:
     return [
         f"limits: {limits.read_gb_per_s:.1f} GB/s read, {limits.int8_gop_per_s:.0f} GOP/s int8, "
         f"{limits.bf16_gflop_per_s:.0f} GFLOP/s bf16"
+    ]
+
+
+def _noise(result: Comparison) -> list[str]:
+    """What else ran: a figure of a busy machine tells of the machine."""
+    shares = [sample.busy_before for samples in result.samples.values() for sample in samples]
+    if not shares:
+        return []
+    noisy = sum(share > MAX_BUSY for share in shares)
+    return [
+        f"cores busy with something else before a sample: {max(shares):.0%} at most, "
+        f"above {MAX_BUSY:.0%} before {noisy} of {len(shares)}"
     ]
 
 
