@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trivet_bars.bars import Transport
 from trivet_bars.ladder import MEASURES, Measure
-from trivet_bars.rounds import ShortAnswer, Turn, median_of, take_turns, values_of
+from trivet_bars.rounds import ShortAnswer, Turn, median_of, take_turns, turns_of, values_of
 
 from trivet.bench.arrivals import Arrivals
 from trivet.bench.load import Load, LoadRun
@@ -86,3 +86,35 @@ def test_figures_are_those_of_trivet_bench() -> None:
 def test_an_answer_that_is_too_short_is_no_figure() -> None:
     with pytest.raises(ShortAnswer, match="b at one_stream: of 1 answers 0 failed and 1 were too short"):
         list(take_turns(turns([], lacks=1), 1, lambda: 0.0))
+
+
+def who(rung: str, skips: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
+    engines = [FakeEngine("trivet", [], 0.01), FakeEngine("peer", [], 0.01)]
+    engines[1].skips = skips
+    return [
+        (turn.engine.name, turn.measure.name) for turn in turns_of(rung, list(MEASURES.values()), engines, 1)
+    ]
+
+
+def test_only_trivet_is_measured_with_sampling_beside_its_own_greedy_speed() -> None:
+    assert who("at_once_32") == [
+        ("trivet", "at_once_32"),
+        ("peer", "at_once_32"),
+        ("trivet", "at_once_32_sampled"),
+    ]
+
+
+def test_nobody_is_measured_where_no_bar_compares_this_transport() -> None:
+    assert who("shared_prefix_cold") == []
+
+
+def test_a_peer_is_left_out_of_what_it_cannot_do() -> None:
+    names = [name for name, _ in who("shared_prefix_warm", frozenset({"shared_prefix_warm"}))]
+    assert names == ["trivet"]
+
+
+def test_sampled_and_greedy_prompts_differ() -> None:
+    """Else the second of them would find the prompts of the first in a prefix cache."""
+    engines = [FakeEngine("trivet", [], 0.01)]
+    greedy, sampled = turns_of("one_stream", list(MEASURES.values()), engines, 1)
+    assert greedy.seeds != sampled.seeds

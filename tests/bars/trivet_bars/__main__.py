@@ -24,10 +24,9 @@ from trivet_bars.own_goals import OwnFigures, goals_of, measure_own
 from trivet_bars.peer_kinds import PEERS, Peer, UnknownPeer, chosen_peers, pinned_threads
 from trivet_bars.quiet import NotQuiet, busy_share, locked, wait_until_quiet
 from trivet_bars.report import Comparison, Taken, as_json, table
-from trivet_bars.rounds import Sample, ShortAnswer, Turn, take_turns, values_of
+from trivet_bars.rounds import Sample, ShortAnswer, take_turns, turns_of, values_of
 
 from trivet.bench.machine import machine
-from trivet.bench.workload import Seeds
 from trivet.commands.connecting import parse_pairs
 from trivet.demo_model import find_demo_model
 from trivet.errors import TrivetError
@@ -85,7 +84,7 @@ class Run:
         folder = Path(tempfile.mkdtemp(prefix="tb"))  # stays with its logs if this fails
         with self._engines(transport, folder) as engines:
             for rung in dict.fromkeys(measure.rung.name for measure in self._measures):
-                turns = self._turns(transport, rung, engines)
+                turns = turns_of(rung, self._measures, engines, self._salt)
                 with locked(self._given.lock):
                     for sample in take_turns(turns, self._given.rounds, self._settle):
                         samples.append(sample)
@@ -93,21 +92,6 @@ class Run:
             self.result.engines += [
                 Taken(e.name, transport, e.command, e.versions, e.peak_rss_bytes()) for e in engines
             ]
-
-    def _turns(self, transport: Transport, rung: str, engines: Sequence[Engine]) -> list[Turn]:
-        """Peers take part where a bar compares them; sampling is compared with Trivet's own greedy speed."""
-        barred = {bar.measure.name for bar in BARS if bar.transport == transport}
-        turns: list[Turn] = []
-        for number, measure in enumerate(self._measures):
-            if measure.rung.name != rung or not {measure.name, measure.greedy_name} & barred:
-                continue
-            seeds = Seeds(1000 * number, self._salt)
-            turns += [
-                Turn(engine, measure, seeds)
-                for engine in engines
-                if engine.name == TRIVET or (measure.name in barred and rung not in engine.skips)
-            ]
-        return turns
 
     @contextmanager
     def _engines(self, transport: Transport, folder: Path) -> Iterator[list[Engine]]:
@@ -166,10 +150,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("folder", nargs="?", type=Path, metavar="FOLDER", help="peers, made by tests/bars/prepare_peers")
     add("--peers", type=_names, default=[], metavar="NAMES", help=f"of: {', '.join(p.name for p in PEERS)}")
-    add("--only", type=_names, default=[], metavar="NAMES", help=f"measures, of: {', '.join(MEASURES)}")
+    add("--only", type=_measures, default=[], metavar="NAMES", help=f"measures, of: {', '.join(MEASURES)}")
     add("--transports", type=_transports, default=list(Transport), metavar="in-process,http")
-    add("--rounds", type=int, default=3, metavar="N", help="turns of each engine at each measure (3)")
-    add("--threads", type=int, default=2, metavar="N", help="of every engine (2)")
+    add("--rounds", type=_count, default=3, metavar="N", help="turns of each engine at each measure (3)")
+    add("--threads", type=_count, default=2, metavar="N", help="of every engine (2)")
     add("--set", action="append", default=[], dest="pairs", metavar="KEY=VALUE", help="a setting of Trivet's")
     add("--model", type=Path, metavar="FILE", help="Trivet's model (the demo model, which the peers have)")
     add("--no-goals", dest="goals", action="store_false", help="leave out what Trivet has to keep by itself")
@@ -177,19 +161,34 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--noisy", action="store_true", help="measure although the machine is not quiet")
     add("--json", action="store_true", help="print JSON")
     add("-o", "--output", type=Path, metavar="FILE", help="write the JSON there as well")
-    given = parser.parse_args(arguments)
-    unknown = [name for name in given.only if name not in MEASURES]
-    if unknown:
-        parser.error(f"there is no measure {unknown[0]!r}; choose from: {', '.join(MEASURES)}")
-    return given
+    return parser.parse_args(arguments)
 
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def _measures(text: str) -> list[str]:
+    for name in _names(text):
+        if name not in MEASURES:
+            raise argparse.ArgumentTypeError(
+                f"there is no measure {name!r}; choose from: {', '.join(MEASURES)}"
+            )
+    return _names(text)
+
+
 def _transports(text: str) -> list[Transport]:
-    return [Transport.HTTP if name == "http" else Transport(name.replace("-", " ")) for name in _names(text)]
+    known = {"in-process": Transport.IN_PROCESS, "http": Transport.HTTP}
+    for name in _names(text):
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"there is no transport {name!r}; choose from: in-process, http")
+    return [known[name] for name in _names(text)]
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count; give a whole number from 1")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

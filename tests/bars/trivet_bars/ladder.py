@@ -27,11 +27,6 @@ class Measure:
         return self.figure.endswith("_s") and not self.figure.endswith("_per_s")
 
     @property
-    def greedy_name(self) -> str:
-        """The same measure without sampling."""
-        return self.rung.name
-
-    @property
     def unit(self) -> str:
         return "s" if self.is_time else "tokens/s"
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from trivet_bars.engines import Engine
+from trivet_bars.bars import BARS
+from trivet_bars.engines import TRIVET, Engine
 from trivet_bars.ladder import Measure
 
 from trivet.bench.arrivals import Arrivals
@@ -41,6 +42,28 @@ class Turn:
     engine: Engine
     measure: Measure
     seeds: Seeds
+
+
+def turns_of(rung: str, measures: Sequence[Measure], engines: Sequence[Engine], salt: int) -> list[Turn]:
+    """Who is measured at a rung, side by side in one round.
+
+    Peers take part where a bar compares them; what is sampled is compared with Trivet's own greedy speed.
+
+    Args:
+        engines: of one transport.
+        salt: keeps the prompts of a run unknown to every prefix cache.
+    """
+    turns: list[Turn] = []
+    for number, measure in enumerate(measures):
+        if measure.rung.name != rung:
+            continue
+        seeds = Seeds(1000 * number, salt)
+        for engine in engines:
+            barred = {bar.measure.name for bar in BARS if bar.transport == engine.transport}
+            is_compared = measure.name in barred and rung not in engine.skips
+            if is_compared or (engine.name == TRIVET and rung in barred):
+                turns.append(Turn(engine, measure, seeds))
+    return turns
 
 
 def take_turns(turns: Sequence[Turn], rounds: int, settle: Callable[[], float]) -> Iterable[Sample]:
