@@ -188,6 +188,22 @@ def test_what_cannot_be_read_or_written_is_a_usage_error(
     assert (done.code, "No such file" in done.err) == (2, True)
 
 
+def test_a_full_queue_of_the_engine_makes_no_line_fail(generate: Generate, source: Source) -> None:
+    """The file is the queue; only what never fits is refused."""
+    file = source(*(line(f"r{n}") for n in range(40)), line("never", n=9), line("fits", n=3))
+    settings = ("max_num_seqs=4", "max_num_waiting=4", "options.step_ms=1")
+    done = generate(file, *(part for setting in settings for part in ("--set", setting)))
+    assert [one["response"]["status_code"] for one in done.lines] == [200] * 40 + [429, 200]
+
+
+def test_the_input_is_not_written_over(generate: Generate, source: Source) -> None:
+    file = source(line("a"))
+    before = file.read_bytes()
+    done = generate(file, "-o", str(file))
+    assert (done.code, file.read_bytes()) == (2, before)
+    assert "is the input; name another file" in done.err
+
+
 def test_an_option_out_of_range_is_refused_at_once(generate: Generate, source: Source) -> None:
     done = generate(source(line("a")), "--temperature", "-1")
     assert done.code == 1
@@ -213,6 +229,7 @@ def test_an_engine_that_is_lost_ends_the_run_and_the_same_command_goes_on(
     broken = generate(file, "--set", "options.device_lost_step=60")
     assert broken.code == 1
     assert "instance offline ended" in broken.err
+    assert "lines are kept in" in broken.err
     assert not broken.out.exists()
     kept = broken.journal.read_bytes()
     count = kept.count(b"\n") - 1
@@ -255,7 +272,7 @@ def test_a_run_ended_between_its_last_line_and_its_result_needs_no_model(
         patch.setattr(Journal, "finish", interrupted)
         done = generate(file)
     assert done.code == 130
-    assert "stopped: 2 of 2 lines are kept; the same command goes on" in done.err
+    assert f"stopped: 2 of 2 lines are kept in {done.journal}; the same command goes on" in done.err
     assert generate(file, "--backend", "no-such").code == 0
     assert [one["custom_id"] for one in done.lines] == ["a", "b"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
 import numpy as np
 from flask import Blueprint, Response
 
-from trivet.errors import RequestError
+from trivet.errors import GenerationError, RequestError
 from trivet.messages import Submit
 from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
@@ -137,8 +138,10 @@ def _read_all(exchange: Exchange) -> list[bytes]:
     arrivals: list[Arrival] = []
     while exchange.answer.num_open:
         arrivals += exchange.answer.read(READ_S)
-    vectors = {arrival.choice: arrival.piece.embedding for arrival in arrivals}
-    return [vectors[choice] or b"" for choice in sorted(vectors)]
+    vectors = [arrival.piece.embedding for arrival in sorted(arrivals, key=attrgetter("choice"))]
+    if None in vectors:
+        raise GenerationError("the engine ended a text before it was embedded; send it again")
+    return [vector for vector in vectors if vector is not None]
 
 
 def _shown(vector: bytes, as_numbers: bool) -> list[float] | str:

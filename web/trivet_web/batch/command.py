@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trivet.commands.connecting import is_path, local_model
 from trivet.commands.offline import DEFAULT_MAX_TOKENS, add_model_options, load
 from trivet.commands.output import note
-from trivet.errors import ConfigError
+from trivet.errors import ConfigError, TrivetError
 from trivet.plugins import Command
 from trivet.sampling_params import SamplingParams
 
@@ -63,6 +63,8 @@ def _run(given: argparse.Namespace) -> int:
     from trivet_web.batch.journal import Journal
 
     batch = scan(given.input)
+    if given.output.exists() and given.output.samefile(given.input):
+        raise ConfigError(f"-o {given.output} is the input; name another file")
     model = local_model(given.model)
     sampling = {name: v for name in SAMPLING_OPTIONS if (v := getattr(given, name)) is not None}
     SamplingParams(**sampling).check()
@@ -73,8 +75,10 @@ def _run(given: argparse.Namespace) -> int:
         if journal.tally.lines < batch.num_lines:
             _answer_all(batch, given, sampling, journal)
         journal.finish()
-    except KeyboardInterrupt:
-        note(f"stopped: {journal.tally.lines} of {batch.num_lines} lines are kept; the same command goes on")
+    except (KeyboardInterrupt, TrivetError):
+        if journal.tally.lines:
+            kept = f"{journal.tally.lines} of {batch.num_lines} lines are kept"
+            note(f"stopped: {kept} in {journal.path}; the same command goes on")
         raise
     finally:
         journal.close()

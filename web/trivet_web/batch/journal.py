@@ -133,6 +133,10 @@ class Journal:
             raise ConfigError(
                 f"{self.path} is written by another run of this batch; wait for it, or end it"
             ) from None
+        except OSError as error:  # a file system without locks
+            raise ConfigError(
+                f"{self.path} cannot be locked: {error.strerror}; use another folder"
+            ) from error
 
     def _take_up(self, about: dict[str, str]) -> None:
         self._file.seek(0)

@@ -19,7 +19,7 @@ import msgspec
 
 from trivet.config import Settings
 from trivet.engine.process import SWITCH_INTERVAL_S, EngineProcess
-from trivet.errors import Unavailable
+from trivet.errors import Overloaded, Unavailable
 from trivet.llm import LLM
 from trivet.messages import LaunchOrder
 from trivet_web.app import create_app
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 INSTANCE = "offline"
 SPARE_THREADS = 64  # of the web process's own, beside those that inference may take
 START_S = 30.0
+RETRY_S = 0.05
 _LOST = ("engine_lost", "instance_stopped")  # codes of answers that say nothing about their request
 
 
@@ -46,9 +47,11 @@ class OfflineSite:
     def __init__(self, llm: LLM, names: Sequence[str], num_threads: int) -> None:
         """Args: names under which requests may call the model. Raises: Unavailable."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._turn, self._counting = threading.Lock(), threading.Lock()
+        self._num_posted = 0  # requests under way
         home = tempfile.mkdtemp(prefix="trivet-")  # short: a socket's path has at most 107 bytes
         try:
-            settings = Settings(home=home, web_threads=num_threads + SPARE_THREADS)
+            settings = Settings(home=home, web_threads=2 * num_threads + SPARE_THREADS)
             settings.paths.create()
             self._engine = EngineProcess(_order(settings, llm), llm.engine)
             self._loop = threading.Thread(target=self._engine.run, name="engine", daemon=True)
@@ -60,6 +63,28 @@ class OfflineSite:
             shutil.rmtree(home, ignore_errors=True)
 
     def answer(self, request: Request) -> Answered:
+        """Tried again while the engine's queue is full, for the batch is the queue. Raises: EngineEnded."""
+        answered = self._post(request)
+        if answered.status != Overloaded.status:
+            return answered
+        with self._turn:  # one at a time
+            while True:
+                is_alone = self._num_posted == 0
+                answered = self._post(request)
+                if answered.status != Overloaded.status or is_alone:  # alone, it never fits
+                    return answered
+                time.sleep(RETRY_S)
+
+    def _post(self, request: Request) -> Answered:
+        with self._counting:
+            self._num_posted += 1
+        try:
+            return self._call(request)
+        finally:
+            with self._counting:
+                self._num_posted -= 1
+
+    def _call(self, request: Request) -> Answered:
         """Raises: EngineEnded."""
         client = self._app.test_client(use_cookies=False)
         response = client.post(request.url, data=request.body, content_type="application/json")
