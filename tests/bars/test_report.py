@@ -43,7 +43,7 @@ def test_a_row_tells_ratio_bar_and_verdict() -> None:
 def test_versions_commands_and_missing_peers_are_told() -> None:
     text = table(comparison(2.0))
     assert "trivet, HTTP: trivet 0.1\n    trivet serve" in text
-    assert "not installed: vllm-bf16" in text
+    assert "without: vllm-bf16" in text
     assert "25.0 GB/s read" in text
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,7 @@ class Run:
             self.result.engines += [
                 Taken(e.name, transport, e.command, e.versions, e.peak_rss_bytes()) for e in engines
             ]
+        shutil.rmtree(folder)
 
     @contextmanager
     def _engines(self, transport: Transport, folder: Path) -> Iterator[list[Engine]]:
@@ -99,7 +101,13 @@ class Run:
         try:
             for peer in (None, *(p for p in self._peers if p.transport == transport)):
                 say(f"{transport}: loading {peer.name if peer else TRIVET}")
-                engines.append(self._start(transport, peer, folder))
+                try:
+                    engines.append(self._start(transport, peer, folder))
+                except EngineFailed as error:
+                    if peer is None or self._given.peers:
+                        raise
+                    say(f"warning: {error}")  # the others are worth their figures
+                    self.result.missing.append(f"{peer.name} (does not start)")
             yield engines
         finally:
             for engine in reversed(engines):

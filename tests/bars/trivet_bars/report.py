@@ -30,7 +30,7 @@ class Comparison:
     machine: Mapping[str, object]
     threads: int
     rounds: int
-    missing: list[str] = field(default_factory=list)  # peers that are not installed
+    missing: list[str] = field(default_factory=list)  # peers that are not installed, or do not start
     engines: list[Taken] = field(default_factory=list)
     samples: dict[Transport, list[Sample]] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -143,7 +143,7 @@ def _engines(result: Comparison) -> list[str]:
         for taken in result.engines
     ]
     if result.missing:
-        lines.append(f"not installed: {', '.join(result.missing)}")
+        lines.append(f"without: {', '.join(result.missing)}")
     return lines
 
 
