@@ -126,6 +126,10 @@ class LLM:
         text = template.render(list(messages), add_generation_prompt=True)
         return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
+    def reset_prefix_cache(self) -> None:
+        """Forget every prefix; results do not depend on it."""
+        self._engine.core.reset_prefix_cache()
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._engine.tokenizer

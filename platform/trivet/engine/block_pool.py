@@ -163,6 +163,8 @@ class BlockPool:
         blank, evictable = set(self._blank), set(self._evictable)
         assert len(blank) == len(self._blank), "a block is blank twice"
         assert not blank & evictable, f"blank and evictable: {blank & evictable}"
+        num_held = sum(num_holders > 0 for num_holders in self._num_holders)
+        assert len(blank) + len(evictable) + num_held == self.num_usable, "blank, cached and held are not all"
         for block, num_holders in enumerate(self._num_holders):
             assert held[block] == num_holders, (
                 f"block {block}: {num_holders} holders, {held[block]} in tables"

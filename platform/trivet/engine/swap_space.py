@@ -125,6 +125,11 @@ class SwapSpace:
         for sequence in lost:
             self.forget(sequence)
 
+    def check_integrity(self) -> None:
+        """Raises: AssertionError where a host block is lost, or two have it."""
+        blocks = [block for swapped in self._swapped.values() for block in swapped.blocks] + self._free
+        assert sorted(blocks) == list(range(self.num_blocks)), "host blocks are lost or held twice"
+
     def _queue(self, sources: list[int], targets: list[int], *, to_host: bool) -> None:
         self._copies += _copies(sources, targets, self._num_groups, to_host=to_host)
 

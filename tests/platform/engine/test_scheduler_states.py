@@ -1,6 +1,7 @@
 """Scheduler and block pool under any order of events, with the contents of every block followed.
 
-Steps are collected late, as with a runner that keeps two in flight; some fail.
+Steps are collected late, as with a runner that keeps two in flight; some fail. Preempted sequences may be
+swapped to host blocks, whose contents are followed as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
+from trivet.engine.swap_space import SwapCosts, SwapSpace
+from trivet.engine.waiting_queue import AGEING_S
 from trivet.sampling_params import SamplingParams
 
 SHARED = [[9, 8, 7, 6, 5, 4, 3, 2, 1, 9, 8, 7], [9, 8, 7, 6, 1, 1, 1, 1, 1, 1, 1, 1]]
@@ -28,9 +31,12 @@ class Wish:
     prompt: list[int]
     max_tokens: int
     priority: int
+    key: str
     salt: str
 
 
+KEY_CLASSES = {"": 0, "a": 0, "b": 1}  # the most urgent that each may have
+COPY_S, COMPUTE_S = 1.0, 2.0  # so that short sequences are computed again and long ones swapped
 WISHES = st.builds(
     Wish,
     prompt=st.builds(
@@ -39,8 +45,9 @@ WISHES = st.builds(
         st.integers(0, 12),
         st.lists(st.integers(1, 2), min_size=1, max_size=8),
     ),
-    max_tokens=st.integers(1, 9),
-    priority=st.integers(0, 1),
+    max_tokens=st.sampled_from([9, 15, 6, 1, 25]),  # the first is drawn most
+    priority=st.integers(0, 2),
+    key=st.sampled_from(["", "", "a", "b"]),
     salt=st.sampled_from(["", "", "", "salt"]),
 )
 
@@ -52,30 +59,97 @@ class Submitted:
     number: int
     parts: list[Scheduled]
     places: list[tuple[int, int]] = field(default_factory=list)  # block and offset
+    host_blocks: list[int] = field(default_factory=list)  # that its copies wrote
+
+
+class Clock:
+    """Time that passes only when a rule says so."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 class Scheduling(RuleBasedStateMachine):
     """The scheduler's owner in small: it adds, steps, collects, aborts and loses steps."""
 
     @initialize(
-        num_blocks=st.integers(4, 14),
-        block_size=st.sampled_from([1, 2, 4]),
-        max_num_seqs=st.integers(1, 4),
-        budget=st.integers(1, 20),
+        num_blocks=st.sampled_from([6, 8, 4, 12]),
+        block_size=st.sampled_from([4, 2, 1]),
+        max_num_seqs=st.sampled_from([4, 3, 5, 1]),
+        budget=st.sampled_from([20, 7, 1]),
         caches=st.booleans(),
+        num_host_blocks=st.sampled_from([5, 0, 30, 2]),
+        wishes=st.lists(WISHES, min_size=3, max_size=8),
+        num_turns=st.sampled_from([9, 14, 5, 1]),
     )
-    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, caches: bool) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        budget: int,
+        caches: bool,
+        num_host_blocks: int,
+        wishes: list[Wish],
+        num_turns: int,
+    ) -> None:
+        """With a crowd and its first turns: most runs are short, and shall not end before it is full."""
         self.budget = max(budget, max_num_seqs)
         self.capacity = (num_blocks - 1) * block_size
         self.pool = BlockPool(num_blocks, block_size, max_num_seqs, self.capacity)
+        costs = SwapCosts(COPY_S, COMPUTE_S)
+        self.swap = SwapSpace(num_host_blocks, block_size, 1, costs) if num_host_blocks else None
+        self.clock = Clock()
         self.scheduler = Scheduler(
-            self.pool, max_num_seqs=max_num_seqs, token_budget=self.budget, enable_prefix_caching=caches
+            self.pool,
+            max_num_seqs=max_num_seqs,
+            token_budget=self.budget,
+            enable_prefix_caching=caches,
+            clock=self.clock,
+            swap=self.swap,
         )
+        self.watch_admissions()
+        self.host_contents: dict[tuple[int, int], object] = {}
         self.contents: dict[tuple[int, int], object] = {}  # block and offset: the token written last
         self.newest_in: dict[int, Sequence] = {}  # slot: who drew there last
         self.in_flight: deque[Submitted] = deque()
         self.sequences: list[Sequence] = []
         self.num_steps = 0
+        self.add(wishes)
+        self.turn(num_turns, 2)
+
+    def watch_admissions(self) -> None:
+        """Nobody overtakes its like, nor a more urgent class, but on the share of the less urgent."""
+        queue = self.scheduler.waiting
+        admit = queue.admit
+
+        def checked(sequence: Sequence) -> None:
+            waiting = [one for one in self.sequences if one in queue]
+            most_urgent = min(one.priority_class for one in waiting)
+            if sequence.priority_class > most_urgent:
+                assert sequence.max_total_tokens <= queue._owed_tokens
+            for one in waiting:
+                is_like = (one.key, one.priority_class) == (sequence.key, sequence.priority_class)
+                is_resumed = one.first_scheduled_s is not None
+                if is_like and one.arrival < sequence.arrival:
+                    assert sequence.first_scheduled_s is not None, "overtaken by a new one"
+                    assert not is_resumed, "preempted ones keep their order"
+            admit(sequence)
+
+        queue.admit = checked  # type: ignore[method-assign]
+
+    @rule(seconds=st.floats(0.1, 12.0))
+    def wait(self, seconds: float) -> None:
+        """Those who wait become more urgent."""
+        self.clock.now_s += seconds
+        self.scheduler.waiting.head()
+        for sequence in self.sequences:
+            if sequence in self.scheduler.waiting:
+                lifted = int((self.clock.now_s - sequence.arrival_s) / AGEING_S)
+                oldest = max(sequence.key_class, sequence.lowest_class - lifted)
+                assert oldest <= sequence.priority_class <= sequence.lowest_class
 
     @rule(wishes=st.lists(WISHES, min_size=1, max_size=4))
     def add(self, wishes: list[Wish]) -> None:
@@ -86,14 +160,16 @@ class Scheduling(RuleBasedStateMachine):
                 prompt,
                 SamplingParams(),
                 priority=wish.priority,
+                key=wish.key,
+                key_class=KEY_CLASSES[wish.key],
                 cache_salt=wish.salt,
             )
-            sequence.arrival = len(self.sequences)
+            sequence.arrival, sequence.arrival_s = len(self.sequences), self.clock.now_s
             sequence.max_total_tokens = min(len(prompt) + wish.max_tokens, self.capacity)
             self.sequences.append(sequence)
             self.scheduler.waiting.push(sequence)
 
-    @rule(count=st.integers(1, 8), depth=st.integers(1, 2))
+    @rule(count=st.integers(1, 12), depth=st.integers(1, 2))
     def turn(self, count: int, depth: int) -> None:
         """Turns of the loop with so many steps in flight."""
         for _ in range(count):
@@ -115,6 +191,7 @@ class Scheduling(RuleBasedStateMachine):
         assert lengths == sorted(lengths)
         assert len({part.slot for part in parts}) == len(parts)
         step = Submitted(self.num_steps, parts)
+        self.carry_copies(step)
         for part in parts:
             self.check_new_token(part)
             step.places += self.check_and_write(part)
@@ -122,6 +199,23 @@ class Scheduling(RuleBasedStateMachine):
         for part in parts:
             part.sequence.first_scheduled_s = 1.0
         self.in_flight.append(step)
+
+    def carry_copies(self, step: Submitted) -> None:
+        """Before the step's forward, in order; all sources of one before its targets."""
+        for copy in self.swap.take_copies(step.number) if self.swap else ():
+            source = self.host_contents if copy.from_host else self.contents
+            target = self.host_contents if copy.to_host else self.contents
+            size = self.pool.block_size
+            moved = {
+                (int(new), offset): source.get((int(old), offset), "nothing")
+                for old, new in copy.pairs
+                for offset in range(size)
+            }
+            target.update(moved)
+            if copy.to_host:
+                step.host_blocks += copy.pairs[:, 1].tolist()
+            else:
+                step.places += list(moved)
 
     def check_new_token(self, part: Scheduled) -> None:
         """A token that the host has not seen can only be read where it was drawn."""
@@ -170,10 +264,24 @@ class Scheduling(RuleBasedStateMachine):
     @rule()
     def lose(self) -> None:
         """The oldest step fails, so what is behind it does too; what they wrote is undefined."""
+        if self.swap is not None and self.in_flight:
+            self.swap.withdraw(self.in_flight[0].number)
         for step in self.in_flight:
             self.scheduler.take_back(step.parts)
             self.contents.update(dict.fromkeys(step.places, "undefined"))
+            for block in step.host_blocks:
+                lost = {(block, offset): "undefined" for offset in range(self.pool.block_size)}
+                self.host_contents.update(lost)
         self.in_flight.clear()
+
+    @rule()
+    def lose_a_swap(self) -> None:
+        """The same, with copies to the host on the way, if that comes about."""
+        for _ in range(12):
+            self.turn(1, 2)
+            if any(step.host_blocks for step in self.in_flight):
+                break
+        self.lose()
 
     @rule(data=st.data(), is_suspect=st.booleans())
     def abort(self, data: st.DataObject, is_suspect: bool) -> None:
@@ -186,6 +294,12 @@ class Scheduling(RuleBasedStateMachine):
         if not self.sequences:
             return
         self.pool.check_integrity()
+        if self.swap is not None:
+            self.swap.check_integrity()
+        queue = self.scheduler.waiting
+        keys = {one.key for one in self.sequences if one.state is not SequenceState.FINISHED}
+        assert set(queue._accounts) == keys
+        assert len(queue) == sum(members.num_members for members in queue._classes.values())
         running, waiting = self.scheduler.running, self.scheduler.waiting
         assert [s.order for s in running] == sorted(s.order for s in running)
         assert len({s.slot for s in running}) == len(running)
@@ -211,6 +325,7 @@ class Scheduling(RuleBasedStateMachine):
                 break
             self.submit()
         assert all(s.state is SequenceState.FINISHED for s in self.sequences)
+        assert self.swap is None or self.swap.usage == 0
         self.pool.reset_cache()
         assert self.pool.num_free == self.pool.num_usable
 
