@@ -140,10 +140,10 @@ class Scheduling(RuleBasedStateMachine):
 
         queue.admit = checked  # type: ignore[method-assign]
 
-    @rule(seconds=st.floats(0.1, 12.0))
-    def wait(self, seconds: float) -> None:
-        """Those who wait become more urgent."""
-        self.clock.now_s += seconds
+    @rule(quarters=st.integers(1, 50))
+    def wait(self, quarters: int) -> None:
+        """Those who wait become more urgent. Quarters of a second, because they add up without rounding."""
+        self.clock.now_s += quarters / 4
         self.scheduler.waiting.head()
         for sequence in self.sequences:
             if sequence in self.scheduler.waiting:
