@@ -1,0 +1,148 @@
+"""Decoding through every layer: choices, logprobs, echo and forms, by the official OpenAI client."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+PROMPT = "The capital of France is"
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+ASK = [{"role": "user", "content": "Describe a person as JSON."}]
+
+
+@pytest.fixture(scope="module")
+def sdk(shared_site: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{shared_site.base_url}/v1", api_key="unused", max_retries=0)
+
+
+def chat(sdk: openai.OpenAI, **fields: Any) -> Any:
+    return sdk.chat.completions.create(**{"model": "smol", "messages": ASK, "max_tokens": 80, **fields})
+
+
+def test_n_answers_keep_to_a_schema_streamed_and_not(sdk: openai.OpenAI) -> None:
+    whole = chat(sdk, n=3, seed=1, response_format=FORMAT)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    texts = {choice.index: choice.message.content for choice in whole.choices}
+    assert len(set(texts.values())) == 3
+    for text in texts.values():
+        jsonschema.validate(json.loads(text), PERSON)
+    streamed = dict.fromkeys(range(3), "")
+    for chunk in chat(sdk, n=3, seed=1, response_format=FORMAT, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    for text in streamed.values():
+        jsonschema.validate(json.loads(text), PERSON)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_kept"),
+    [
+        ({"response_format": {"type": "json_object"}, "max_tokens": 5}, lambda text: text[0] == "{"),
+        ({"extra_body": {"guided_regex": r"\d{3}-\d{4}"}}, lambda text: len(text) == 8),
+        ({"extra_body": {"structured_outputs": {"choice": ["yes", "no"]}}}, ("yes", "no").__contains__),
+        ({"extra_body": {"guided_grammar": 'root ::= "a" "b"* "c"'}}, lambda t: t[0] + t[-1] == "ac"),
+    ],
+    ids=["json_object", "regex", "choice", "grammar"],
+)
+def test_every_form_is_kept_to(sdk: openai.OpenAI, fields: dict[str, Any], is_kept: Any) -> None:
+    (choice,) = chat(sdk, **fields).choices
+    assert choice.finish_reason == "stop" or "response_format" in fields, "any object may be a long one"
+    assert is_kept(choice.message.content)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_cannot_be_carried_out_is_400_that_names_the_part(
+    sdk: openai.OpenAI, stream: bool
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"items": {"uniqueItems": True}}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(sdk, response_format=form, stream=stream)
+    assert "/properties/a/items" in str(caught.value)
+    assert "uniqueItems" in str(caught.value)
+
+
+def test_heavy_grammars_hold_up_nobody(sdk: openai.OpenAI) -> None:
+    """Catastrophic regexes and a schema of a megabyte, while others are answered, as the next one is."""
+    huge = {"enum": [f"x{n}" * 10 for n in range(17_000)]}
+    heavy = [
+        {"guided_regex": "(a?){5000}a{5000}"},
+        {"guided_regex": "[\\x00-\u2e7f]+"},
+        {"guided_json": huge},
+        {"guided_grammar": 'root ::= "a" root | root root | ""'},
+    ]
+
+    def ask(extra: dict[str, Any]) -> str:
+        try:
+            return str(chat(sdk, extra_body=extra, max_tokens=5).choices[0].finish_reason)
+        except (openai.BadRequestError, openai.InternalServerError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, [*heavy, {}, {}, {}, {}]))
+    assert all(answer in ("length", "stop") or "structured_outputs" in answer for answer in answers), answers
+    assert set(answers[4:]) <= {"length", "stop"}
+    assert ask({}) in ("length", "stop")
+
+
+def test_an_echo_with_logprobs_is_what_lm_eval_reads(sdk: openai.OpenAI) -> None:
+    """Token ids in, one token out, and a logprob for each token of the prompt but the first."""
+    ids = [504, 3575, 282, 4649, 314]
+    done = sdk.completions.create(
+        model="smol", prompt=[ids], echo=True, logprobs=1, max_tokens=1, temperature=0, seed=1
+    )
+    logprobs = done.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.top_logprobs is not None
+    assert logprobs.tokens is not None
+    assert len(logprobs.tokens) == len(ids) + 1
+    assert logprobs.token_logprobs[0] is None
+    assert all(value is not None and value <= 0 for value in logprobs.token_logprobs[1:])
+    assert all(len(likely) in (1, 2) for likely in logprobs.top_logprobs[1:])
+    assert done.choices[0].text == "".join(logprobs.tokens)
+    again = sdk.completions.create(model="smol", prompt=[ids], echo=True, logprobs=1, max_tokens=0)
+    assert again.choices[0].logprobs is not None
+    assert again.choices[0].logprobs.token_logprobs is not None
+    assert again.choices[0].logprobs.token_logprobs[1:] == pytest.approx(
+        logprobs.token_logprobs[1:-1], abs=1e-3
+    )
+
+
+def test_penalties_biases_and_words_reach_the_engine(sdk: openai.OpenAI) -> None:
+    def text(**fields: Any) -> str:
+        wish = {"model": "smol", "prompt": PROMPT, "temperature": 0, "max_tokens": 8, **fields}
+        return sdk.completions.create(**wish).choices[0].text
+
+    free = text()
+    assert "Paris" in free
+    assert "Paris" not in text(extra_body={"bad_words": ["Paris"]})
+    assert len(set(text(logit_bias={"1000": 100}).split())) <= 1
+    assert text(presence_penalty=2, frequency_penalty=2) != free
+    assert text(extra_body={"repetition_penalty": 3.0}) != free
+    allowed = text(extra_body={"allowed_token_ids": [33, 34, 35]})
+    assert len(allowed) == 8
+
+
+def test_prompt_logprobs_are_vllms(sdk: openai.OpenAI) -> None:
+    done: Any = sdk.completions.create(
+        model="smol", prompt=PROMPT, max_tokens=1, extra_body={"prompt_logprobs": 1}
+    )
+    first, *others = done.choices[0].prompt_logprobs
+    assert first is None
+    assert {"logprob", "rank", "decoded_token"} == set(next(iter(others[0].values())))
+    assert len(others) == done.usage.prompt_tokens - 1
