@@ -180,12 +180,14 @@ class CpuBackend:
     def _create_native(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, device: DeviceInfo
     ) -> Runner:
+        from trivet_cpu.core_shares import CoreShare
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_runner import CpuNativeRunner
 
         library = load_library(self._kernels.library(levels_of(device.arch)[0]))
         shape = resolve_shape(spec, config, device, plan.max_model_len)
-        return CpuNativeRunner(spec, plan, self._native_shape(config, shape), library, self._host)
+        cores = CoreShare(self._host, num_threads(config.options))
+        return CpuNativeRunner(spec, plan, self._native_shape(config, shape), library, self._host, cores)
 
     def _create_torch(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, device: DeviceInfo

@@ -19,6 +19,14 @@ UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
 
 @dataclass(frozen=True, slots=True)
+class Core:
+    """One real core, and those of its hardware threads that may be used."""
+
+    node: int  # of memory (NUMA)
+    cpus: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A machine as one process sees it."""
 
@@ -41,14 +49,26 @@ class Host:
 
         Two threads of one core share its vector units: matrix products gain nothing from the second.
         """
-        cores = len({self._core_of(cpu) for cpu in affinity})
-        quota = self._cpu_quota()
+        quota, cores = self._cpu_quota(), len(self.cores(affinity))
         return max(1, cores if quota is None else min(cores, int(quota)))
+
+    def cores(self, affinity: frozenset[int]) -> tuple[Core, ...]:
+        """Real cores of these CPUs, those of a memory node side by side."""
+        threads: dict[tuple[str, str], set[int]] = {}
+        for cpu in sorted(affinity):
+            threads.setdefault(self._core_of(cpu), set()).add(cpu)
+        cores = [Core(self._node_of(min(cpus)), frozenset(cpus)) for cpus in threads.values()]
+        return tuple(sorted(cores, key=lambda core: (core.node, min(core.cpus))))
 
     def _core_of(self, cpu: int) -> tuple[str, str]:
         topology = self.root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         core, package = _read(topology / "core_id"), _read(topology / "physical_package_id")
         return (core, package) if core and package else (f"cpu{cpu}", "")
+
+    def _node_of(self, cpu: int) -> int:
+        folder = self.root / f"sys/devices/system/cpu/cpu{cpu}"
+        numbers = [entry.name.removeprefix("node") for entry in folder.glob("node[0-9]*")]
+        return min((int(number) for number in numbers if _is_number(number)), default=0)
 
     def _cpu_quota(self) -> float | None:
         """CPUs that the tightest enclosing cgroup allows; None without a limit."""

@@ -23,9 +23,11 @@ from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan, native_plan
+from trivet_cpu.core_shares import CoreShare
 from trivet_cpu.host import Host
 from trivet_cpu.native_library import Activations, Cache, Layer, Model, RopeTable, Step
 from trivet_cpu.native_plan import NativeShape
+from trivet_cpu.native_pool import NativePool
 from trivet_cpu.native_sampler import sample_native
 from trivet_cpu.native_weights import Arena, NativeWeights
 from trivet_cpu.pooling import floats_at, pool, sum_of_normed
@@ -46,11 +48,17 @@ class CpuNativeRunner:
     max_in_flight = 1
 
     def __init__(
-        self, spec: ModelSpec, plan: MemoryPlan, native: NativeShape, library: ctypes.CDLL, host: Host
+        self,
+        spec: ModelSpec,
+        plan: MemoryPlan,
+        native: NativeShape,
+        library: ctypes.CDLL,
+        host: Host,
+        cores: CoreShare,
     ) -> None:
         self._spec, self._plan, self._native, self._host = spec, plan, native, host
         self._library = library
-        self._pool: int | None = library.trivet_pool_create(native.num_threads)
+        self._pool = NativePool(library, native.num_threads, cores)
         self._frequencies = [
             inverse_frequencies(rope, plan.max_model_len) for rope in native_plan.distinct_ropes(spec)
         ]
@@ -73,7 +81,7 @@ class CpuNativeRunner:
         native_plan.log_conversions(weights, self._native)
         packed = NativeWeights(self._spec, weights, self._native)
         with TensorReader(weights) as reader:
-            packed.load(reader, self._library, self._pool, on_progress)
+            packed.load(reader, self._library, self._pool.handle, on_progress)
         self._weights = packed
         self._layers = packed.layers(native_plan.distinct_ropes(self._spec))
         self._buffer_sizes = native_plan.buffer_bytes(self._spec, weights, self._native)
@@ -177,16 +185,17 @@ class CpuNativeRunner:
         batch = state.batch
         assert self._sampler_scratch is not None
         try:
-            output = sample_native(
-                self._library,
-                self._pool,
-                self._logits_of(batch),
-                self._sampler_scratch,
-                sampling,
-                batch.row_seqs,
-                len(batch.slots),
-                step,
-            )
+            with self._pool.step() as handle:
+                output = sample_native(
+                    self._library,
+                    handle,
+                    self._logits_of(batch),
+                    self._sampler_scratch,
+                    sampling,
+                    batch.row_seqs,
+                    len(batch.slots),
+                    step,
+                )
         except MemoryError as error:
             state.failure = _out_of_memory(error)
             return
@@ -235,7 +244,8 @@ class CpuNativeRunner:
         )
         for name, array in arrays.items():
             setattr(step, name, array.ctypes.data)
-        self._library.trivet_forward(self._pool, ctypes.byref(self._model), ctypes.byref(step))
+        with self._pool.step() as handle:
+            self._library.trivet_forward(handle, ctypes.byref(self._model), ctypes.byref(step))
 
     def _logits_of(self, batch: Batch) -> Iterator[NDArray[np.float32]]:
         """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
@@ -245,7 +255,7 @@ class CpuNativeRunner:
         for first in range(0, len(batch.logits_rows), height):
             rows = np.ascontiguousarray(batch.logits_rows[first : first + height])
             self._library.trivet_logits(
-                self._pool,
+                self._pool.handle,
                 ctypes.byref(self._model),
                 rows.ctypes.data,
                 len(rows),
@@ -290,9 +300,8 @@ class CpuNativeRunner:
 
     def close(self) -> None:
         """As the contract."""
-        if self._pool is not None:
-            self._library.trivet_pool_destroy(self._pool)
-        self._pool = self._model = self._layers = self._weights = None
+        self._pool.close()
+        self._model = self._layers = self._weights = None
         self._buffers = self._kv = self._host_kv = self._logits = self._sampler_scratch = self._step = None
         return_free_memory()
 

@@ -90,6 +90,17 @@ def test_two_hardware_threads_of_a_core_count_once(tmp_path: Path) -> None:
     assert _host(tmp_path, cores=4, threads=2).num_cpus(frozenset(range(8))) == 4
 
 
+def test_cores_of_a_memory_node_stand_side_by_side(tmp_path: Path) -> None:
+    nodes = {f"sys/devices/system/cpu/cpu{cpu}/node{cpu % 2}/cpulist": "" for cpu in range(8)}
+    cores = _host(tmp_path, nodes, cores=4, threads=2).cores(frozenset(range(8)))
+    assert [(core.node, sorted(core.cpus)) for core in cores] == [
+        (0, [0, 4]),
+        (0, [2, 6]),
+        (1, [1, 5]),
+        (1, [3, 7]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("files", "total", "free"),
     [

@@ -1,0 +1,42 @@
+"""The kernels' thread pool of one engine, on its part of the host's cores."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trivet_cpu.core_shares import CoreShare
+
+
+class NativePool:
+    """A pool that is made anew, in 0.1 ms a thread, when the engine's part of the cores changes."""
+
+    def __init__(self, library: ctypes.CDLL, most_threads: int, cores: CoreShare) -> None:
+        """`most_threads` is what scratch memory is there for."""
+        self._library, self._most, self._cores = library, most_threads, cores
+        self._handle: int | None = library.trivet_pool_create(most_threads)
+
+    @property
+    def handle(self) -> int:
+        """What the kernels call `pool`."""
+        assert self._handle is not None, "the pool is closed"
+        return self._handle
+
+    @contextmanager
+    def step(self) -> Iterator[int]:
+        """The handle for one step; this thread computes on the engine's cores meanwhile."""
+        has_changed = self._cores.refresh()
+        with self._cores.held():
+            if has_changed:
+                self._library.trivet_pool_destroy(self.handle)
+                # Helpers are started here: they inherit the CPUs of this thread.
+                self._handle = self._library.trivet_pool_create(min(self._most, self._cores.num_threads))
+            yield self.handle
+
+    def close(self) -> None:
+        """End its threads and give the cores back."""
+        if self._handle is not None:
+            self._library.trivet_pool_destroy(self._handle)
+            self._handle = None
+            self._cores.close()
