@@ -213,6 +213,14 @@ _FUNCTIONS = {
     "trivet_unpack_row": (None, [ctypes.POINTER(Weight), _int, _int, _pointer]),
     "trivet_forward": (None, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step)]),
     "trivet_logits": (None, [_pointer, ctypes.POINTER(Model), _pointer, _int, _pointer, _long]),
+    "trivet_embed": (
+        None,
+        [_pointer, ctypes.POINTER(Weight), _pointer, _int, _int, _float, _pointer],
+    ),
+    "trivet_rms_norm": (None, [_pointer, _pointer, _pointer, _int, _int, _float, _pointer]),
+    "trivet_rope": (None, [_pointer, _pointer, _pointer, ctypes.POINTER(RopeTable), _int, _int, _int]),
+    "trivet_activate": (None, [_pointer, _pointer, _pointer, _int, _int, _int, _pointer]),
+    "trivet_attend": (None, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step), _int]),
     "trivet_quantise": (None, [ctypes.POINTER(Activations), _pointer, _int, _int]),
     "trivet_multiply": (
         None,

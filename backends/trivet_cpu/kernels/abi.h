@@ -121,12 +121,29 @@ void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step
 void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
                    int64_t stride);
 
-// One kernel by itself, for tests and for models that the step does not know.
+// One kernel by itself, for tests and for models that the step does not know. Rows are contiguous; `size` is a
+// multiple of 16.
+// out [T, columns] = scale * rows of the packed table.
+void trivet_embed(void* pool, const trivet::Weight* weight, const int32_t* token_ids, int32_t num_tokens,
+                  int32_t columns, float scale, float* out);
+// out [R, size] = x / sqrt(mean(x^2) + eps) * weight.
+void trivet_rms_norm(void* pool, const float* x, const float* weight, int32_t num_rows, int32_t size, float eps,
+                     float* out);
+// Turn x [T, num_heads, head_dim] in place; fills the table of `rope`, [T, dim].
+void trivet_rope(void* pool, float* x, const int32_t* positions, const TrivetRope* rope, int32_t num_tokens,
+                 int32_t num_heads, int32_t head_dim);
+// out [R, size] = activation(gate) * up; `up` may be null.
+void trivet_activate(void* pool, const float* gate, const float* up, int32_t num_rows, int32_t size, int32_t kind,
+                     float* out);
 void trivet_quantise(const trivet::Activations* out, const float* x, int32_t num_rows, int32_t columns);
 void trivet_multiply(void* pool, const trivet::Weight* weight, const trivet::Activations* in, int32_t num_rows,
                      float* out, int64_t stride);
-void trivet_sample(void* pool, const TrivetSampling* sampling);
 void trivet_write_kv(const trivet::Cache* cache, int32_t head, int64_t slot, const float* key, const float* value);
+// Norm, turn and store what `qkv` of the model holds, as the layer says, and attend; the result is in place of q
+// and, if it has a form, in `attended`. Of the model it reads the layers, their ropes' tables, `qkv`, `slots`
+// and `scratch`.
+void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer);
+void trivet_sample(void* pool, const TrivetSampling* sampling);
 
 int64_t trivet_scratch_bytes();
 int64_t trivet_struct_bytes(int32_t which);

@@ -8,6 +8,7 @@
 
 #include "abi.h"
 #include "pool.h"
+#include "rows.h"
 
 namespace trivet {
 namespace {
@@ -46,49 +47,6 @@ TRIVET_INLINE void for_units(Pool& pool, int num_units, Do&& work) {
   pool.barrier();
 }
 
-// y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019), in the forms that `out` wants.
-void norm_row(const float* x, const float* weight, int size, int padded_size, float eps, const Activations& out,
-              int row) {
-  Floats squares = broadcast(0);
-  for (int i = 0; i < padded_size; i += LANES) squares = fma(load(x + i), load(x + i), squares);
-  const Floats factor = broadcast(1.0f / std::sqrt(sum(squares) / (float)size + eps));
-  for (int i = 0; i < padded_size; i += GROUP)
-    write_group(out, row, i, load(x + i) * factor * load(weight + i),
-                load(x + i + LANES) * factor * load(weight + i + LANES));
-}
-
-void norm_head(float* x, const float* weight, int size, float eps) {
-  Floats squares = broadcast(0);
-  for (int i = 0; i < size; i += LANES) squares = fma(load(x + i), load(x + i), squares);
-  const Floats factor = broadcast(1.0f / std::sqrt(sum(squares) / (float)size + eps));
-  for (int i = 0; i < size; i += LANES) store(x + i, load(x + i) * factor * load(weight + i));
-}
-
-// Pairs (i, i + dim / 2) turned by their angles (Su et al. 2021, eq. 34).
-void rotate(float* x, const float* table, int dim) {
-  const int half = dim / 2;
-  const float* sines = table + half;
-  for (int i = 0; i < half; i++) {
-    const float a = x[i], b = x[i + half];
-    x[i] = a * table[i] - b * sines[i];
-    x[i + half] = b * table[i] + a * sines[i];
-  }
-}
-
-Floats active(const Floats& x, int kind) {
-  const Floats one = broadcast(1.0f);
-  if (kind == 0) return x / (one + exponential(broadcast(0.0f) - x));
-  if (kind == 3) return select(less(x, broadcast(0.0f)), broadcast(0.0f), x);
-  if (kind == 2) {  // x / 2 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
-    const Floats u = broadcast(0.7978845608f) * fma(x * x * x, broadcast(0.044715f), x);
-    return x / (one + exponential(broadcast(-2.0f) * u));
-  }
-  float lanes[LANES];
-  store(lanes, x);
-  for (float& lane : lanes) lane = 0.5f * lane * (1.0f + std::erf(lane * 0.70710678f));
-  return load(lanes);
-}
-
 class Step {
  public:
   Step(Work& work, int thread)
@@ -101,13 +59,18 @@ class Step {
       const TrivetLayer& layer = m_.layers[i];
       norm(layer.attention_norm);
       product_qkv(layer);
-      rotate_and_write(layer);  // all K and V of the batch stand before any is read: contract, rule 2
-      attention(layer);
-      product(layer.o, m_.attended, m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+      attend_layer(layer);
+      product(layer.o, of_width(m_.attended, layer.o), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
       norm(layer.mlp_norm);
       inner(layer);
-      product(layer.down, m_.inner, m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+      product(layer.down, of_width(m_.inner, layer.down), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
     }
+  }
+
+  // All K and V of the batch stand before any is read: contract, rule 2.
+  void attend_layer(const TrivetLayer& layer) {
+    rotate_and_write(layer);
+    attention(layer);
   }
 
  private:
@@ -117,18 +80,9 @@ class Step {
       unpack_row(m_.embed, s_.token_ids[token], m_.hidden_size, x);
       for (int i = 0; i < m_.hidden_size; i++) x[i] *= m_.embed_scale;
       std::fill(x + m_.hidden_size, x + m_.padded_hidden_size, 0.0f);
-      for (int i = 0; i < m_.num_ropes; i++) fill_rope(m_.ropes[i], token);
+      for (int i = 0; i < m_.num_ropes; i++)
+        fill_rope(m_.ropes[i], s_.positions[token], m_.ropes[i].table + (size_t)token * m_.ropes[i].dim);
     });
-  }
-
-  void fill_rope(const TrivetRope& rope, int token) {
-    const int half = rope.dim / 2;
-    float* table = rope.table + (size_t)token * rope.dim;
-    for (int i = 0; i < half; i++) {
-      const float angle = (float)s_.positions[token] * rope.frequencies[i];
-      table[i] = rope.factor * std::cos(angle);
-      table[half + i] = rope.factor * std::sin(angle);
-    }
   }
 
   void norm(const float* weight) {
@@ -205,10 +159,10 @@ class Step {
       attend_unit(layer, unit, head, group);
       if (!converts_later)
         for (int token = unit.first; token < unit.first + unit.count; token++)
-          convert(token, head * width, (head + 1) * width);
+          convert(layer, token, head * width, (head + 1) * width);
     });
     if (converts_later)
-      for_units(pool_, s_.num_tokens, [&](int token) { convert(token, 0, layer.num_heads * cache.head_dim); });
+      for_units(pool_, s_.num_tokens, [&](int token) { convert(layer, token, 0, layer.num_heads * cache.head_dim); });
   }
 
   void attend_unit(const TrivetLayer& layer, const AttentionUnit& unit, int head, int group) {
@@ -229,14 +183,22 @@ class Step {
     }
   }
 
-  void convert(int token, int first, int last) {
+  // Rows as they are multiplied with `weight`: layers may differ in width, and the buffer has the widest's.
+  static Activations of_width(Activations rows, const Weight& weight) {
+    rows.columns = weight.columns;
+    return rows;
+  }
+
+  void convert(const TrivetLayer& layer, int token, int first, int last) {
+    const Activations attended = of_width(m_.attended, layer.o);
     const float* row = m_.qkv + (size_t)token * m_.qkv_stride;
     for (int i = first; i < last; i += GROUP)
-      write_group(m_.attended, token, i, load(row + i), i + LANES < last ? load(row + i + LANES) : broadcast(0));
+      write_group(attended, token, i, load(row + i), i + LANES < last ? load(row + i + LANES) : broadcast(0));
   }
 
   void inner(const TrivetLayer& layer) {
     const bool is_gated = layer.up.data != nullptr;
+    const Activations inner = of_width(m_.inner, layer.down);
     for_blocks(units_of(layer.gate), [&](int unit, int first, int last) {
       Product p{&layer.gate, &m_.normed, scratch_.gate, UNIT_ROWS, first, unit * UNIT_ROWS, false, 1.0f};
       multiply(p, unit, first, last);
@@ -253,7 +215,7 @@ class Step {
           low = low * load(up);
           high = high * load(up + LANES);
         }
-        write_group(m_.inner, row, unit * UNIT_ROWS, low, high);
+        write_group(inner, row, unit * UNIT_ROWS, low, high);
       }
     });
   }
@@ -323,34 +285,19 @@ void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, in
   work.pool->run(run_logits, &work);
 }
 
-void trivet_quantise(const Activations* out, const float* x, int32_t num_rows, int32_t columns) {
-  for (int row = 0; row < num_rows; row++)
-    for (int i = 0; i < out->columns; i += GROUP) {
-      float group[GROUP] = {};
-      if (i < columns)
-        memcpy(group, x + (size_t)row * columns + i, std::min(GROUP, columns - i) * sizeof(float));
-      write_group(*out, row, i, load(group), load(group + LANES));
-    }
-}
-
-void trivet_multiply(void* pool, const Weight* weight, const Activations* in, int32_t num_rows, float* out,
-                     int64_t stride) {
+void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer) {
   struct Job {
-    Pool* pool;
-    Product product;
-    int num_rows;
-  } job{(Pool*)pool, {weight, in, out, (int)stride, 0, 0, false, 1.0f}, num_rows};
-  job.pool->run(
-      [](void* argument, int) {
-        const Job& job = *(Job*)argument;
-        const int units = (job.product.weight->rows + UNIT_ROWS - 1) / UNIT_ROWS;
-        for (int unit; (unit = job.pool->next_unit()) < units;) multiply(job.product, unit, 0, job.num_rows);
+    Work work;
+    int32_t layer;
+  } job{{(Pool*)pool, model, step, {}, nullptr, 0, nullptr, 0}, layer};
+  add_attention_units(*model, *step, job.work.attention);
+  find_slots(*model, *step);
+  job.work.pool->run(
+      [](void* argument, int thread) {
+        Job& job = *(Job*)argument;
+        Step(job.work, thread).attend_layer(job.work.model->layers[job.layer]);
       },
       &job);
-}
-
-void trivet_write_kv(const Cache* cache, int32_t head, int64_t slot, const float* key, const float* value) {
-  write_kv(*cache, head, slot, key, value);
 }
 
 int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
