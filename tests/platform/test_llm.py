@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from trivet import LLM, SamplingParams
 from trivet.contract import Batch
 from trivet.demo_model import find_demo_model
 from trivet.errors import ConfigError, ContextLengthExceeded, RequestError, Unsupported
+from trivet.structured_outputs import StructuredOutputsParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 
@@ -177,3 +179,24 @@ def test_bad_words_never_come_and_allowed_tokens_are_all_that_come(llm: LLM) -> 
 def test_a_token_that_the_model_does_not_have_is_refused(llm: LLM) -> None:
     with pytest.raises(RequestError, match=r"logit_bias has token id 49152"):
         llm.generate("Hello", SamplingParams(logit_bias={49152: 1.0}), use_tqdm=False)
+
+
+def test_forms_are_kept_to_with_two_steps_in_flight(llm: LLM) -> None:
+    """The null model draws anything that a mask allows; masks are made after the step before is known."""
+    assert llm.engine.runner.max_in_flight == 2
+    form = StructuredOutputsParams(regex="[a-c]{3}(-[0-9]{2}){2}")
+    wishes = [
+        SamplingParams(n=4, max_tokens=40, structured_outputs=form),
+        SamplingParams(n=2, max_tokens=40, structured_outputs=form, presence_penalty=2.0, min_tokens=2),
+        SamplingParams(temperature=0.0, max_tokens=40, structured_outputs=form, logprobs=1, stop="-"),
+        GREEDY,
+    ]
+    outputs = llm.generate(["Hello"] * 4, wishes, use_tqdm=False)
+    texts = [one.text for output in outputs[:2] for one in output.outputs]
+    assert all(re.fullmatch("[a-c]{3}(-[0-9]{2}){2}", text) for text in texts)
+    assert re.fullmatch("[a-c]{3}", outputs[2].outputs[0].text)
+    assert (
+        outputs[3].outputs[0].token_ids
+        == llm.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    )
+    assert {one.finish_reason for output in outputs[:3] for one in output.outputs} == {"stop"}

@@ -14,7 +14,7 @@ from trivet.text.tokenizer import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-_DEFAULTS = ("temperature", "top_p", "top_k", "min_p")  # of generation_config that we carry out
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")  # of generation_config that we carry out
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Outcome:
     finish_reason: FinishReason | None = None
     failure: Failure | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] | None = None
     embedding: NDArray[np.float32] | None = None
 
 
@@ -75,4 +76,5 @@ def step_core(core: EngineCore, outcomes: dict[str, Outcome]) -> list[Update]:
         outcome.finish_reason = update.finish_reason
         outcome.failure = update.failure
         outcome.embedding = update.embedding
+        outcome.prompt_logprobs = update.prompt_logprobs or outcome.prompt_logprobs
     return updates

@@ -56,6 +56,40 @@ def test_a_cached_prefix_gives_the_same_logprobs(subject: Subject) -> None:
         assert other.logprob == pytest.approx(one.logprob, abs=tolerance)
 
 
+def test_edits_masks_and_scored_prompts_are_the_same_alone_and_together(subject: Subject) -> None:
+    """Rows of many kinds in one step: penalties, a mask, scored prompt tokens in chunks, and none of them."""
+    allowed = tuple(range(0, NUM_TOKENS, 3))
+    wishes = {
+        "plain": SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
+        "penalties": SamplingParams(
+            temperature=0, max_tokens=6, ignore_eos=True, repetition_penalty=1.5, presence_penalty=1.0
+        ),
+        "mask": SamplingParams(seed=1, max_tokens=6, ignore_eos=True, allowed_token_ids=allowed),
+        "bias": SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logit_bias={5: 100.0}),
+        "scored": SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, prompt_logprobs=2),
+    }
+    prompts = {name: random_prompt(20 + 7 * place, place) for place, name in enumerate(wishes)}
+
+    def requests(*names: str) -> list[Sequence]:
+        return [request(name, prompts[name], wishes[name]) for name in names]
+
+    with subject.core(max_num_batched_tokens=16, core={"enable_prefix_caching": False}) as core:
+        alone = {name: run_core(core, requests(name))[name] for name in wishes}
+        together = run_core(core, requests(*wishes))
+    tolerance = 1e-4 if subject.is_exact else bound_of(subject.dtype)
+    for name in wishes:
+        assert len(together[name].token_ids) == 6
+        if subject.is_exact:
+            assert together[name].token_ids == alone[name].token_ids
+    assert set(together["mask"].token_ids) <= set(allowed)
+    assert together["bias"].token_ids == [5] * 6
+    one, other = alone["scored"].prompt_logprobs, together["scored"].prompt_logprobs
+    assert one is not None
+    assert other is not None
+    assert [entry.token_id for entry in other] == prompts["scored"][1:]
+    assert [entry.logprob for entry in other] == pytest.approx([e.logprob for e in one], abs=2 * tolerance)
+
+
 def test_a_tiny_kv_pool_with_preemption_gives_the_same_tokens(subject: Subject) -> None:
     """Eight requests where two have room: all finish, none is mixed up."""
     size = subject.block_size
