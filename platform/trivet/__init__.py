@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Client", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Client", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 if TYPE_CHECKING:
     from trivet.client import Client
     from trivet.llm import LLM
     from trivet.sampling_params import SamplingParams
+    from trivet.structured_outputs import StructuredOutputsParams
 
 _HOME = {
     "LLM": "trivet.llm",
     "Client": "trivet.client",
     "SamplingParams": "trivet.sampling_params",
+    "StructuredOutputsParams": "trivet.structured_outputs",
 }
 
 

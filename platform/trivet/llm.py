@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 from tqdm import tqdm
 
+from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from trivet.config import parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.new_sequence import make_sequence
@@ -118,6 +119,17 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete a conversation through the model's chat template."""
         return self.generate(self.chat_prompt(messages), sampling_params, use_tqdm=use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[BeamSearchOutput]:
+        """The likeliest completions of each prompt. Raises: RequestError, ContextLengthExceeded."""
+        ids = [list(token_ids) for _, token_ids in self._encode(_as_prompts(prompts))]
+
+        def generate(many: list[list[int]], wish: SamplingParams) -> list[RequestOutput]:
+            return self.generate(many, wish, use_tqdm=False)
+
+        return beam_search(generate, self.get_tokenizer(), self._engine.files.eos_token_ids, ids, params)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The prompt of a conversation. Raises: RequestError in the template's own words."""
