@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from trivet.contract import UInt32
 
-NUM_CACHED = 32  # compiled grammars
-MAX_CACHED_CHARACTERS = 64 << 10  # of one; a large one takes tens of MB
+MAX_CACHED = 64  # grammars that are kept compiled
+MAX_CACHED_BYTES = 4 << 20  # of their texts; one of 1 MB takes 20 MB when it is compiled
 MAX_REASON_CHARACTERS = 300
 # A space, or a new line and its indentation: what models write. Any amount would let a small one write
 # blanks until its tokens are used up.
@@ -104,11 +104,10 @@ class GrammarCompiler:
                 self._cache.move_to_end(key)
                 return Grammar(matcher.deep_copy(), executor, self._ends)
         matcher = _compiled(params, tokenizer)
-        if len(key) <= MAX_CACHED_CHARACTERS:
-            with self._lock:
-                self._cache[key] = matcher
-                if len(self._cache) > NUM_CACHED:
-                    self._cache.popitem(last=False)
+        with self._lock:
+            self._cache[key] = matcher
+            while len(self._cache) > MAX_CACHED or sum(map(len, self._cache)) > MAX_CACHED_BYTES:
+                self._cache.popitem(last=False)
         return Grammar(matcher.deep_copy(), executor, self._ends)
 
     def _load(self) -> tuple[LLTokenizer, LLExecutor]:

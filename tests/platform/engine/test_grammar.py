@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from trivet.demo_model import find_demo_model
+from trivet.engine import grammar as grammar_module
 from trivet.engine.grammar import Grammar, GrammarCompiler
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet.structured_outputs import StructuredOutputsParams
@@ -335,6 +336,17 @@ def test_a_grammar_that_was_compiled_before_starts_anew(
     second = compiler.compile(params)
     assert not second.is_over
     assert allowed(second, compiler)[tokenizer.encode("no")[0]]
+
+
+def test_what_is_kept_of_compiled_grammars_is_bounded(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_module, "MAX_CACHED_BYTES", 1000)
+    for number in range(50):
+        compiler.compile(StructuredOutputsParams(regex=f"{number}" * 20))
+    assert sum(map(len, compiler._cache)) <= 1000
+    (*_, newest) = compiler._cache
+    assert b"49" * 20 in newest, "the oldest go first"
 
 
 def test_without_the_library_a_request_is_refused_with_what_to_install(
