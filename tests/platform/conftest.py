@@ -20,6 +20,18 @@ BOOT = ["pending", "starting", "loading", "warming", "ready"]
 NOW = "2026-11-29T20:00:00Z"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For `tests/run soak`; unknown where this folder is not named on the command line."""
+    parser.addoption(
+        "--soak-minutes", type=float, default=0.0, help="how long the crowd lasts (0: short form)"
+    )
+
+
+@pytest.fixture
+def soak_minutes(request: pytest.FixtureRequest) -> float:
+    return float(request.config.getoption("--soak-minutes", default=0.0))
+
+
 @dataclass
 class Site:
     """What the server knows; tests read and change it."""
