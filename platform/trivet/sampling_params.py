@@ -26,7 +26,9 @@ _TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Field names and defaults are vLLM's. `max_tokens` None: up to the context limit.
 
-    Lists are taken for tuples, and one stop string for a tuple of one.
+    Lists are taken for tuples, and one stop string for a tuple of one. A logit is changed in the order
+    repetition_penalty; presence_penalty, frequency_penalty, logit_bias; what is forbidden; temperature;
+    top_k, top_p, min_p. Logprobs are the model's own, before all that.
     """
 
     n: int = 1  # completions of the prompt, which is computed once; a seed counts up from one to the next

@@ -131,6 +131,8 @@ def test_n_completions_compute_their_prompt_once(caches: bool) -> None:
         assert max(held) == 4 + 4, "four shared blocks, and one of its own for each"
         assert sum(computed) == len(prompt) + 3 * 7 + 4 * 2, "the shared blocks once, then 7 tokens each"
         assert output.num_cached_tokens == 0, "its first completion found nothing"
+        (again,) = llm.generate([prompt], wish, use_tqdm=False)
+        assert (again.num_cached_tokens > 0) is caches, "without a cache, nothing is kept for others"
 
 
 def test_a_stream_has_one_completion(llm: LLM) -> None:
@@ -194,6 +196,8 @@ def test_forms_are_kept_to_with_two_steps_in_flight(llm: LLM) -> None:
     outputs = llm.generate(["Hello"] * 4, wishes, use_tqdm=False)
     texts = [one.text for output in outputs[:2] for one in output.outputs]
     assert all(re.fullmatch("[a-c]{3}(-[0-9]{2}){2}", text) for text in texts)
+    drawn = [one.token_ids[-1] for output in outputs[:2] for one in output.outputs]
+    assert llm.get_tokenizer().id_of("<|im_end|>") not in drawn, "no step is spent on an end token"
     assert re.fullmatch("[a-c]{3}", outputs[2].outputs[0].text)
     assert (
         outputs[3].outputs[0].token_ids

@@ -10,6 +10,9 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, normalizers
+from tokenizers.models import BPE
 
 from trivet.demo_model import find_demo_model
 from trivet.engine import grammar as grammar_module
@@ -183,6 +186,53 @@ def test_whatever_is_drawn_is_valid(compiler: GrammarCompiler, tokenizer: Tokeni
             num_ended += 1
             validator.validate(json.loads(tokenizer.decode(ids)))
     assert num_ended
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("date-time", "2026-11-30T12:00:00Z", "2026-11-30"),
+        ("date", "2026-11-30", "2026-13-30"),
+        ("time", "12:00:00Z", "25:00:00Z"),
+        ("duration", "P1DT2H", "1 day"),
+        ("email", "a@b.org", "a"),
+        ("hostname", "example.org", "-a-"),
+        ("ipv4", "10.0.0.1", "10.0.0.256"),
+        ("ipv6", "::1", "1:2"),
+        ("uuid", "123e4567-e89b-12d3-a456-426614174000", "123"),
+        ("uri", "http://example.org/b", "not a uri"),
+    ],
+)
+def test_a_format_is_kept_to(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, name: str, good: str, bad: str
+) -> None:
+    schema = {"type": "string", "format": name}
+    assert takes(compiler, tokenizer, json.dumps(good), json=schema)
+    assert not takes(compiler, tokenizer, json.dumps(bad), json=schema)
+
+
+def test_a_sentencepiece_vocabulary_serves_as_well() -> None:
+    """As a GGUF file of a Llama brings it: bytes by name, spaces inside the words, no folder to read."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "a", "b", '"', "{", "}", ":", "▁a", "▁ab", "é"]
+    merges = [("▁", "a"), ("▁a", "b")]
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    backend = Backend(BPE(ids, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens(["<s>", "</s>"])
+    small = Tokenizer(backend)
+    compiler = GrammarCompiler(small, small.vocab_size, [ids["</s>"]])
+    assert takes(compiler, small, "b ab ab", regex="b( ab)+")
+    assert not takes(compiler, small, "b a", regex="b( ab)+")
+    assert takes(compiler, small, '{"a": "é日"}', json={"type": "object"})
+    grammar = compiler.compile(StructuredOutputsParams(regex="b( ab)+"))
+    grammar.advance(ids["b"])
+    assert np.flatnonzero(allowed(grammar, compiler)).tolist() == [ids["▁ab"]], (
+        "forced text, in its own tokens"
+    )
 
 
 @pytest.mark.parametrize(
