@@ -75,8 +75,6 @@ class Weight(ctypes.Structure):
         ("columns", _int),
         ("pad", _int),
         ("data", _pointer),
-        ("scales", _pointer),
-        ("minima", _pointer),
         ("bias", _pointer),
     ]
 
@@ -88,10 +86,7 @@ class Activations(ctypes.Structure):
         ("columns", _int),
         ("f32", _pointer),
         ("bf16", _pointer),
-        ("q8", _pointer),
-        ("scales", _pointer),
-        ("sums", _pointer),
-        ("offsets", _pointer),
+        ("groups", _pointer),
     ]
 
 
@@ -119,8 +114,6 @@ class Pack(ctypes.Structure):
         ("rows", _int),
         ("columns", _int),
         ("data", _pointer),
-        ("scales", _pointer),
-        ("minima", _pointer),
     ]
 
 

@@ -23,8 +23,9 @@ GROUP = 32  # columns that share a scale, and rows of a unit: both axes are padd
 LANES = 16
 MAX_HEAD_DIM = 512
 SCRATCH_BYTES = 49_152  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
-# A NaN in a float form costs nothing; the integer form has 3 numbers of 4 bytes for each group.
-FORM_BYTES = {"f32": 4.0, "bf16": 2.0, "q8": 1 + 12 / GROUP}
+ROWS = 16  # of activations that stand together in the integer form
+# Of a column of activations; the integer form has a cache line for 32 (kernels/weights.h, QuantisedGroup).
+FORM_BYTES = {"f32": 4, "bf16": 2, "q8": 2}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 
 AS_STORED = "stored"  # quantised weights stay as the file has them
@@ -36,8 +37,8 @@ STORED_KINDS = {
     "q4_k": (Kind.Q4, SourceFormat.Q4_K),
 }
 FLOAT_FORMATS = frozenset({"f32", "f16", "bf16", "f64"})
-BITS_PER_COLUMN = {Kind.F32: 32, Kind.BF16: 16, Kind.Q8: 8, Kind.Q4: 4}
-HALVES_PER_GROUP = {Kind.F32: 0, Kind.BF16: 0, Kind.Q8: 1, Kind.Q4: 2}
+# Of 32 columns of a row: numbers, and one scale or a scale and a minimum in half precision.
+GROUP_BYTES = {Kind.F32: 128, Kind.BF16: 64, Kind.Q8: 34, Kind.Q4: 20}
 
 
 def padded(size: int) -> int:
@@ -99,28 +100,9 @@ def kind_of(file_format: str, dtype: str, float_dtype: str) -> Kind:
     return Kind.F32 if dtype == "f32" else Kind.BF16
 
 
-@dataclass(frozen=True, slots=True)
-class PackedSize:
-    """Bytes of the three arrays of a packed matrix [rows, columns]."""
-
-    data: int
-    scales: int
-    minima: int
-
-    @classmethod
-    def of(cls, kind: Kind, rows: int, columns: int) -> PackedSize:
-        numbers = padded(rows) * padded(columns)
-        halves = HALVES_PER_GROUP[kind]
-        group_bytes = numbers // GROUP * 2
-        return cls(
-            numbers * BITS_PER_COLUMN[kind] // 8,
-            group_bytes if halves else 0,
-            group_bytes if halves == 2 else 0,
-        )
-
-    @property
-    def total(self) -> int:
-        return self.data + self.scales + self.minima
+def packed_bytes(kind: Kind, rows: int, columns: int) -> int:
+    """Of a matrix [rows, columns] with its padding, scales and minima."""
+    return padded(rows) * padded(columns) // GROUP * GROUP_BYTES[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +133,7 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) ->
         if len(shape) == 1:
             total += 4 * padded(shape[0])
         else:
-            total += PackedSize.of(native.kind(weights[name].format), *shape).total
+            total += packed_bytes(native.kind(weights[name].format), *shape)
     return total
 
 
@@ -206,6 +188,12 @@ def logits_rows(spec: ModelSpec, native: NativeShape) -> int:
     return min(memory_plan.logits_rows(spec, shape.max_logits_rows), shape.max_num_batched_tokens)
 
 
+def form_bytes(form: str, num_rows: int, columns: int) -> int:
+    """Of activations [num_rows, columns] in one form."""
+    rows = -(-num_rows // ROWS) * ROWS if form == "q8" else num_rows
+    return rows * columns * FORM_BYTES[form]
+
+
 def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> dict[str, int]:
     """The runner's buffers by name; those of activations are "normed.q8" and so on."""
     tokens = native.shape.max_num_batched_tokens
@@ -219,7 +207,7 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
     widths = widths_of(spec)
     for name, forms in forms_of(spec, weights, native).items():
         for form in forms:
-            sizes[f"{name}.{form}"] = int(tokens * widths[name] * FORM_BYTES[form])
+            sizes[f"{name}.{form}"] = form_bytes(form, tokens, widths[name])
     return {name: -(-size // 64) * 64 for name, size in sizes.items()}
 
 

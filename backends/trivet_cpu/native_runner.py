@@ -91,7 +91,7 @@ class CpuNativeRunner:
         """The model as the library reads it, with its buffers."""
         assert self._weights is not None
         addresses = {name: buffers.take(size) for name, size in self._buffer_sizes.items()}
-        spec, tokens = self._spec, self._native.shape.max_num_batched_tokens
+        spec = self._spec
         widths = native_plan.widths_of(spec)
         assert self._layers is not None
         ropes = [
@@ -117,7 +117,7 @@ class CpuNativeRunner:
             qkv=addresses["qkv"],
             slots=addresses["slots"],
             scratch=addresses["scratch"],
-            **{name: activations(addresses, name, tokens, width) for name, width in widths.items()},
+            **{name: activations(addresses, name, width) for name, width in widths.items()},
         )
 
     def allocate_kv(self) -> None:
@@ -306,19 +306,13 @@ class CpuNativeRunner:
         return_free_memory()
 
 
-def activations(addresses: dict[str, int], name: str, num_rows: int, columns: int) -> Activations:
-    """The forms of one kind of activations that have a buffer; the integer form has four arrays in one."""
-    integers = addresses.get(f"{name}.q8")
-    groups = num_rows * columns // native_plan.GROUP * 4
-    numbers = num_rows * columns
+def activations(addresses: dict[str, int], name: str, columns: int) -> Activations:
+    """The forms of one kind of activations that have a buffer."""
     return Activations(
         columns=columns,
         f32=addresses.get(f"{name}.f32"),
         bf16=addresses.get(f"{name}.bf16"),
-        q8=integers,
-        scales=integers and integers + numbers,
-        sums=integers and integers + numbers + groups,
-        offsets=integers and integers + numbers + 2 * groups,
+        groups=addresses.get(f"{name}.q8"),
     )
 
 

@@ -20,7 +20,7 @@ from trivet_cpu.native_plan import (
     AS_STORED,
     STORED_KINDS,
     NativeShape,
-    PackedSize,
+    packed_bytes,
     padded,
     weights_bytes,
 )
@@ -115,14 +115,11 @@ class NativeWeights:
         info = self._index[name]
         rows, columns = math.prod(info.shape[:-1]), info.shape[-1]
         kind = self._native.kind(info.format)
-        size = PackedSize.of(kind, rows, columns)
         weight = Weight(
             kind=kind,
             rows=rows,
             columns=padded(columns),
-            data=self._arena.take(size.data),
-            scales=self._arena.take(size.scales) if size.scales else None,
-            minima=self._arena.take(size.minima) if size.minima else None,
+            data=self._arena.take(packed_bytes(kind, rows, columns)),
         )
         is_as_it_stands = self._native.dtype == AS_STORED and info.format in STORED_KINDS
         source: NDArray[np.generic]
@@ -139,8 +136,6 @@ class NativeWeights:
             rows=rows,
             columns=columns,
             data=weight.data,
-            scales=weight.scales,
-            minima=weight.minima,
         )
         library.trivet_pack(pool, ctypes.byref(pack))
         return weight

@@ -20,8 +20,6 @@ struct TrivetPack {
   int32_t rows;
   int32_t columns;
   void* data;
-  void* scales;
-  void* minima;
 };
 
 // A layer "x += attention(norm(x)); x += mlp(norm(x))".

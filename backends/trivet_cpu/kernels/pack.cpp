@@ -97,15 +97,15 @@ void read_group(const TrivetPack& p, int row, int group, Group& out) {
 }
 
 void pack_bytes_tile(const TrivetPack& p, int tile, int padded_columns) {
-  const int groups = padded_columns / GROUP, group_bytes = p.kind == Q8 ? 512 : 256;
+  const int groups = padded_columns / GROUP;
   for (int g = 0; g < groups; g++) {
-    const size_t at = (size_t)tile * groups + g;
-    uint8_t* data = (uint8_t*)p.data + at * group_bytes;
+    uint8_t* data = (uint8_t*)p.data + ((size_t)tile * groups + g) * group_bytes(p.kind);
+    uint16_t* halves = (uint16_t*)(data + number_bytes(p.kind));
     for (int lane = 0; lane < LANES; lane++) {
       Group group;
       read_group(p, tile * TILE_ROWS + lane, g, group);
-      ((uint16_t*)p.scales)[at * LANES + lane] = group.scale;
-      if (p.kind == Q4) ((uint16_t*)p.minima)[at * LANES + lane] = group.minimum;
+      halves[lane] = group.scale;
+      if (p.kind == Q4) halves[LANES + lane] = group.minimum;
       for (int i = 0; i < (p.kind == Q8 ? GROUP : GROUP / 2); i++) {
         uint8_t number = group.numbers[i];
         if (p.kind == Q4) number |= group.numbers[i + GROUP / 2] << 4;
@@ -142,15 +142,16 @@ void unpack_row(const Weight& w, int row, int num_columns, float* out) {
     } else if (w.kind == BF16) {
       out[k] = to_float(((const BFloat*)w.data)[(size_t)tile * w.columns * LANES + k / 2 * 32 + lane * 2 + k % 2]);
     } else {
-      const size_t at = (size_t)tile * groups + k / GROUP;
+      const uint8_t* data = w.data + ((size_t)tile * groups + k / GROUP) * group_bytes(w.kind);
+      const uint16_t* halves = (const uint16_t*)(data + number_bytes(w.kind));
       const int i = k % GROUP;
-      const float scale = half_to_float(w.scales[at * LANES + lane]);
+      const float scale = half_to_float(halves[lane]);
       if (w.kind == Q8) {
-        out[k] = scale * (float)(w.data[at * 512 + i / 4 * 64 + lane * 4 + i % 4] - 128);
+        out[k] = scale * (float)(data[i / 4 * 64 + lane * 4 + i % 4] - 128);
       } else {
-        const int j = i % 16, byte = w.data[at * 256 + j / 4 * 64 + lane * 4 + j % 4];
+        const int j = i % 16, byte = data[j / 4 * 64 + lane * 4 + j % 4];
         const int nibble = i < 16 ? byte & 15 : byte >> 4;
-        out[k] = scale * (float)nibble + half_to_float(w.minima[at * LANES + lane]);
+        out[k] = scale * (float)nibble + half_to_float(halves[LANES + lane]);
       }
     }
   }

@@ -9,7 +9,7 @@ namespace trivet {
 namespace {
 
 // acc + the dot products of 16 rows x 4 columns of bytes with four signed bytes, broadcast.
-// `is_offset`: the bytes are numbers + 128, and the caller starts from `offsets` (see `start_of`).
+// `is_offset`: the bytes are numbers + 128, and the caller adds `offset`.
 template <bool is_offset>
 TRIVET_INLINE Ints dot_bytes(const Ints& acc, const Ints& bytes, int32_t four) {
 #if defined(__AVX512VNNI__)
@@ -42,13 +42,13 @@ TRIVET_INLINE Ints dot_bytes(const Ints& acc, const Ints& bytes, int32_t four) {
 }
 
 template <bool is_offset>
-TRIVET_INLINE Ints start_of(int32_t offset) {
+TRIVET_INLINE Ints with_offset(const Ints& dots, int32_t offset) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   constexpr bool is_needed = false;  // `dot_bytes` subtracts the 128 itself
 #else
   constexpr bool is_needed = is_offset;
 #endif
-  return broadcast_int(is_needed ? offset : 0);
+  return is_needed ? dots + broadcast_int(offset) : dots;
 }
 
 TRIVET_INLINE int32_t four_at(const int8_t* x) {
@@ -74,68 +74,87 @@ TRIVET_INLINE void finish(const Product& p, int tile, int row, Floats value) {
   for (int i = 0; i < width; i++) out[i] = p.adds ? out[i] + lanes[i] : lanes[i];
 }
 
-// Q8 and Q4: one tile times N rows. Per group and row: 8 dot products, a conversion and 2 or 3 FMAs.
+// A loop, kept from the accumulators: unrolled over 16 of them it takes more registers than there are.
+template <int N>
+TRIVET_INLINE void finish_rows(const Product& p, int tile, int first, const Floats (&acc)[N]) {
+  alignas(64) float rows[N][LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; i++) store(rows[i], acc[i]);
+#pragma GCC unroll 1
+  for (int i = 0; i < N; i++) finish(p, tile, first + i, load(rows[i]));
+}
+
+// Q8 and Q4: the eight vectors of weights of a group, four columns of 16 rows in each.
+template <int kind>
+TRIVET_INLINE void load_group(Ints (&bytes)[8], const uint8_t* data) {
+  if (kind == Q8) {
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; s++) bytes[s] = load_ints(data + s * 64);
+    return;
+  }
+  const Ints low = broadcast_int(0x0f0f0f0f);
+#pragma GCC unroll 4
+  for (int s = 0; s < 4; s++) {
+    const Ints both = load_ints(data + s * 64);
+    bytes[s] = both & low;
+    bytes[s + 4] = shifted_right(both, 4) & low;
+  }
+}
+
+// The vector of weights which a row's large activations are multiplied with.
+template <int kind>
+TRIVET_INLINE Ints load_word(const uint8_t* data, const QuantisedGroup& x) {
+  if (kind == Q8) return load_ints(data + x.at_in_bytes);
+  return shifted_right(load_ints(data + x.at_in_nibbles), x.shift) & broadcast_int(0x0f0f0f0f);
+}
+
+// Q8 and Q4: one tile times N rows. Per group and row: 9 dot products, a conversion and 2 or 3 multiplications
+// (which go to the same two ports of a Zen 4 as the dot products; shifts, additions and conversions do not).
 template <int kind, int N>
 void bytes_tile(const Product& p, int tile, int first) {
+  constexpr int TOGETHER = N < 4 ? N : 4;  // rows whose dot products alternate: one alone waits for each of them
   const Weight& w = *p.weight;
-  const int columns = w.columns, groups = columns / GROUP;
-  constexpr int BYTES = kind == Q8 ? 512 : 256;  // of a group
-  const uint8_t* data = w.data + (size_t)tile * groups * BYTES;
-  const uint16_t* scales = w.scales + (size_t)tile * groups * LANES;
-  const uint16_t* minima = kind == Q4 ? w.minima + (size_t)tile * groups * LANES : nullptr;
-  const int8_t* x = p.in->q8 + (size_t)first * columns;
-  const float* x_scales = p.in->scales + (size_t)first * groups;
-  const float* x_sums = p.in->sums + (size_t)first * groups;
-  const int32_t* x_offsets = p.in->offsets + (size_t)first * groups;
+  const int groups = w.columns / GROUP;
+  const uint8_t* data = w.data + (size_t)tile * groups * group_bytes(kind);
+  const QuantisedGroup* x = p.in->group(first, 0);
   Floats acc[N];
 #pragma GCC unroll 16
   for (int i = 0; i < N; i++) acc[i] = broadcast(0);
-  for (int g = 0; g < groups; g++, data += BYTES) {
+  for (int g = 0; g < groups; g++, data += group_bytes(kind), x += Activations::ROWS) {
     Ints bytes[8];
-    if (kind == Q8) {
-#pragma GCC unroll 8
-      for (int s = 0; s < 8; s++) bytes[s] = load_ints(data + s * 64);
-    } else {
-      const Ints low = broadcast_int(0x0f0f0f0f);
-#pragma GCC unroll 4
-      for (int s = 0; s < 4; s++) {
-        const Ints both = load_ints(data + s * 64);
-        Ints high = both;
-        TRIVET_EACH_PART high.p[i] = high.p[i] >> 4;
-        bytes[s] = both & low;
-        bytes[s + 4] = high & low;
-      }
-    }
+    load_group<kind>(bytes, data);
     // The hardware's own prefetcher stops at each 4 KiB page.
     if (N <= 2) {
-#pragma GCC unroll 8
-      for (int b = 0; b < BYTES; b += 64) __builtin_prefetch(data + 4096 + b);
+#pragma GCC unroll 9
+      for (int b = 0; b < group_bytes(kind); b += 64) __builtin_prefetch(data + 4096 + b);
     }
-    const Floats scale = load_halves(scales + g * LANES);
-    const Floats minimum = kind == Q4 ? load_halves(minima + g * LANES) : scale;
-#pragma GCC unroll 16
-    for (int i = 0; i < N; i++) {
-      const int8_t* row = x + (size_t)i * columns + g * GROUP;
-      const size_t at = (size_t)i * groups + g;
-      Ints dots = start_of<kind == Q8>(x_offsets[at]);
-      if (N <= 2) {  // two chains: one row alone would wait for each product
-        Ints others = broadcast_int(0);
+    const uint16_t* halves = (const uint16_t*)(data + number_bytes(kind));
+    const Floats scale = load_halves(halves), minimum = kind == Q4 ? load_halves(halves + LANES) : scale;
 #pragma GCC unroll 4
-        for (int s = 0; s < 4; s++) {
-          dots = dot_bytes<kind == Q8>(dots, bytes[s], four_at(row + s * 4));
-          others = dot_bytes<kind == Q8>(others, bytes[s + 4], four_at(row + 16 + s * 4));
-        }
-        dots = dots + others;
-      } else {
-#pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) dots = dot_bytes<kind == Q8>(dots, bytes[s], four_at(row + s * 4));
+    for (int start = 0; start < N; start += TOGETHER) {
+      Ints dots[TOGETHER];
+#pragma GCC unroll 4
+      for (int i = 0; i < TOGETHER; i++) {
+        const QuantisedGroup& row = x[start + i];
+        dots[i] = dot_bytes<kind == Q8>(broadcast_int(0), load_word<kind>(data, row), four_at(row.high));
+        dots[i] = with_offset<kind == Q8>(shifted_left(dots[i], 7), row.offset);
       }
-      acc[i] = fma(to_floats(dots), scale * broadcast(x_scales[at]), acc[i]);
-      if (kind == Q4) acc[i] = fma(minimum, broadcast(x_sums[at]), acc[i]);
+#pragma GCC unroll 8
+      for (int s = 0; s < 8; s++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < TOGETHER; i++)
+          dots[i] = dot_bytes<kind == Q8>(dots[i], bytes[s], four_at(x[start + i].numbers + s * 4));
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < TOGETHER; i++) {
+        const QuantisedGroup& row = x[start + i];
+        Floats& sum = acc[start + i];
+        sum = fma(to_floats(dots[i]), scale * broadcast(row.scale), sum);
+        if (kind == Q4) sum = fma(minimum, broadcast(row.sum), sum);
+      }
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < N; i++) finish(p, tile, first + i, acc[i]);
+  finish_rows<N>(p, tile, first, acc);
 }
 
 // BF16: both tiles of a unit times N rows.

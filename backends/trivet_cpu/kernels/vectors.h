@@ -54,7 +54,7 @@ TRIVET_OPERATOR(Ints, |)
 
 TRIVET_INLINE Floats broadcast(float x) {
   Floats r;
-  TRIVET_EACH_PART r.p[i] = PartF{} + x;
+  TRIVET_EACH_PART r.p[i] = x - PartF{};  // not "+": -0.0 + 0.0 is 0.0, which would have to be computed
   return r;
 }
 TRIVET_INLINE Ints broadcast_int(int32_t x) {
@@ -89,6 +89,21 @@ TRIVET_INLINE Ints less(const Ints& a, const Ints& b) {
   Ints r;
   TRIVET_EACH_PART r.p[i] = a.p[i] < b.p[i];
   return r;
+}
+TRIVET_INLINE Ints shifted_left(const Ints& a, int32_t bits) {
+  Ints r;
+  TRIVET_EACH_PART r.p[i] = a.p[i] << bits;
+  return r;
+}
+TRIVET_INLINE Ints shifted_right(const Ints& a, int32_t bits) {
+#if defined(__AVX512F__)
+  // GCC would take the instruction that wants the count moved to a vector register.
+  return Ints{(PartI)_mm512_srav_epi32((__m512i)a.p[0], _mm512_set1_epi32(bits))};
+#else
+  Ints r;
+  TRIVET_EACH_PART r.p[i] = a.p[i] >> bits;
+  return r;
+#endif
 }
 TRIVET_INLINE Floats select(const Ints& mask, const Floats& yes, const Floats& no) {
   Floats r;
@@ -162,6 +177,17 @@ TRIVET_INLINE Ints rounded(const Floats& a) {
   return as_ints(a + magic) - as_ints(magic);
 }
 #endif
+
+// The lowest byte of each lane.
+TRIVET_INLINE void store_bytes(int8_t* out, const Ints& v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8((__m512i)v.p[0]));
+#else
+  int32_t lanes[LANES];
+  memcpy(lanes, &v, sizeof lanes);
+  for (int i = 0; i < LANES; i++) out[i] = (int8_t)lanes[i];
+#endif
+}
 
 // ---- bfloat16: the upper half of a float ----
 

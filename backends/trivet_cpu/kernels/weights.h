@@ -18,32 +18,52 @@ constexpr int TILE_ROWS = LANES;  // rows that stand side by side in the lanes o
 // [rows, columns], both padded with zeros to multiples of 32. Tile after tile of 16 rows:
 //   F32   [columns][16]                         64 bytes a column
 //   BF16  [columns / 2][16][2]                  32 bytes a column
-//   Q8    [columns / 4][16][4], number + 128    16 bytes a column
-//   Q4    per group of 32: 4 x [16][4] bytes; low nibbles are columns 0..15, high nibbles 16..31
-// and for Q8 and Q4 a half-precision scale a row and group, [tile][group][16]; for Q4 as many minima:
-// number = scale * nibble + minimum. Bytes a column and row: 4, 2, 1.0625, 0.625.
+//   Q8    per group of 32 columns: [8][16][4] bytes, number + 128; [16] scales in half precision
+//   Q4    per group: [4][16][4] bytes, low nibbles are columns 0..15 and high nibbles 16..31; [16] scales and
+//         [16] minima in half precision: number = scale * nibble + minimum
+// What a product reads of a tile is one stream. Bytes a column and row: 4, 2, 1.0625, 0.625.
 struct Weight {
   int32_t kind;
   int32_t rows;     // not padded
   int32_t columns;  // padded
   int32_t pad;
   const uint8_t* data;
-  const uint16_t* scales;
-  const uint16_t* minima;
   const float* bias;  // [padded rows] or null
 };
 
+// Bytes of a group of a tile: its numbers, and all of it.
+constexpr int number_bytes(int kind) { return kind == Q8 ? 512 : 256; }
+constexpr int group_bytes(int kind) { return kind == Q8 ? 544 : 320; }
+
+// The integer form of 32 activations: x = scale * (number + 128 * high), in which only the four columns of one
+// word have a `high`. Activations have a few numbers far larger than the rest: one scale over all 32 would cost
+// the others most of their bits. With the four columns around the largest in 15 bits, and the rest in 8, the
+// error of a product is a third as large, for one dot product in nine more (SmolLM2-135M: README, "Numbers").
+struct alignas(64) QuantisedGroup {
+  int8_t numbers[GROUP];  // |number| <= 127; in the word of `high` -64 .. 63
+  int8_t high[4];
+  float scale;
+  float sum;            // scale * total: what a minimum is multiplied with
+  int32_t offset;       // -128 * total: takes back the 128 of Q8
+  int32_t at_in_bytes;  // where the weights of the word stand in a group of Q8, from its start,
+  int32_t at_in_nibbles;  // and in one of Q4,
+  int32_t shift;          // from which bit on
+};
+
 // Rows of activations in each form that a consumer wants; null where none wants it.
-// The integer form: x = scale * number, per group of 32 columns, |number| <= 127.
 struct Activations {
   int32_t columns;  // padded
   float* f32;       // [T, columns]
   BFloat* bf16;     // [T, columns]
-  int8_t* q8;       // [T, columns]
-  float* scales;    // [T, groups]
-  float* sums;      // [T, groups] scale * sum of the numbers: what a minimum is multiplied with
-  int32_t* offsets;  // [T, groups] -128 * sum of the numbers: takes back the 128 of Q8
+  QuantisedGroup* groups;  // [T / 16, columns / 32, 16]: 16 rows stand together, as products read them
+
+  QuantisedGroup* group(size_t row, int column) const {
+    return groups + ((row / ROWS * (columns / GROUP) + column / GROUP) * ROWS + row % ROWS);
+  }
+  static constexpr int ROWS = 16;
 };
+
+void quantise(QuantisedGroup& out, const Floats& low, const Floats& high);
 
 // Write 32 activations of row `row`, from `column` on, in every wanted form. NaN and Inf come through.
 TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, const Floats& low,
@@ -57,30 +77,7 @@ TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, c
     store_bfloats(out.bf16 + at, low);
     store_bfloats(out.bf16 + at + LANES, high);
   }
-  if (out.q8) {
-    // Compared as integers, so that a NaN counts as the largest and reaches the scale.
-    const Ints sizes = broadcast_int(0x7fffffff);
-    const int32_t peak_bits = largest(maximum(as_ints(low) & sizes, as_ints(high) & sizes));
-    float peak;
-    memcpy(&peak, &peak_bits, 4);
-    const float inverse = peak > 0x1p-100f ? 127.0f / peak : 0.0f;
-    const Ints a = rounded(low * broadcast(inverse)), b = rounded(high * broadcast(inverse));
-#if defined(__AVX512F__)
-    _mm_storeu_si128((__m128i*)(out.q8 + at), _mm512_cvtepi32_epi8((__m512i)a.p[0]));
-    _mm_storeu_si128((__m128i*)(out.q8 + at + LANES), _mm512_cvtepi32_epi8((__m512i)b.p[0]));
-#else
-    int32_t numbers[2 * LANES];
-    memcpy(numbers, &a, sizeof a);
-    memcpy(numbers + LANES, &b, sizeof b);
-    for (int i = 0; i < 2 * LANES; i++) out.q8[at + i] = (int8_t)numbers[i];
-#endif
-    const int32_t total = sum(a + b);
-    const size_t group = row * (out.columns / GROUP) + column / GROUP;
-    const float scale = peak / 127.0f;
-    out.scales[group] = scale;
-    out.sums[group] = scale * (float)total;
-    out.offsets[group] = -128 * total;
-  }
+  if (out.groups) quantise(*out.group(row, column), low, high);
 }
 
 struct Product {

@@ -235,5 +235,20 @@ def test_stored_weights_need_the_native_kernels() -> None:
     config = RunnerConfig(options={"weights": "stored", "kernels": "torch"})
     with pytest.raises(Unsupported, match=r"weights=stored needs the native kernels: torch was asked for"):
         CpuBackend().check(SPEC, WEIGHTS, config, device)
-    with pytest.raises(Unsupported, match=r"option weights is 'int2'; use stored"):
+    with pytest.raises(Unsupported, match=r"option weights is 'int2'; use stored or float"):
         CpuBackend().check(SPEC, WEIGHTS, RunnerConfig(options={"weights": "int2"}), device)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "num_bytes"),
+    [("auto", None, 34 / 32), ("bf16", None, 2), ("auto", "float", 2), ("bf16", "stored", 34 / 32)],
+)
+def test_quantised_weights_stay_as_stored_unless_a_dtype_is_asked_for(
+    dtype: str, weights: str | None, num_bytes: float
+) -> None:
+    tensors = (replace(t, format="q8_0") if len(t.shape) > 1 else t for t in WEIGHTS.tensors)
+    config = RunnerConfig(dtype=dtype, max_model_len=64, options={"weights": weights} if weights else {})
+    device = _device(arch="avx512f avx512_vnni avx512_bf16")
+    plan = CpuBackend().plan(SPEC, WeightIndex(tuple(tensors)), config, [device])
+    matrices = sum(math.prod(t.shape) for t in WEIGHTS.tensors if len(t.shape) > 1)
+    assert _parts(plan)["weights"] == pytest.approx(matrices * num_bytes, rel=1e-3)

@@ -25,7 +25,7 @@ from trivet_cpu.native_library import (
     Weight,
     load_library,
 )
-from trivet_cpu.native_plan import PackedSize
+from trivet_cpu.native_plan import packed_bytes
 
 Float32 = NDArray[np.float32]
 BLOCK_SIZE, HEAD_DIM, NUM_HEADS, NUM_KV_HEADS = 16, 32, 6, 2
@@ -59,7 +59,7 @@ def _normal(*shape: int, seed: int = 1) -> Float32:
 
 def test_embedding_is_the_scaled_row_of_each_token(kernels: Kernels) -> None:
     values = _normal(40, 64)
-    data = np.empty(PackedSize.of(Kind.F32, 40, 64).total // 4, np.float32)
+    data = np.empty(packed_bytes(Kind.F32, 40, 64) // 4, np.float32)
     pack = Pack(
         source=values.ctypes.data,
         row_bytes=values.strides[0],

@@ -10,7 +10,7 @@ import pytest
 
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet_cpu.native_library import Kind
-from trivet_cpu.native_plan import AS_STORED, PackedSize, kind_of, unknown_part
+from trivet_cpu.native_plan import AS_STORED, kind_of, packed_bytes, unknown_part
 
 LAYER = Layer(Attention(32, 8, 64, 0.125, Rope(64)), MLP(8192))
 SPEC = ModelSpec("test", 1000, 1000, 2048, 4096, (LAYER,), (0, 0), Norm())
@@ -66,8 +66,9 @@ def test_the_dtype_says_how_a_stored_format_is_packed(file_format: str, dtype: s
 
 
 def test_packed_sizes_count_padding_scales_and_minima() -> None:
-    assert PackedSize.of(Kind.Q4, 33, 64) == PackedSize(64 * 32, 64 * 2 * 2, 64 * 2 * 2)
-    assert PackedSize.of(Kind.F32, 32, 40).total == 32 * 64 * 4
+    assert packed_bytes(Kind.Q4, 33, 64) == 64 * 32 + 64 * 2 * 2 * 2
+    assert packed_bytes(Kind.Q8, 1, 1) == 32 * (32 + 2)
+    assert packed_bytes(Kind.F32, 32, 40) == 32 * 64 * 4
 
 
 def test_the_native_runner_needs_no_torch() -> None:
