@@ -7,9 +7,14 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
+from trivet.contract import StepOutput
+from trivet.engine.scheduler import Scheduled
+from trivet.engine.sequence import Sequence
 from trivet.messages import FinishReason
+from trivet.sampling_params import SamplingParams
 
 EngineFactory = Callable[..., Any]
 
@@ -106,3 +111,31 @@ def test_an_aborted_sequence_is_not_touched_again(make_engine: EngineFactory) ->
     engine.run()
     assert stream.pushed == pushed
     assert engine.core.load().num_finished["abort"] == 1
+
+
+def test_prompt_logprobs_that_come_twice_are_taken_once(make_engine: EngineFactory) -> None:
+    """A sequence that is preempted while a step of its prompt is in flight has those tokens scored again."""
+    committer = make_engine().core._committer
+    sequence = Sequence("r", [5, 6, 7, 8, 9, 10], SamplingParams(prompt_logprobs=0))
+
+    def commit(first: int, count: int) -> None:
+        rows = np.arange(first, first + count)
+        output = StepOutput(
+            step=1,
+            token_ids=np.zeros(count, np.int32),
+            num_tokens=np.zeros(1, np.int32),
+            is_finite=np.ones(count, np.bool_),
+            logprobs=(-rows).astype(np.float32),
+            ranks=np.ones(count, np.int32),
+            top_ids=None,
+            top_logprobs=None,
+            extra_logprobs=None,
+            pooled=None,
+            device_time_s=0.0,
+        )
+        assert committer.commit([Scheduled(sequence, 0, first, count, False, first, count)], output) == []
+
+    commit(0, 3)
+    commit(1, 4)
+    assert [entry.token_id for entry in sequence.prompt_logprobs] == [6, 7, 8, 9, 10]
+    assert [entry.logprob for entry in sequence.prompt_logprobs] == [0, -1, -2, -3, -4]
