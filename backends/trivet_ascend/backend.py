@@ -1,4 +1,4 @@
-"""The torch-free half of the Ascend backend: it finds NPUs and says why none can be used."""
+"""The torch-free half of the Ascend backend: finds NPUs, says what runs on them and what it takes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from pathlib import Path
 
 from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
-from trivet.models.spec import ModelSpec
+from trivet.models.decoder import check_dense
+from trivet.models.expected_tensors import check_tensors
+from trivet.models.spec import MLP, ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
+from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape
+from trivet_ascend.options import AscendOptions
+from trivet_ascend.planner import plan_memory
+from trivet_ascend.weight_kinds import FOUR_BIT_FORMATS, WeightKind
 
-NO_RUNNER = "this version of Trivet finds Ascend NPUs but has no runner for them; use backend cpu"
+BLOCK_SIZE = 128  # tokens; the attention operation wants multiples of 128, at most 512
+BLOCK_SIZES = (128, 256, 384, 512)
+MAX_NUM_BATCHED_TOKENS = 2048
+SUPPORTED_FAMILIES = ("A2", "A3")
 # 910A and 310P have no bfloat16 arithmetic.
 DTYPES = {"910A": frozenset({"f32", "f16"}), "310P": frozenset({"f32", "f16"})}
 OTHER_DTYPES = frozenset({"f32", "f16", "bf16"})
 
 
 class AscendBackend:
-    """Ascend NPUs, one device a chip."""
+    """Ascend NPUs, one device a chip (on A3: a die)."""
 
     name = "ascend"
 
@@ -26,7 +35,7 @@ class AscendBackend:
         self._root, self._npu_smi = root, npu_smi
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
-        """As the contract. Every device is unusable in this version; a fault of its own is named first."""
+        """As the contract."""
         versions = find_versions(self._root)
         return [_device(npu, versions) for npu in find_npus(self._root, self._npu_smi, timeout_s / 2)]
 
@@ -39,26 +48,129 @@ class AscendBackend:
     def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
         """Logical ids, ascending: in another order torch_npu reports no device at all (Trinity-RFT #618)."""
         visible = ",".join(str(index) for index in sorted(device.index for device in devices))
-        return {"ASCEND_RT_VISIBLE_DEVICES": visible, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        return {
+            "ASCEND_RT_VISIBLE_DEVICES": visible,
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # the runner imports it and explains errors
+            "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+            "TASK_QUEUE_ENABLE": "1",
+            "HCCL_BUFFSIZE": str(HCCL_BUFFER_MB),  # as the plan reserves
+            "OMP_NUM_THREADS": "1",  # many ranks on one host; the arithmetic is the NPU's
+        }
 
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
-        """Raises: Unsupported, always."""
-        raise Unsupported(NO_RUNNER)
+        """As the contract; also WeightsError where the files do not match the spec."""
+        if device.arch not in SUPPORTED_FAMILIES:
+            raise Unsupported(_why_not_family(device.arch))
+        shape = resolve_shape(spec, config, device)
+        if config.kv_dtype not in ("auto", shape.dtype):
+            raise Unsupported(
+                f"kv_cache_dtype {config.kv_dtype!r} is not supported on Ascend with dtype {shape.dtype}; "
+                "leave it at auto"
+            )
+        if shape.block_size not in BLOCK_SIZES:
+            raise Unsupported(
+                f"block_size {shape.block_size} is not supported on Ascend; "
+                f"use {', '.join(map(str, BLOCK_SIZES))}"
+            )
+        if spec.shapes_only:
+            raise Unsupported(
+                f"{spec.architecture} runs through transformers' own code, which the Ascend backend does not "
+                "offer; use backend cpu"
+            )
+        check_dense(spec)
+        check_tensors(spec, weights)
+        _check_ranks(spec, shape)
+        _check_weights(weights, shape)
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
     ) -> MemoryPlan:
-        """Raises: Unsupported, always."""
-        raise Unsupported(NO_RUNNER)
+        """As the contract, for the device with the least free memory."""
+        device = min(devices, key=lambda each: each.free_bytes)
+        self.check(spec, weights, config, device)
+        return plan_memory(spec, weights, config, resolve_shape(spec, config, device), device)
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
     ) -> Runner:
-        """Raises: Unsupported, always."""
-        raise Unsupported(NO_RUNNER)
+        """Opens the NPU. Raises: BackendError with what to do where torch-npu or CANN do not work."""
+        from trivet_ascend.npu_device import NpuDevice
+        from trivet_ascend.runner import AscendRunner
+
+        shape = resolve_shape(spec, config, devices[0]).with_max_model_len(plan.max_model_len)
+        return AscendRunner(spec, plan, shape, NpuDevice(0))
+
+
+def resolve_shape(spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> Shape:
+    """The config with every choice made. Raises: Unsupported."""
+    return Shape(
+        dtype=resolve_dtype(config.dtype, device),
+        options=AscendOptions.parse(config.options),
+        block_size=config.block_size or BLOCK_SIZE,
+        max_model_len=config.max_model_len or spec.max_position,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens
+        or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
+        max_logits_rows=config.max_logits_rows,
+        num_ranks=config.tensor_parallel,
+    )
+
+
+def resolve_dtype(dtype: str, device: DeviceInfo) -> str:
+    """ "auto" is bf16 where the chip has it. Raises: Unsupported."""
+    if dtype == "auto":
+        return "bf16" if "bf16" in device.dtypes else "f16"
+    if dtype not in device.dtypes:
+        raise Unsupported(
+            f"dtype {dtype!r} is not supported on {device.name}; "
+            f"use auto or {', '.join(sorted(device.dtypes))}"
+        )
+    return dtype
+
+
+def _check_ranks(spec: ModelSpec, shape: Shape) -> None:
+    ranks = shape.num_ranks
+    if ranks == 1:
+        return
+    for layer in spec.kinds:
+        attention = layer.attention
+        assert isinstance(layer.mlp, MLP)  # check_dense
+        for what, count in (
+            ("query heads", attention.num_heads),
+            ("KV heads", attention.num_kv_heads),
+            ("columns of the feed-forward block", layer.mlp.intermediate_size),
+        ):
+            if count % ranks:
+                raise Unsupported(
+                    f"tensor_parallel_size {ranks} does not divide the model's {count} {what}; "
+                    "use a number that does"
+                )
+        if attention.alibi:
+            raise Unsupported(f"tensor_parallel_size {ranks} is not supported with ALiBi; use 1")
+
+
+def _check_weights(weights: WeightIndex, shape: Shape) -> None:
+    option = shape.options.weights
+    if option != WeightKind.PLAIN and shape.dtype == "f32":
+        raise Unsupported(f"options.weights={option} needs bfloat16 or float16; leave dtype at auto")
+    if option == WeightKind.W4A16 and not any(t.format in FOUR_BIT_FORMATS for t in weights.tensors):
+        raise Unsupported(
+            f"options.weights={option} keeps the 4 bits of a GGUF file in {' or '.join(FOUR_BIT_FORMATS)}, "
+            "and this model has no such tensor; use w8a16, or plain"
+        )
+
+
+def _why_not_family(family: str) -> str:
+    return (
+        f"the Ascend backend runs on Atlas A2 and A3 (910B, 910C), and this NPU is of family {family}, whose "
+        "operations differ; use backend cpu"
+    )
 
 
 def _device(npu: Npu, versions: tuple[tuple[str, str], ...]) -> DeviceInfo:
+    fault = npu.fault
+    if not fault and npu.family not in SUPPORTED_FAMILIES:
+        fault = _why_not_family(npu.family)
     return DeviceInfo(
         kind=AscendBackend.name,
         index=npu.index,
@@ -69,5 +181,5 @@ def _device(npu: Npu, versions: tuple[tuple[str, str], ...]) -> DeviceInfo:
         free_bytes=npu.free_bytes,
         dtypes=DTYPES.get(npu.family, OTHER_DTYPES),
         versions=versions,
-        unusable_because=npu.fault or NO_RUNNER,
+        unusable_because=fault or None,
     )

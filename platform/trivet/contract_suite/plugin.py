@@ -36,10 +36,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     except TrivetError as error:
         raise pytest.UsageError(str(error)) from error
-    metafunc.parametrize("subject", [_param(candidate) for candidate in candidates], indirect=True)
+    metafunc.parametrize("subject", [candidate_param(candidate) for candidate in candidates], indirect=True)
 
 
-def _param(candidate: Candidate) -> object:
+def candidate_param(candidate: Candidate) -> object:
+    """The candidate as a parameter of `subject`; skipped with the reason where its device is absent."""
     absent = candidate.absent_because
     marks = [pytest.mark.skip(reason=absent)] if absent else []
     return pytest.param(candidate, marks=marks, id=candidate.name)

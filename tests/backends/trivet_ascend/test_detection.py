@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trivet.contract import DeviceInfo, KVCacheSpec, MemoryPlan, RunnerConfig
-from trivet.errors import Unsupported
-from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm
-from trivet.weights.index import WeightIndex
-from trivet_ascend.backend import NO_RUNNER, AscendBackend
+from trivet.contract import DeviceInfo
+from trivet_ascend.backend import AscendBackend
 from trivet_ascend.detection import family_of
 from trivet_ascend.npu_smi import MIB, parse_info, parse_mapping
 
@@ -71,8 +68,6 @@ MAPPING_WITH_PHYSICAL_ID = """\
 \t7            0            2                  14               Ascend910
 \t7            1            3                  15               Ascend910
 """
-LAYER = Layer(Attention(1, 1, 8, 1.0, None), MLP(8))
-SPEC = ModelSpec("test", 8, 8, 8, 8, (LAYER,), (0,), Norm())
 
 
 def _machine(root: Path, info: str, mapping: str = "", manager: bool = True) -> AscendBackend:
@@ -145,7 +140,12 @@ def test_devices_stand_in_the_order_of_logical_ids(tmp_path: Path) -> None:
 def test_an_unhealthy_chip_stays_listed_with_its_health(tmp_path: Path) -> None:
     alarmed, sound = _machine(tmp_path, A2, MAPPING).probe(10.0)
     assert "health is Alarm" in (alarmed.unusable_because or "")
-    assert sound.unusable_because == NO_RUNNER
+    assert sound.unusable_because is None
+
+
+def test_a_family_without_our_operations_is_listed_and_refused(tmp_path: Path) -> None:
+    device = _machine(tmp_path, DUO).probe(10.0)[0]
+    assert "family 310P" in (device.unusable_because or "")
 
 
 def test_two_chips_on_one_address_have_two_uids(tmp_path: Path) -> None:
@@ -202,24 +202,10 @@ def test_visible_devices_are_ascending_logical_ids(tmp_path: Path) -> None:
     assert backend.launch_env(devices[::-1])["ASCEND_RT_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_no_model_can_be_placed_on_it(tmp_path: Path) -> None:
-    backend = _machine(tmp_path, A2, MAPPING)
-    devices, config, weights = backend.probe(10.0), RunnerConfig(), WeightIndex(())
-    plan = MemoryPlan(KVCacheSpec(128, ()), (), 0, (), 1, 1)
-    calls = (
-        lambda: backend.check(SPEC, weights, config, devices[0]),
-        lambda: backend.plan(SPEC, weights, config, devices),
-        lambda: backend.create_runner(SPEC, config, plan, devices),
-    )
-    for call in calls:
-        with pytest.raises(Unsupported, match="use backend cpu"):
-            call()
-
-
 def test_probing_imports_no_torch_and_no_vendor_library() -> None:
     code = (
         "import sys\n"
-        "for name in ('torch', 'torch_npu', 'acl', 'te', 'numpy'): sys.modules[name] = None\n"
+        "for name in ('torch', 'torch_npu', 'acl', 'te'): sys.modules[name] = None\n"
         "import trivet_ascend\n"
         "backend = trivet_ascend.trivet_backend()\n"
         "backend.probe(1.0); backend.absent_because(1.0); backend.launch_env([])\n"

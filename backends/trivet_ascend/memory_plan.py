@@ -1,0 +1,197 @@
+"""How much memory one rank of a model takes on an NPU, in bytes: arithmetic over a spec, no allocation.
+
+Weights and KV are exact. `activations` and `logits` bound what one step allocates. `context`, `collectives`
+and `graphs` are what the runtime takes beside us: judged, since no device was at hand to measure them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
+from trivet.models.spec import MLP, Attention, ModelSpec
+from trivet.weights.index import WeightIndex
+from trivet_ascend.options import AscendOptions
+from trivet_ascend.slices import Rank
+from trivet_ascend.weight_kinds import kind_of, matrix_bytes, shares_embedding
+
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+LOGITS_PIECE_BYTES = 64 << 20  # float32 logits brought to the host at once
+CONTEXT_BYTES = 512 << 20  # of ACL, and the kernels that it loads
+HCCL_BUFFER_MB = 200  # HCCL_BUFFSIZE, which `launch_env` sets; a communicator has one in and one out
+GRAPH_BYTES = 64 << 20  # of one captured size of decode
+MASK_BYTES = 2048 * 2048  # the triangle that attention wants
+SCORES_BYTES = 64 << 20  # float32 scores of a piece of queries, where attention is gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The config with every choice made."""
+
+    dtype: str
+    options: AscendOptions
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_logits_rows: int
+    num_ranks: int
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        return -(-self.max_model_len // self.block_size)
+
+    @property
+    def value_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def graph_sizes(self) -> tuple[int, ...]:
+        """Numbers of decoding sequences for which a graph is captured: 1, 2, 4 ... max_num_seqs.
+
+        Few, because each takes streams, of which a device has about 2,000 (vllm-ascend #3869).
+        """
+        if self.options.graphs == "off":
+            return ()
+        powers = [1 << i for i in range(self.max_num_seqs.bit_length()) if 1 << i < self.max_num_seqs]
+        return (*powers, self.max_num_seqs)
+
+    def with_max_model_len(self, length: int) -> Shape:
+        return replace(self, max_model_len=length)
+
+
+def local_spec(spec: ModelSpec, num_ranks: int) -> ModelSpec:
+    """What one rank computes: its heads, and its part of every feed-forward block."""
+    kinds = []
+    for layer in spec.kinds:
+        assert isinstance(layer.mlp, MLP)  # check_dense
+        heads, kv_heads = layer.attention.num_heads, layer.attention.num_kv_heads
+        attention = replace(layer.attention, num_heads=heads // num_ranks, num_kv_heads=kv_heads // num_ranks)
+        mlp = replace(layer.mlp, intermediate_size=layer.mlp.intermediate_size // num_ranks)
+        kinds.append(replace(layer, attention=attention, mlp=mlp))
+    return replace(spec, kinds=tuple(kinds))
+
+
+def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
+    """Of one rank; one group: a window is a mask here, its blocks are not given back."""
+    local = local_spec(spec, shape.num_ranks)
+    elements = sum(_kv_elements(local.layer(i).attention) for i in range(spec.num_layers))
+    group = KVGroup(KVKind.FULL, tuple(range(spec.num_layers)), shape.dtype, elements * shape.value_bytes)
+    return KVCacheSpec(block_size=shape.block_size, groups=(group,))
+
+
+def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[MemoryPart, ...]:
+    """All but the KV cache; the weights first."""
+    parts = [
+        MemoryPart("weights", weights_bytes(spec, weights, shape)),
+        MemoryPart("activations", activation_bytes(spec, shape)),
+        MemoryPart("logits", logits_bytes(spec, shape)),
+        MemoryPart("context", CONTEXT_BYTES),
+    ]
+    if shape.num_ranks > 1:
+        parts.append(MemoryPart("collectives", 2 * HCCL_BUFFER_MB << 20))
+    if shape.graph_sizes:
+        parts.append(MemoryPart("graphs", len(shape.graph_sizes) * GRAPH_BYTES))
+    return tuple(parts)
+
+
+def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
+    """Of the first rank, whose slices are the largest."""
+    rank, size = Rank(0, shape.num_ranks), shape.value_bytes
+    total = 0
+    for matrix in _matrices(spec):
+        rows, columns = matrix.num_rows, matrix.num_columns
+        if matrix.shard in ("column", "vocab"):
+            rows = rank.height(rows)
+        bias_rows = rows
+        if matrix.shard == "row":
+            columns = rank.height(columns)
+        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
+        kind = kind_of(shape.options.weights, matrix.name, formats, rows, columns)
+        total += matrix_bytes(kind, rows, columns, size) + matrix.has_bias * bias_rows * size
+    if spec.tie_embeddings and shares_embedding(shape.options.weights) and not spec.head_bias:
+        total -= rank.height(spec.vocab_size) * spec.hidden_size * size
+    return total + _norm_values(spec) * size
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """One packed matrix of the decoder."""
+
+    name: str
+    parts: tuple[str, ...]  # canonical names without `.weight`
+    num_rows: int
+    num_columns: int
+    shard: str
+    has_bias: bool = False
+
+
+def _matrices(spec: ModelSpec) -> Iterator[_Matrix]:
+    hidden, vocab = spec.hidden_size, spec.vocab_size
+    yield _Matrix("embed", ("embed",), vocab, hidden, "vocab")
+    head = "embed" if spec.tie_embeddings else "head"
+    yield _Matrix("head", (head,), vocab, hidden, "vocab", spec.head_bias)
+    for index in range(spec.num_layers):
+        layer = spec.layer(index)
+        attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, MLP)  # check_dense
+        inner = attention.num_heads * attention.head_dim
+        qkv = inner + 2 * attention.num_kv_heads * attention.head_dim
+        stem = f"layers.{index}."
+        parts = tuple(stem + part for part in ("q", "k", "v"))
+        yield _Matrix(f"{stem}qkv", parts, qkv, hidden, "column", attention.qkv_bias)
+        yield _Matrix(f"{stem}o", (f"{stem}o",), hidden, inner, "row", attention.out_bias)
+        up = (f"{stem}gate", f"{stem}up") if mlp.gated else (f"{stem}up",)
+        size = mlp.intermediate_size
+        yield _Matrix(f"{stem}gate_up", up, len(up) * size, hidden, "column", mlp.bias)
+        yield _Matrix(f"{stem}down", (f"{stem}down",), hidden, size, "row", mlp.bias)
+
+
+def _norm_values(spec: ModelSpec) -> int:
+    """Weights and biases of all norms."""
+    per_norm = spec.hidden_size * (2 if spec.norm.bias else 1)
+    norms_of = {"pre": 2, "sandwich": 4, "parallel": 1}
+    total = per_norm
+    for index in range(spec.num_layers):
+        layer = spec.layer(index)
+        total += norms_of[layer.order] * per_norm
+        if (norm := layer.attention.qk_norm) is not None:
+            total += 2 * layer.attention.head_dim * (2 if norm.bias else 1)
+    return total
+
+
+def activation_bytes(spec: ModelSpec, shape: Shape) -> int:
+    """The mask, and the largest sum of tensors that live at once in a step of `max_num_batched_tokens`."""
+    tokens, size = shape.max_num_batched_tokens, shape.value_bytes
+    local = local_spec(spec, shape.num_ranks)
+    largest = 0
+    for layer in local.kinds:
+        assert isinstance(layer.mlp, MLP)  # check_dense
+        attention = layer.attention
+        heads = attention.num_heads * attention.head_dim
+        # x, h and the block's result; qkv, its contiguous parts before and after rope, the output.
+        attending = tokens * size * (3 * spec.hidden_size + 3 * heads + 3 * _kv_elements(attention))
+        reason = shape.options.why_gathered(attention, shape.dtype, shape.max_model_len)
+        if reason is not None:  # a sequence's keys and values, gathered and in float32; scores thrice
+            length = shape.blocks_per_sequence * shape.block_size
+            attending += _kv_elements(attention) * length * (size + 4) + 3 * SCORES_BYTES
+        feeding = tokens * size * (3 * spec.hidden_size + 4 * layer.mlp.intermediate_size)
+        largest = max(largest, attending, feeding)
+    return MASK_BYTES + largest
+
+
+def logits_rows(spec: ModelSpec, max_logits_rows: int) -> int:
+    """Rows of one piece."""
+    return max(1, min(max_logits_rows, LOGITS_PIECE_BYTES // (4 * spec.vocab_size)))
+
+
+def logits_bytes(spec: ModelSpec, shape: Shape) -> int:
+    """A piece as the head gives it and in float32."""
+    rows = logits_rows(spec, shape.max_logits_rows)
+    return rows * spec.vocab_size * (4 + shape.value_bytes)
+
+
+def _kv_elements(attention: Attention) -> int:
+    """Of one token in one layer: its K and its V."""
+    return 2 * attention.num_kv_heads * attention.head_dim

@@ -1,0 +1,256 @@
+"""One model on one NPU, or one rank of it: the generic decoder over `AscendOps`.
+
+Steps are queued on the device and waited for in `sample`, where the logits come to the host's sampler; one
+step is in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
+from trivet.engine.sampler import sample_pieces
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
+from trivet.models.decoder import Decoder
+from trivet.models.spec import ModelSpec
+from trivet.models.torch_ops import DTYPES
+from trivet.weights.index import WeightIndex
+from trivet.weights.reader import TensorReader
+from trivet_ascend import memory_plan
+from trivet_ascend.ascend_ops import AscendOps
+from trivet_ascend.collectives import Alone, Collectives
+from trivet_ascend.memory_plan import Shape
+from trivet_ascend.npu_device import Device, as_step_failure
+from trivet_ascend.op_table import NPU, TWINS
+from trivet_ascend.packed_weights import Packer
+from trivet_ascend.paged_kv import PagedKV, StepView
+from trivet_ascend.slices import Rank
+from trivet_ascend.step_state import NewestTokens, Step, pooled_states, warm_up_batch
+from trivet_ascend.stored_matrix import StoredMatrix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trivet.contract import Int32
+
+logger = logging.getLogger(__name__)
+GIB = 1 << 30
+
+
+class AscendRunner:
+    """See `contract.Runner`."""
+
+    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    max_in_flight = 1
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        plan: MemoryPlan,
+        shape: Shape,
+        device: Device,
+        rank: Rank = Rank(),  # noqa: B008  # frozen
+        collectives: Collectives | None = None,
+    ) -> None:
+        self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
+        self._local = memory_plan.local_spec(spec, rank.count)
+        table = TWINS if shape.dtype == "f32" else NPU  # the fused operations take 16 bits
+        self._packer = Packer(
+            DTYPES[shape.dtype], shape.options.weights, device.torch_device, rank, collectives or Alone()
+        )
+        self.ops = AscendOps(shape.dtype, plan.max_model_len, table, shape.options, self._packer)
+        self._decoder: Decoder | None = None
+        self._kv: PagedKV | None = None
+        self._newest = NewestTokens(shape.max_num_seqs)
+        self._step: Step | None = None
+
+    # ---- start -----------------------------------------------------------------------------------
+
+    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
+        """As the contract; of a matrix only this rank's slice is read."""
+        self._say_what_is_gathered()
+        self._packer.table = self.ops.table
+        with TensorReader(weights) as reader, torch.inference_mode():
+            decoder = Decoder(self._local, self.ops)
+            decoder.load(_Source(reader, on_progress))
+        self._packer.finish()
+        on_progress(weights.size_bytes, weights.size_bytes)
+        self._decoder = decoder
+
+    def _say_what_is_gathered(self) -> None:
+        for layer in self._local.kinds:
+            shape = self._shape
+            reason = shape.options.why_gathered(layer.attention, shape.dtype, self._plan.max_model_len)
+            if reason is not None:
+                logger.warning("attention=gather slower than the fused operation, because of %s", reason)
+
+    def allocate_kv(self) -> None:
+        """As the contract."""
+        needed = sum(part.size_bytes for part in self._plan.parts if part.name == "kv")
+        free = self._device.free_bytes()
+        if needed > free:
+            raise _kv_does_not_fit(needed, free)
+        dtype, block_size = DTYPES[self._shape.dtype], self._plan.kv.block_size
+        try:
+            self._kv = PagedKV(
+                self._local, self._plan.num_blocks[0], block_size, dtype, self._device.torch_device
+            )
+        except RuntimeError as error:
+            raise _kv_does_not_fit(needed, self._device.free_bytes()) from error
+        self.ops.cache = self._kv
+
+    def warm_up(self) -> None:
+        """The largest chunk and one token, so that lack of memory shows here."""
+        for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
+            self._run(warm_up_batch(length, self._plan.kv.block_size))
+        self._device.synchronise()
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def host_buffer(self, num_int32: int) -> Int32:
+        """As the contract; a step's arrays are small, so they are copied from ordinary memory."""
+        return np.empty(num_int32, np.int32)
+
+    def forward(self, batch: Batch) -> None:
+        """As the contract."""
+        self._step = Step(batch, time.perf_counter())
+        try:
+            self._copy_blocks(batch)
+            hidden = self._run(batch)
+            with torch.inference_mode():
+                rows = torch.from_numpy(batch.logits_rows.astype(np.int64)).to(hidden.device)
+                self._step.hidden = hidden.index_select(0, rows)
+                self._step.pooled = pooled_states(batch, hidden)
+        except RuntimeError as error:
+            self._step.failure = as_out_of_memory(error)
+
+    def sample(self, step: int, sampling: Sampling) -> None:
+        """As the contract; waits for the device, piece by piece of the logits."""
+        current = self._current(step)
+        if current.failure is not None:
+            return
+        batch = current.batch
+        try:
+            pieces = self._logits(current)
+            output = sample_pieces(pieces, sampling, batch.row_seqs, len(batch.slots), step)
+        except RuntimeError as error:
+            current.failure = as_out_of_memory(error)
+            return
+        self._newest.keep(batch, sampling, output)
+        taken_s = time.perf_counter() - current.started_s
+        current.output = replace(output, pooled=current.pooled, device_time_s=taken_s)
+
+    def collect(self, step: int) -> StepOutput:
+        """As the contract."""
+        current = self._current(step)
+        self._step = None
+        return current.result()
+
+    def _current(self, step: int) -> Step:
+        if self._step is None or self._step.batch.step != step:
+            raise BackendError(f"step {step} is not in flight; forward has to come first")
+        return self._step
+
+    def _run(self, batch: Batch) -> Tensor:
+        """Hidden states [T, hidden_size] after the final norm."""
+        assert self._decoder is not None, "load comes before forward"
+        assert self._kv is not None, "allocate_kv comes before forward"
+        device = self._device.torch_device
+        if not len(batch.token_ids):
+            return torch.empty((0, self._spec.hidden_size), dtype=DTYPES[self._shape.dtype], device=device)
+        view = StepView.of(batch, self._kv.block_size, device)
+        token_ids = torch.from_numpy(self._newest.resolved(batch).astype(np.int64)).to(device)
+        positions = torch.from_numpy(batch.positions.astype(np.int64)).to(device)
+        with torch.inference_mode():
+            hidden: Tensor = self._decoder.forward(token_ids, positions, view)
+            return hidden
+
+    def _logits(self, current: Step) -> Iterator[NDArray[np.float32]]:
+        """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
+        assert self._decoder is not None
+        assert current.hidden is not None
+        rows = memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
+        for first in range(0, len(current.hidden), rows):
+            with torch.inference_mode():
+                logits = self._decoder.logits(current.hidden[first : first + rows])
+                logits = logits[:, : self._spec.num_tokens].float().cpu()
+            yield logits.numpy()
+
+    def _copy_blocks(self, batch: Batch) -> None:
+        assert self._kv is not None, "allocate_kv comes before forward"
+        for copy in batch.copies:
+            if copy.from_host or copy.to_host:
+                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
+            self._kv.copy_blocks(copy.pairs)
+
+    # ---- the rest --------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """Weights and KV as allocated; the rest as planned."""
+        measured = {"weights": self._packer.size_bytes, "kv": self._kv.size_bytes if self._kv else 0}
+        return tuple(
+            MemoryPart(part.name, measured.get(part.name, part.size_bytes)) for part in self._plan.parts
+        )
+
+    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the Ascend runner has no LoRA adapters; it declares no lora feature")
+
+    def unload_adapter(self, slot: int) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the Ascend runner has no LoRA adapters; it declares no lora feature")
+
+    def close(self) -> None:
+        """As the contract."""
+        self._decoder = self._kv = self._step = None
+        self.ops.cache = None
+        self._device.release()
+
+
+class _Source:
+    """`decoder.TensorSource` over mapped files: vectors as tensors, matrices unread. Counts bytes."""
+
+    def __init__(self, reader: TensorReader, on_progress: Callable[[int, int], None]) -> None:
+        self._reader, self._on_progress = reader, on_progress
+        self._done: set[str] = set()
+        self._done_bytes = 0
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._reader.index
+
+    def tensor(self, name: str) -> Tensor | StoredMatrix:
+        if len(self._reader.index[name].shape) == 2:
+            return StoredMatrix(self._reader, name, self._count)
+        values = torch.from_numpy(self._reader.float32(name))
+        self._count(name)
+        return values
+
+    def _count(self, name: str) -> None:
+        if name not in self._done:
+            self._done.add(name)
+            self._done_bytes += self._reader.index[name].size_bytes
+        self._on_progress(self._done_bytes, self._reader.index.size_bytes)
+
+
+def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
+    return DoesNotFit(
+        f"the KV cache takes {needed / GIB:.2f} GiB and {free / GIB:.2f} GiB of the NPU is free now; "
+        "lower max_model_len or gpu_memory_utilization, or end what else runs on this device"
+    )
+
+
+def as_out_of_memory(error: RuntimeError) -> OutOfMemory:
+    """Raises: BackendError with a cure where the error is about something else."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return OutOfMemory(
+            f"the step ran out of the NPU's memory ({error}); lower max_num_batched_tokens or max_num_seqs"
+        )
+    raise as_step_failure(error) from error
