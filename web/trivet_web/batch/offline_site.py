@@ -2,18 +2,21 @@
 
 A request goes the way that it goes over HTTP (application, relay, engine loop), so fields, limits, errors and
 answers are the same ones. Sockets and registry lie in a folder of their own, which is gone before the first
-request: whatever ends the process leaves nothing behind.
+request: whatever ends the process then leaves nothing behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -34,6 +37,9 @@ INSTANCE = "offline"
 SPARE_THREADS = 64  # of the web process's own, beside those that inference may take
 START_S = 30.0
 RETRY_S = 0.05
+PREFIX = "trivet-generate-"
+MAX_FOLDER_BYTES = 50
+LEFT_BEHIND_S = 600.0  # a start takes seconds
 _LOST = ("engine_lost", "instance_stopped")  # codes of answers that say nothing about their request
 
 
@@ -49,7 +55,8 @@ class OfflineSite:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._turn, self._counting = threading.Lock(), threading.Lock()
         self._num_posted = 0  # requests under way
-        home = tempfile.mkdtemp(prefix="trivet-")  # short: a socket's path has at most 107 bytes
+        _remove_leftovers()
+        home = tempfile.mkdtemp(prefix=PREFIX, dir=_short_folder())
         try:
             settings = Settings(home=home, web_threads=2 * num_threads + SPARE_THREADS)
             settings.paths.create()
@@ -122,6 +129,21 @@ class OfflineSite:
         answered = self.answer(Request("/v1/completions", msgspec.json.encode(first)))
         if answered.status != OK:
             raise Unavailable(f"the first token did not come: {answered.body.decode()}")
+
+
+def _short_folder() -> str:
+    """For temporary files; a socket's path has at most 107 bytes, of which 57 stand behind it."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= MAX_FOLDER_BYTES else "/tmp"
+
+
+def _remove_leftovers() -> None:
+    """Folders of runs that were killed while they started."""
+    for folder in Path(_short_folder()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = folder.stat()
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > LEFT_BEHIND_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _order(settings: Settings, llm: LLM) -> LaunchOrder:
