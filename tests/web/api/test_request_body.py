@@ -6,9 +6,12 @@ import io
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from gunicorn.http.errors import InvalidChunkSize
 from sqlalchemy.exc import OperationalError
+
+from trivet_web.api.structured_fields import StructuredFields
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -285,6 +288,17 @@ def test_a_wrong_form_is_400_that_names_it(
     status, error = error_of(client, path, {**HELLO, "prompt": "x", **fields})
     assert (status, error["param"]) == (400, param)
     assert words in error["message"]
+
+
+def test_a_schema_goes_to_the_engine_as_text() -> None:
+    for fields in (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": [1]}}}},
+        {"guided_json": {"a": [1]}},
+        {"structured_outputs": {"json": '{"a":[1]}'}},
+    ):
+        form = msgspec.convert(fields, StructuredFields).structured_outputs_params()
+        assert form is not None
+        assert form.json == '{"a":[1]}'
 
 
 def test_a_choice_among_completions_is_refused_with_what_would_do(client: FlaskClient) -> None:

@@ -68,7 +68,8 @@ class StructuredFields(msgspec.Struct, kw_only=True):
                 form.check()
             except RequestError as error:
                 raise RequestError(str(error).replace("structured_outputs", name, 1), param=name) from None
-            return form
+            # As text, which the engine's loop passes on as it is; a deep schema is no depth of the message.
+            return form if form.json is None else msgspec.structs.replace(form, json=form.schema_text)
         return None
 
     def _of_response_format(self) -> StructuredOutputsParams | None:
