@@ -33,6 +33,7 @@ DEFAULT_KV_SHARE = 0.5
 DEFAULT_KV_BYTES = 1 << 30
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 DTYPES = frozenset({"f32", "bf16"})
+KV_DTYPES = DTYPES | {"int8"}  # int8: a scale for each token, head, and key or value; native kernels only
 OPTIONS = ("num_threads", "kernels", "weights")
 KERNELS = ("native", "torch")
 STORED, FLOAT = "stored", "float"  # of the option `weights`
@@ -51,7 +52,11 @@ class CpuBackend:
 
     name = "cpu"
     # The contract suite runs over each of these.
-    tested_options: Sequence[Mapping[str, str]] = ({}, {"kernels": "torch"})
+    tested_options: Sequence[Mapping[str, str]] = (
+        {},
+        {"kernels": "torch"},
+        {"kv_cache_dtype": "int8"},
+    )
 
     def __init__(self, host: Host | None = None, kernels: KernelCache | None = None) -> None:
         self._host = host or Host()
@@ -96,10 +101,10 @@ class CpuBackend:
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
         """As the contract; also WeightsError where the files do not match the spec."""
         resolve_dtype(config.dtype, device)
-        if config.kv_dtype not in ("auto", *DTYPES):
+        if config.kv_dtype not in ("auto", *KV_DTYPES):
             raise Unsupported(
                 f"kv_cache_dtype {config.kv_dtype!r} is not supported on the CPU; "
-                "use auto, bfloat16 or float32"
+                "use auto, bfloat16, float32 or int8"
             )
         if config.tensor_parallel != 1:
             raise Unsupported(
@@ -120,10 +125,10 @@ class CpuBackend:
         if not spec.shapes_only:
             check_dense(spec)
             check_tensors(spec, weights)
-        if kernels == "native" or weights_option == STORED:
+        asked = _asked_of_native(config)
+        if asked is not None:
             reason = self._why_not_native(spec, config, device)
             if reason is not None:
-                asked = f"weights={STORED}" if weights_option == STORED else "kernels=native"
                 raise Unsupported(f"{asked} needs the native kernels: {reason}; leave it unset")
 
     def _why_not_native(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> str | None:
@@ -171,7 +176,7 @@ class CpuBackend:
             try:
                 return self._create_native(spec, config, plan, device)
             except KernelsUnavailable as error:
-                if config.options.get("kernels") == "native":
+                if _asked_of_native(config) is not None:
                     raise
                 reason = str(error)
         if config.options.get("kernels") != "torch" and not spec.shapes_only:
@@ -202,6 +207,15 @@ class CpuBackend:
         return CpuTorchRunner(
             spec, plan, resolve_shape(spec, config, device, plan.max_model_len), threads, self._host
         )
+
+
+def _asked_of_native(config: RunnerConfig) -> str | None:
+    """The setting that only the native kernels meet; None where torch's would do."""
+    if config.kv_dtype == "int8":
+        return "kv_cache_dtype=int8"
+    if config.options.get("weights") == STORED:
+        return f"weights={STORED}"
+    return "kernels=native" if config.options.get("kernels") == "native" else None
 
 
 def resolve_dtype(dtype: str, device: DeviceInfo) -> str:

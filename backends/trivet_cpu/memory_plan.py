@@ -56,14 +56,21 @@ def host_kv_part(size_bytes: int) -> tuple[MemoryPart, ...]:
 
 def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
     """One group: a window is a mask here, its blocks are not given back."""
-    token_bytes = sum(_kv_elements(spec.layer(i).attention) for i in range(spec.num_layers))
+    layers = (spec.layer(index).attention for index in range(spec.num_layers))
     group = KVGroup(
         kind=KVKind.FULL,
         layers=tuple(range(spec.num_layers)),
         dtype=shape.kv_dtype,
-        token_bytes=token_bytes * DTYPE_BYTES[shape.kv_dtype],
+        token_bytes=sum(kv_token_bytes(attention, shape.kv_dtype) for attention in layers),
     )
     return KVCacheSpec(block_size=shape.block_size, groups=(group,))
+
+
+def kv_token_bytes(attention: Attention, kv_dtype: str) -> int:
+    """K and V of a token in one layer; int8 has a bfloat16 scale for each head's key, and value."""
+    if kv_dtype == "int8":
+        return _kv_elements(attention) + 2 * attention.num_kv_heads * 2
+    return _kv_elements(attention) * DTYPE_BYTES[kv_dtype]
 
 
 def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[MemoryPart, ...]:

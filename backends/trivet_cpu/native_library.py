@@ -56,6 +56,14 @@ class Kind(IntEnum):
     Q4 = 3
 
 
+class CacheKind(IntEnum):
+    """What a number of the KV cache is; see `kernels/kv_cache.h`."""
+
+    F32 = 0
+    BF16 = 1
+    INT8 = 2
+
+
 class SourceFormat(IntEnum):
     """What `trivet_pack` reads."""
 
@@ -91,15 +99,44 @@ class Activations(ctypes.Structure):
 
 
 class Cache(ctypes.Structure):
-    """Keys and values of one layer."""
+    """Keys and values of one layer; `kind` a `CacheKind`."""
 
     _fields_: ClassVar = [
-        ("is_bf16", _int),
-        ("block_size", _int),
+        *((name, _int) for name in ("kind", "block_size", "num_heads", "head_dim")),
+        ("data", _pointer),
+    ]
+
+
+class LayerQueries(ctypes.Structure):
+    """Where a layer's queries stand, and what they see."""
+
+    _fields_: ClassVar = [
+        ("cache", ctypes.POINTER(Cache)),
         ("num_heads", _int),
-        ("head_dim", _int),
-        ("keys", _pointer),
-        ("values", _pointer),
+        ("window", _int),
+        ("rows", _pointer),
+        ("row_stride", _long),
+    ]
+
+
+class StepSequences(ctypes.Structure):
+    """The sequences of a step, as attention sees them."""
+
+    _fields_: ClassVar = [
+        ("num_seqs", _int),
+        *((name, _pointer) for name in ("query_start_loc", "seq_lens", "block_table")),
+        ("table_stride", _long),
+    ]
+
+
+class AttentionSpace(ctypes.Structure):
+    """Memory for partial results, and for int8 caches what is unpacked of them."""
+
+    _fields_: ClassVar = [
+        ("partials", _pointer),
+        ("num_partials", _long),
+        ("unpacked", _pointer),
+        ("unpacked_stride", _long),
     ]
 
 
@@ -154,6 +191,7 @@ class Model(ctypes.Structure):
         ("qkv", _pointer),
         ("slots", _pointer),
         *((name, Activations) for name in ("normed", "attended", "inner")),
+        ("attention", AttentionSpace),
         ("scratch", _pointer),
     ]
 
@@ -197,6 +235,9 @@ STRUCTS = (
     Model,
     Step,
     SamplingRows,
+    LayerQueries,
+    StepSequences,
+    AttentionSpace,
 )  # in the order of `trivet_struct_bytes`
 _FUNCTIONS = {
     "trivet_pool_create": (_pointer, [_int]),
@@ -218,6 +259,10 @@ _FUNCTIONS = {
     "trivet_multiply": (
         None,
         [_pointer, ctypes.POINTER(Weight), ctypes.POINTER(Activations), _int, _pointer, _long],
+    ),
+    "trivet_attend_cache": (
+        None,
+        [_pointer, ctypes.POINTER(LayerQueries), ctypes.POINTER(StepSequences), _long],
     ),
     "trivet_write_kv": (None, [ctypes.POINTER(Cache), _int, _long, _pointer, _pointer]),
     "trivet_sample": (None, [_pointer, ctypes.POINTER(SamplingRows)]),

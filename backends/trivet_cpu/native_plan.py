@@ -14,18 +14,21 @@ from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Layer, ModelSpec, Rope
 from trivet.weights.index import WeightIndex
 from trivet_cpu import memory_plan
-from trivet_cpu.memory_plan import DTYPE_BYTES, Shape
-from trivet_cpu.native_library import Kind, SourceFormat
+from trivet_cpu.memory_plan import Shape
+from trivet_cpu.native_library import CacheKind, Kind, SourceFormat
 
 logger = logging.getLogger(__name__)
 
 GROUP = 32  # columns that share a scale, and rows of a unit: both axes are padded to it
 LANES = 16
 MAX_HEAD_DIM = 512
-SCRATCH_BYTES = 49_152  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
+PIECE_KEYS = 256  # keys that attention computes at once: PIECE_KEYS in kernels/attention.h
+PARTIAL_HEAD = 16  # floats before the result of a piece
+SCRATCH_BYTES = 149_568  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
 ROWS = 16  # of activations that stand together in the integer form
 # Of a column of activations; the integer form has a cache line for 32 (kernels/weights.h, QuantisedGroup).
 FORM_BYTES = {"f32": 4, "bf16": 2, "q8": 2}
+CACHE_KINDS = {"f32": CacheKind.F32, "bf16": CacheKind.BF16, "int8": CacheKind.INT8}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 
 AS_STORED = "stored"  # quantised weights stay as the file has them
@@ -203,6 +206,8 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
         "slots": tokens * 8,
         "scratch": native.num_threads * SCRATCH_BYTES,
     }
+    sizes["partials"] = partial_bytes(spec, native)
+    sizes["unpacked"] = native.num_threads * unpacked_bytes(spec, native)
     sizes |= {f"rope.{i}": tokens * rope.dim * 4 for i, rope in enumerate(distinct_ropes(spec))}
     widths = widths_of(spec)
     for name, forms in forms_of(spec, weights, native).items():
@@ -221,11 +226,26 @@ def logits_bytes(spec: ModelSpec, native: NativeShape) -> int:
     return (logits_rows(spec, native) + 2 * native.num_threads) * logits_stride(spec) * 4
 
 
+def partial_bytes(spec: ModelSpec, native: NativeShape) -> int:
+    """Of attention: one sequence of full length for each thread, cut into pieces; the rest is not cut."""
+    if native.num_threads == 1:
+        return 0
+    pieces = native.num_threads * -(-native.shape.max_model_len // PIECE_KEYS)
+    attentions = [layer.attention for layer in spec.kinds]
+    return pieces * max(a.num_heads * (a.head_dim + PARTIAL_HEAD) for a in attentions) * 4
+
+
+def unpacked_bytes(spec: ModelSpec, native: NativeShape) -> int:
+    """Of a thread: keys and values of a piece in bfloat16, where the cache has eight bits."""
+    if native.shape.kv_dtype != "int8":
+        return 0
+    return 2 * PIECE_KEYS * max(layer.attention.head_dim for layer in spec.kinds) * 2
+
+
 def kv_layer_bytes(spec: ModelSpec, index: int, native: NativeShape, num_blocks: int) -> int:
-    """Keys, or values, of one layer."""
-    attention = spec.layer(index).attention
-    elements = num_blocks * native.shape.block_size * attention.num_kv_heads * attention.head_dim
-    return elements * DTYPE_BYTES[native.shape.kv_dtype]
+    """Keys and values of one layer."""
+    token_bytes = memory_plan.kv_token_bytes(spec.layer(index).attention, native.shape.kv_dtype)
+    return num_blocks * native.shape.block_size * token_bytes
 
 
 def log_conversions(weights: WeightIndex, native: NativeShape) -> None:

@@ -25,7 +25,7 @@ from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan, native_plan
 from trivet_cpu.core_shares import CoreShare
 from trivet_cpu.host import Host
-from trivet_cpu.native_library import Activations, Cache, Layer, Model, RopeTable, Step
+from trivet_cpu.native_library import Activations, AttentionSpace, Cache, Layer, Model, RopeTable, Step
 from trivet_cpu.native_plan import NativeShape
 from trivet_cpu.native_pool import NativePool
 from trivet_cpu.native_sampler import sample_native
@@ -117,6 +117,12 @@ class CpuNativeRunner:
             qkv=addresses["qkv"],
             slots=addresses["slots"],
             scratch=addresses["scratch"],
+            attention=AttentionSpace(
+                partials=addresses["partials"],
+                num_partials=self._buffer_sizes["partials"] // 4,
+                unpacked=addresses["unpacked"],
+                unpacked_stride=native_plan.unpacked_bytes(spec, self._native) // 2,
+            ),
             **{name: activations(addresses, name, width) for name, width in widths.items()},
         )
 
@@ -131,12 +137,12 @@ class CpuNativeRunner:
         rows, stride = native_plan.logits_rows(spec, native), native_plan.logits_stride(spec)
         buffer_bytes = sum(self._buffer_sizes.values())
         host_bytes = self._plan.num_host_blocks * self._plan.kv.block_bytes
-        needed = 2 * sum(sizes) + host_bytes + buffer_bytes + native_plan.logits_bytes(spec, native)
+        needed = sum(sizes) + host_bytes + buffer_bytes + native_plan.logits_bytes(spec, native)
         free = self._host.free_bytes()
         if needed > free:
             raise _kv_does_not_fit(needed, free)
         try:
-            self._kv, self._host_kv = Arena(2 * sum(sizes)), Arena(host_bytes)
+            self._kv, self._host_kv = Arena(sum(sizes)), Arena(host_bytes)
             self._buffers = Arena(buffer_bytes)
             logits = Arena(native_plan.logits_bytes(spec, native))
             self._logits = logits.floats((rows, stride))
@@ -147,15 +153,13 @@ class CpuNativeRunner:
         for index, size in enumerate(sizes):
             attention = spec.layer(index).attention
             self._layers[index].cache = Cache(
-                is_bf16=native.shape.kv_dtype == "bf16",
+                kind=native_plan.CACHE_KINDS[native.shape.kv_dtype],
                 block_size=native.shape.block_size,
                 num_heads=attention.num_kv_heads,
                 head_dim=attention.head_dim,
-                keys=self._kv.take(size),
-                values=self._kv.take(size),
+                data=self._kv.take(size),
             )
-            for _ in ("keys", "values"):
-                self._host_kv.take(size // num_blocks * self._plan.num_host_blocks)
+            self._host_kv.take(size // num_blocks * self._plan.num_host_blocks)
 
     def warm_up(self) -> None:
         """A small chunk and a decode into scratch bring the code into memory; the buffers are there."""
@@ -272,7 +276,7 @@ class CpuNativeRunner:
                 target[copy.pairs[:, 1]] = source[copy.pairs[:, 0]]
 
     def _blocks(self, on_host: bool) -> Iterator[NDArray[np.uint8]]:
-        """[num_blocks, bytes of a block] of the keys, then of the values of each layer."""
+        """[num_blocks, bytes of a block] of each layer."""
         arena = self._host_kv if on_host else self._kv
         assert arena is not None, "allocate_kv comes before forward"
         return arena.arrays(self._plan.num_host_blocks if on_host else self._plan.num_blocks[0])

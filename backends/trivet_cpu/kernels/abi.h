@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention.h"
+#include "attention_work.h"
 #include "weights.h"
 
 #pragma GCC visibility push(default)
@@ -65,6 +65,7 @@ struct TrivetModel {
   float* qkv;  // [T, qkv_stride]; attention's result takes the place of q
   int64_t* slots;  // [T] block * block_size + offset: where K and V of each token go
   trivet::Activations normed, attended, inner;
+  trivet::AttentionSpace attention;
   char* scratch;  // [threads, trivet_scratch_bytes()]
 };
 
@@ -136,10 +137,13 @@ void trivet_activate(void* pool, const float* gate, const float* up, int32_t num
 void trivet_quantise(const trivet::Activations* out, const float* x, int32_t num_rows, int32_t columns);
 void trivet_multiply(void* pool, const trivet::Weight* weight, const trivet::Activations* in, int32_t num_rows,
                      float* out, int64_t stride);
+// Attention of `layer.rows` over its cache, in place; `num_partials` floats may be taken for split sequences.
+void trivet_attend_cache(void* pool, const trivet::LayerQueries* layer, const trivet::StepSequences* seqs,
+                         int64_t num_partials);
 void trivet_write_kv(const trivet::Cache* cache, int32_t head, int64_t slot, const float* key, const float* value);
 // Norm, turn and store what `qkv` of the model holds, as the layer says, and attend; the result is in place of q
-// and, if it has a form, in `attended`. Of the model it reads the layers, their ropes' tables, `qkv`, `slots`
-// and `scratch`.
+// and, if it has a form, in `attended`. Of the model it reads the layers, their ropes' tables, `qkv`, `slots`,
+// `attention` and `scratch`.
 void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer);
 void trivet_sample(void* pool, const TrivetSampling* sampling);
 

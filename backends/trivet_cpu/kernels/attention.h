@@ -1,53 +1,60 @@
-// The paged KV cache of one layer, and attention over it.
+// Attention of a few query rows of one sequence and KV head over its paged cache.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "vectors.h"
+#include "kv_cache.h"
 
 namespace trivet {
 
-constexpr int MAX_QUERIES = 6;   // rows of one tile: 6 x 4 accumulators of 16 lanes leave 8 registers
-constexpr int KEYS = 256;        // keys whose scores are held at once: 6 KiB
 constexpr int MAX_HEAD_DIM = 512;
+// Query rows that are computed together: each key and value is fetched once for all of them.
+constexpr int UNIT_QUERIES = 24;
+// Keys whose scores are held at once. Each piece of so many, counted from the sequence's first token, is
+// computed by itself and the pieces are merged in order: who computes which piece changes no bit.
+constexpr int PIECE_KEYS = 256;
+constexpr int PIECE_GROUPS = PIECE_KEYS / LANES;
 
-// Keys and values of a layer, element type float or bfloat16. A block holds for each KV head
-// [block_size / 16] pieces of 16 tokens:
-//   keys    float [head_dim][16], bfloat16 [head_dim / 2][16][2]: 16 tokens are the lanes of a vector
-//   values  float [16][head_dim], bfloat16 [8][head_dim][2]: two tokens are the halves of a pair
-struct Cache {
-  int32_t is_bf16;
-  int32_t block_size;  // a multiple of 16
-  int32_t num_heads;   // KV heads
-  int32_t head_dim;    // a multiple of 16
-  void* keys;
-  void* values;
-};
+// A result that is not divided by its sum yet, as floats: the largest score, the sum of the shares, 14 unused,
+// then shares times values [head_dim].
+constexpr int PARTIAL_HEAD = LANES;
+inline int partial_size(int head_dim) { return PARTIAL_HEAD + head_dim; }
 
-// Store key and value [head_dim] of one token and KV head: 2 * head_dim elements written.
-void write_kv(const Cache& cache, int head, int64_t slot, const float* key, const float* value);
-
-// A few query rows of one sequence and KV head.
 struct Queries {
-  int count;                        // 1 .. MAX_QUERIES
-  const float* rows[MAX_QUERIES];   // [head_dim], rotated and multiplied with the scale
-  float* out[MAX_QUERIES];          // [head_dim]
-  int first[MAX_QUERIES];           // keys [first, last) are seen
-  int last[MAX_QUERIES];
+  int count;                        // 1 .. UNIT_QUERIES
+  const float* rows[UNIT_QUERIES];  // [head_dim], rotated and multiplied with the scale
+  float* out[UNIT_QUERIES];         // [head_dim], may be the row itself
+  int first[UNIT_QUERIES];          // keys [first, last) are seen; neither falls from row to row
+  int last[UNIT_QUERIES];
 };
 
 // Scratch of one thread.
 struct alignas(64) AttentionScratch {
-  float scores[MAX_QUERIES][KEYS];
-  float out[MAX_QUERIES][MAX_HEAD_DIM];
-  int32_t pairs[MAX_QUERIES][MAX_HEAD_DIM > KEYS ? MAX_HEAD_DIM / 2 : KEYS / 2];
+  int32_t queries[UNIT_QUERIES * MAX_HEAD_DIM];
+  float scores[8][PIECE_KEYS];  // of a tile; shares take their place
+  float sums[UNIT_QUERIES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
+  float partials[8 * (PARTIAL_HEAD + MAX_HEAD_DIM)];
+  BFloat* unpacked;  // int8 caches: [2][PIECE_KEYS * head_dim], keys and values of a piece
 };
 
-// out = softmax(q . keys) values, as FlashAttention does it (Dao et al. 2022): a piece of keys at a time,
-// with running maximum and sum. Slots at or past the sequence's length are selected away, never multiplied.
-// Per query and key 4 * head_dim FLOPs; per tile each key and value is read once.
-void attend(const Cache& cache, int head, const int32_t* block_table, const Queries& queries,
-            AttentionScratch& scratch);
+struct Pieces {
+  int first, last;  // [first, last)
+};
+
+// The pieces of which any row sees a key.
+Pieces pieces_of(const Queries& queries);
+
+// Pieces [first, last) of the keys, as FlashAttention does it (Dao et al. 2022).
+// `partials` null: these are all, and `queries.out` = softmax(q . keys) values. Otherwise the partial result
+// of each piece and row goes to partials + piece * piece_stride + row * partial_size.
+// Slots at or past the sequence's length are selected away, never multiplied.
+// Per query and key 4 * head_dim FLOPs.
+void attend(const Cache& cache, int head, const int32_t* block_table, const Queries& queries, Pieces pieces,
+            float* partials, size_t piece_stride, AttentionScratch& scratch);
+
+// `queries.out` from the partial results of all pieces.
+void merge(const Cache& cache, const Queries& queries, const float* partials, size_t piece_stride,
+           AttentionScratch& scratch);
 
 }  // namespace trivet

@@ -4,7 +4,6 @@
 // runner. A decode step reads every weight once; its FLOPs are 2 * parameters a token.
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "abi.h"
 #include "pool.h"
@@ -16,8 +15,6 @@ namespace {
 // Rows of activations that one unit of a product covers: a multiple of what the kernels hold in registers
 // (16 and 12), small enough that a chunk of 256 gives two threads and eight alike enough units.
 constexpr int ROW_BLOCK = 96;
-// Query rows of an attention unit: four tiles that find their keys in the second-level cache.
-constexpr int QUERY_BLOCK = 4 * MAX_QUERIES;
 
 struct Scratch {
   AttentionScratch attention;
@@ -25,15 +22,11 @@ struct Scratch {
   alignas(64) float up[ROW_BLOCK * UNIT_ROWS];
 };
 
-struct AttentionUnit {
-  int32_t seq, first, count;  // tokens [first, first + count) of the step
-};
-
 struct Work {
   Pool* pool;
   const TrivetModel* model;
   const TrivetStep* step;
-  std::vector<AttentionUnit> attention;
+  AttentionWork* attention;
   const int32_t* rows;  // trivet_logits
   int num_rows;
   float* logits;
@@ -51,7 +44,9 @@ class Step {
  public:
   Step(Work& work, int thread)
       : pool_(*work.pool), work_(work), m_(*work.model), s_(*work.step),
-        scratch_(*(Scratch*)(m_.scratch + (size_t)thread * trivet_scratch_bytes())) {}
+        scratch_(*(Scratch*)(m_.scratch + (size_t)thread * trivet_scratch_bytes())) {
+    scratch_.attention.unpacked = m_.attention.unpacked + thread * m_.attention.unpacked_stride;
+  }
 
   void run() {
     embed();
@@ -150,37 +145,19 @@ class Step {
 
   void attention(const TrivetLayer& layer) {
     const Cache& cache = layer.cache;
-    const int group = layer.num_heads / cache.num_heads, width = group * cache.head_dim;
+    const int width = layer.num_heads / cache.num_heads * cache.head_dim;
     const bool converts_later = width % GROUP != 0;
-    const int num_units = (int)work_.attention.size();
-    for_units(pool_, num_units * cache.num_heads, [&](int i) {
-      const AttentionUnit& unit = work_.attention[num_units - 1 - i / cache.num_heads];  // long ones first
-      const int head = i % cache.num_heads;
-      attend_unit(layer, unit, head, group);
-      if (!converts_later)
+    const LayerQueries queries{&cache, layer.num_heads, layer.window, m_.qkv, m_.qkv_stride};
+    for_units(pool_, work_.attention->num_units() * cache.num_heads, [&](int i) {
+      const int number = i / cache.num_heads, head = i % cache.num_heads;
+      const AttentionUnit& unit = work_.attention->unit(number);
+      const bool is_complete = work_.attention->run(queries, number, head, scratch_.attention);
+      if (is_complete && !converts_later)
         for (int token = unit.first; token < unit.first + unit.count; token++)
           convert(layer, token, head * width, (head + 1) * width);
     });
     if (converts_later)
       for_units(pool_, s_.num_tokens, [&](int token) { convert(layer, token, 0, layer.num_heads * cache.head_dim); });
-  }
-
-  void attend_unit(const TrivetLayer& layer, const AttentionUnit& unit, int head, int group) {
-    const int dim = layer.cache.head_dim, num_rows = unit.count * group;
-    // Position of the sequence's token that stands first in the step.
-    const int offset = s_.seq_lens[unit.seq] - s_.query_start_loc[unit.seq + 1];
-    for (int start = 0; start < num_rows; start += MAX_QUERIES) {
-      Queries queries;
-      queries.count = std::min(MAX_QUERIES, num_rows - start);
-      for (int i = 0; i < queries.count; i++) {
-        const int token = unit.first + (start + i) / group, position = offset + token;
-        float* row = m_.qkv + (size_t)token * m_.qkv_stride + (head * group + (start + i) % group) * dim;
-        queries.rows[i] = queries.out[i] = row;
-        queries.last[i] = position + 1;
-        queries.first[i] = layer.window ? std::max(0, position + 1 - layer.window) : 0;
-      }
-      attend(layer.cache, head, s_.block_table + unit.seq * s_.table_stride, queries, scratch_.attention);
-    }
   }
 
   // Rows as they are multiplied with `weight`: layers may differ in width, and the buffer has the widest's.
@@ -227,14 +204,12 @@ class Step {
   Scratch& scratch_;
 };
 
-void add_attention_units(const TrivetModel& model, const TrivetStep& step, std::vector<AttentionUnit>& units) {
-  int group = 1;
-  for (int i = 0; i < model.num_layers; i++)
-    group = std::max(group, model.layers[i].num_heads / model.layers[i].cache.num_heads);
-  const int tokens = std::max(1, QUERY_BLOCK / group);
-  for (int seq = 0; seq < step.num_seqs; seq++)
-    for (int first = step.query_start_loc[seq]; first < step.query_start_loc[seq + 1]; first += tokens)
-      units.push_back({seq, first, std::min(tokens, step.query_start_loc[seq + 1] - first)});
+AttentionWork attention_of(const TrivetModel& model, const TrivetStep& step, int num_threads) {
+  HeadLimits limits;
+  for (int i = 0; i < model.num_layers; i++) limits.include(model.layers[i].num_heads, model.layers[i].cache);
+  const StepSequences seqs{step.num_seqs, step.query_start_loc, step.seq_lens, step.block_table,
+                           step.table_stride};
+  return AttentionWork(seqs, limits, num_threads, model.attention);
 }
 
 void find_slots(const TrivetModel& model, const TrivetStep& step) {
@@ -273,15 +248,15 @@ void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
 int32_t trivet_pool_crew_size(void* pool) { return ((Pool*)pool)->crew_size(); }
 
 void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) {
-  Work work{(Pool*)pool, model, step, {}, nullptr, 0, nullptr, 0};
-  add_attention_units(*model, *step, work.attention);
+  AttentionWork attention = attention_of(*model, *step, ((Pool*)pool)->crew_size());
+  Work work{(Pool*)pool, model, step, &attention, nullptr, 0, nullptr, 0};
   find_slots(*model, *step);
   work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
 }
 
 void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
                    int64_t stride) {
-  Work work{(Pool*)pool, model, nullptr, {}, rows, num_rows, logits, stride};
+  Work work{(Pool*)pool, model, nullptr, nullptr, rows, num_rows, logits, stride};
   work.pool->run(run_logits, &work);
 }
 
@@ -289,8 +264,9 @@ void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step,
   struct Job {
     Work work;
     int32_t layer;
-  } job{{(Pool*)pool, model, step, {}, nullptr, 0, nullptr, 0}, layer};
-  add_attention_units(*model, *step, job.work.attention);
+  };
+  AttentionWork attention = attention_of(*model, *step, ((Pool*)pool)->crew_size());
+  Job job{{(Pool*)pool, model, step, &attention, nullptr, 0, nullptr, 0}, layer};
   find_slots(*model, *step);
   job.work.pool->run(
       [](void* argument, int thread) {
@@ -305,7 +281,8 @@ int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
 int64_t trivet_struct_bytes(int32_t which) {
   const int64_t sizes[] = {sizeof(Weight),      sizeof(Activations), sizeof(Cache),     sizeof(TrivetPack),
                            sizeof(TrivetLayer), sizeof(TrivetRope),  sizeof(TrivetModel),
-                           sizeof(TrivetStep),  sizeof(TrivetSampling)};
+                           sizeof(TrivetStep),  sizeof(TrivetSampling), sizeof(LayerQueries),
+                           sizeof(StepSequences), sizeof(AttentionSpace)};
   return sizes[which];
 }
 }

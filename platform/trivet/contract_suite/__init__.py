@@ -17,7 +17,8 @@ backend may offer to be tested further:
     options = {"out_of_memory_steps": "4"}       collect(4) raises OutOfMemory (rule 9)
     options = {"num_threads": "3"}               chunks are tested at several numbers of threads (rule 2)
     options = {"nan_token": "7"}                 without weights: the token whose KV is NaN (rules 3 and 4)
-    Backend.tested_options                       a sequence of options: every case runs with each of them
+    Backend.tested_options                       a sequence of options: every case runs with each of them;
+                                                 `kv_cache_dtype` among them is the runner's setting
     Backend.reference_logits(spec, token_ids)    float32 [T, V], row t after the first t + 1 tokens: for a
                                                  backend without weights, the function that it computes
     Backend.reference_hidden(spec, token_ids)    float32 [T, hidden_size]: the same, where it pools

@@ -30,6 +30,7 @@ PROBE_TIMEOUT_S = 20.0
 TESTED_DTYPES = ("f32", "bf16")
 MIN_BLOCKS, MIN_KV_TOKENS = 64, 2048  # room for a dozen sequences, and soon reused
 GGUF_MODEL = "smollm2"
+KV_DTYPE = "kv_cache_dtype"  # in `tested_options`: a setting of the runner, and no option of the backend
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Candidate:
     options: Mapping[str, str] = field(default_factory=dict)
     absent_because: str | None = None
     variant: str = ""  # the values of one of the backend's `tested_options`
+    kv_dtype: str = "auto"
 
     @property
     def name(self) -> str:
@@ -78,12 +80,18 @@ def _candidates_of(backend: Backend, dtypes: Sequence[str], options: Mapping[str
     variants: Sequence[Mapping[str, str]] = getattr(backend, "tested_options", ({},))
     return [
         Candidate(
-            backend, usable[0], dtype, {**variant, **options}, variant="-".join(sorted(variant.values()))
+            backend,
+            usable[0],
+            dtype,
+            {key: value for key, value in variant.items() if key != KV_DTYPE} | dict(options),
+            variant="-".join(sorted(variant.values())),
+            kv_dtype=variant.get(KV_DTYPE, "auto"),
         )
         for variant in variants
         if not variant.keys() & options.keys()
         for dtype in dtypes
-        if dtype in usable[0].dtypes
+        # A cache of fewer bits cannot meet the bounds of float32.
+        if dtype in usable[0].dtypes and (dtype != "f32" or KV_DTYPE not in variant)
     ]
 
 
@@ -129,7 +137,7 @@ class Subject:
         assert candidate.device is not None
         self.backend = candidate.backend
         self.device = candidate.device
-        self.dtype = candidate.dtype
+        self.dtype, self.kv_dtype = candidate.dtype, candidate.kv_dtype
         self.options = dict(candidate.options)
         self.models = models
         self._drivers: dict[tuple[object, ...], Driver] = {}
@@ -166,6 +174,7 @@ class Subject:
         """The suite's usual settings with changes; `options` are merged."""
         base = RunnerConfig(
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=12,
             num_blocks=1 + max(MIN_BLOCKS, MIN_KV_TOKENS // self.block_size),
@@ -175,7 +184,9 @@ class Subject:
     @cached_property
     def block_size(self) -> int:
         """Tokens, by the backend's own choice."""
-        config = RunnerConfig(dtype=self.dtype, max_model_len=MAX_MODEL_LEN, options=self.options)
+        config = RunnerConfig(
+            dtype=self.dtype, kv_dtype=self.kv_dtype, max_model_len=MAX_MODEL_LEN, options=self.options
+        )
         return self.plan(config).kv.block_size
 
     @cached_property

@@ -187,7 +187,7 @@ def test_auto_takes_bf16_only_where_the_cpu_multiplies_it(asked: str, arch: str,
     ("config", "named"),
     [
         (RunnerConfig(dtype="int4"), "dtype 'int4'.*use auto, bfloat16, float16 .or half. or float32"),
-        (RunnerConfig(kv_dtype="fp8_e4m3"), "kv_cache_dtype 'fp8_e4m3'.*use auto, bfloat16 or float32"),
+        (RunnerConfig(kv_dtype="fp8_e4m3"), "kv_cache_dtype 'fp8_e4m3'.*use auto, bfloat16, float32 or int8"),
         (RunnerConfig(tensor_parallel=2), "tensor_parallel_size 2"),
         (RunnerConfig(block_size=1000), "block_size 1000"),
         (RunnerConfig(options={"threads": "2"}), "option 'threads'"),

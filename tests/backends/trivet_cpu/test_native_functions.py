@@ -15,6 +15,7 @@ from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import KernelCache, levels_of
 from trivet_cpu.native_functions import NativeFunctions
 from trivet_cpu.native_library import (
+    AttentionSpace,
     Cache,
     Kind,
     Layer,
@@ -25,12 +26,12 @@ from trivet_cpu.native_library import (
     Weight,
     load_library,
 )
-from trivet_cpu.native_plan import packed_bytes
+from trivet_cpu.native_plan import CACHE_KINDS, PIECE_KEYS, packed_bytes
 
 Float32 = NDArray[np.float32]
 BLOCK_SIZE, HEAD_DIM, NUM_HEADS, NUM_KV_HEADS = 16, 32, 6, 2
 # Of the largest result; bfloat16 keys and values have 8 bits.
-TOLERANCE = {"f32": 1e-5, "bf16": 2e-2}
+TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "int8": 3e-2}
 
 
 @dataclass
@@ -116,14 +117,15 @@ class Attention:
     def __init__(self, kernels: Kernels, kv_dtype: str, num_blocks: int, window: int) -> None:
         self._kernels, self._scale, self._window = kernels, 0.3, window
         size = num_blocks * BLOCK_SIZE * NUM_KV_HEADS * HEAD_DIM
-        self._kv = [np.full(size, np.nan, np.float32) for _ in range(2)]  # ample for bfloat16
+        self._kv = np.full(2 * size, -1, np.int32).view(np.float32)  # every bit set: NaN in each kind; ample
         cache = Cache(
-            is_bf16=kv_dtype == "bf16", block_size=BLOCK_SIZE, num_heads=NUM_KV_HEADS, head_dim=HEAD_DIM,
-            keys=self._kv[0].ctypes.data, values=self._kv[1].ctypes.data,
+            kind=CACHE_KINDS[kv_dtype], block_size=BLOCK_SIZE, num_heads=NUM_KV_HEADS, head_dim=HEAD_DIM,
+            data=self._kv.ctypes.data,
         )  # fmt: skip
         self._layers = (Layer * 1)(
             Layer(cache=cache, num_heads=NUM_HEADS, window=window, rope=-1, scale=self._scale)
         )
+        self._unpacked = np.zeros((3, 2 * PIECE_KEYS * HEAD_DIM), np.uint16)
         self._scratch = np.zeros(3 * kernels.library.trivet_scratch_bytes() + 64, np.uint8)
 
     def run(
@@ -141,7 +143,11 @@ class Attention:
         aligned = -self._scratch.ctypes.data % 64
         model = Model(
             layers=self._layers, num_layers=1, qkv_stride=qkv.shape[1], qkv=qkv.ctypes.data,
-            slots=slots.ctypes.data, scratch=self._scratch.ctypes.data + aligned,
+            slots=slots.ctypes.data,
+            attention=AttentionSpace(
+                unpacked=self._unpacked.ctypes.data, unpacked_stride=self._unpacked.shape[1]
+            ),
+            scratch=self._scratch.ctypes.data + aligned,
         )  # fmt: skip
         step = Step(
             num_tokens=num_tokens, num_seqs=len(lens), positions=positions.ctypes.data,
@@ -166,7 +172,7 @@ class Attention:
 
 
 @pytest.mark.parametrize("window", [0, 20])
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 def test_attention_over_block_tables(kernels: Kernels, kv_dtype: str, window: int) -> None:
     """Three sequences: a prompt in two chunks, a decode step, and a short one in one block."""
     final, table = [50, 33, 3], np.array([[7, 2, 9, 4], [1, 3, 8, 0], [5, 0, 0, 0]], np.int32)

@@ -1,0 +1,10 @@
+// Attention over caches of float32. Reference and tests: attention_tile.h.
+#include "attention_pieces.h"
+
+namespace trivet {
+
+template void attend_with<CACHE_F32>(const Cache&, int, const int32_t*, const Queries&, Pieces, float*, size_t,
+                               AttentionScratch&);
+template void merge_with<CACHE_F32>(int, const Queries&, const float*, size_t, float*);
+
+}  // namespace trivet
