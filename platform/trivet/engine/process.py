@@ -94,14 +94,14 @@ class EngineProcess:
 
     def _start(self) -> Engine:
         self._heart.set_phase(Phase.LOADING)
-        engine = self._loaded or self._load()
+        settings = parse_engine_settings(self._order.settings)
+        self._step_timeout_s = settings.step_timeout_s
+        engine = self._loaded or self._load(settings)
         self._generate_first_token(engine)
         self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
         return engine
 
-    def _load(self) -> Engine:
-        settings = parse_engine_settings(self._order.settings)
-        self._step_timeout_s = settings.step_timeout_s
+    def _load(self, settings: EngineSettings) -> Engine:
         host = load_plugins()
         files = open_model(self._order.model_path, host)
         placement = place(host, files, settings, self._order.backend, self._order.device_uids)

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -50,7 +51,13 @@ class EngineEnded(Unavailable):
 class OfflineSite:
     """Thread-safe; `close` ends its threads, and with the engine's loop the model."""
 
-    def __init__(self, llm: LLM, names: Sequence[str], num_threads: int) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        names: Sequence[str],
+        num_threads: int,
+        engine_settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Args: names under which requests may call the model. Raises: Unavailable."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._turn, self._counting = threading.Lock(), threading.Lock()
@@ -60,7 +67,7 @@ class OfflineSite:
         try:
             settings = Settings(home=home, web_threads=2 * num_threads + SPARE_THREADS)
             settings.paths.create()
-            self._engine = EngineProcess(_order(settings, llm), llm.engine)
+            self._engine = EngineProcess(_order(settings, llm, engine_settings), llm.engine)
             self._loop = threading.Thread(target=self._engine.run, name="engine", daemon=True)
             self._loop.start()
             self._web = WebProcess(settings, lambda: _table(llm, names), lambda path: _text_side(llm))
@@ -146,7 +153,7 @@ def _remove_leftovers() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _order(settings: Settings, llm: LLM) -> LaunchOrder:
+def _order(settings: Settings, llm: LLM, engine_settings: Mapping[str, str]) -> LaunchOrder:
     return LaunchOrder(
         instance_id=INSTANCE,
         lease=INSTANCE,
@@ -154,7 +161,7 @@ def _order(settings: Settings, llm: LLM) -> LaunchOrder:
         served_model_name=llm.engine.files.name,
         backend=llm.engine.placement.backend.name,
         device_uids=[],
-        settings={},
+        settings=dict(engine_settings),
         run_dir=str(settings.paths.run),
     )
 
