@@ -13,3 +13,7 @@ class KeyAccount:
     credit: int = 0
     num_waiting: int = 0
     num_sequences: int = 0  # that wait or run
+
+    @property
+    def num_running(self) -> int:
+        return self.num_sequences - self.num_waiting

@@ -4,6 +4,7 @@ One token budget a step, spent on running sequences first, on those that decode 
 their prompt, then on waiting ones in order. A prompt that exceeds what is left of the budget goes on in
 the next step. A running sequence that finds no block takes those of the last in order, which starts over
 later (preemption); what it had computed is often still in the prefix cache, or waits in the swap space.
+A key that has nothing running does not wait until another's sequences end: the newest of these makes way.
 
 The cost of a step does not depend on how many wait.
 """
@@ -70,12 +71,28 @@ class Scheduler:
         The sequences count as computed up to there, with a pending token where they draw one.
         """
         self._filling.clear()
+        self._make_way()
         step: list[Scheduled] = []
         budget = self._schedule_decodes(step, self.token_budget)
         budget = self._schedule_prompts(step, budget)
         self._admit(step, budget)
         step.sort(key=attrgetter("num_tokens"))
         return step
+
+    def _make_way(self) -> None:
+        """One a step, of the key that has most running, for a key that has none and waits.
+
+        It gets its old place among those of its key, so it does not come back before the other has started.
+        """
+        if not self.waiting or not self.running or self.waiting.has_one_key:
+            return
+        victim = max(self.running, key=lambda one: (one.account.num_running, one.order))
+        if victim.account.num_running == 1:
+            return
+        head = self.waiting.put_ahead(victim.priority_class)
+        if head is None or (self._free_slots and self._has_room(head, self._find_cached(head))):
+            return
+        self._preempt(victim, makes_way=True)
 
     def _schedule_decodes(self, step: list[Scheduled], budget: int) -> int:
         index = 0
@@ -114,13 +131,16 @@ class Scheduler:
             if sequence is None or sequence.num_pending_tokens:  # preempted; its token is on the way
                 return
             cached = self._find_cached(sequence)
-            spare = self._spare_blocks if self.running else 0
-            if cached is None or not self._pool.can_open(cached, sequence.num_tokens, spare):
+            if cached is None or not self._has_room(sequence, cached):
                 return
             self._start(sequence, cached)
             remaining = sequence.num_tokens - sequence.num_computed_tokens
             self._take(step, sequence, min(budget, remaining))
             budget -= step[-1].num_tokens
+
+    def _has_room(self, sequence: Sequence, cached: list[int] | None) -> bool:
+        spare = self._spare_blocks if self.running else 0
+        return self._pool.can_open(cached or [], sequence.num_tokens, spare)
 
     def _find_cached(self, sequence: Sequence) -> list[int] | None:
         """Cached blocks of its prefix, never its last token's; None if the next one comes with this step."""
@@ -193,13 +213,13 @@ class Scheduler:
 
     # ---- leaving ----
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the queue, at its old place; a pending token is kept."""
+    def _preempt(self, sequence: Sequence, *, makes_way: bool = False) -> None:
+        """Back to the queue; a pending token is kept."""
         self._publish(sequence)
         if self.swap is not None:
             self.swap.swap_out(sequence, self._pool.table[sequence.slot])
         self._release(sequence)
-        self.waiting.put_back(sequence)
+        self.waiting.put_back(sequence, is_resumed=not makes_way)
         sequence.state = SequenceState.WAITING
         self.num_preemptions += 1
 

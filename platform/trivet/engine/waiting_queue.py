@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from trivet.engine.key_account import KeyAccount
 from trivet.engine.queue_pace import QueuePace
@@ -26,6 +27,7 @@ AGEING_S = 5.0
 QUANTUM_TOKENS = 64  # a key's turn; small, so that a newcomer's comes soon
 LESS_URGENT_SHARE = 1 / 16
 MAX_LIFTS = 64  # a turn of the loop; the rest is lifted with the next
+MAX_LOOKED_AT = 16  # keys, for one that has nothing running
 SPARE_ENTRIES = 64  # stale ones that may stay before the heaps are made anew
 
 Entry = tuple[int, Sequence]  # arrival; unique, so sequences are never compared
@@ -40,6 +42,7 @@ class _Class:
     lanes: dict[KeyAccount, list[Entry]] = field(default_factory=dict)  # heaps
     turns: deque[KeyAccount] = field(default_factory=deque)  # one a lane; the leftmost is next
     current: KeyAccount | None = None  # whose turn it is, while it has credit
+    ahead: KeyAccount | None = None  # goes before that, while it has nothing running
 
     def heaps(self) -> Iterator[list[Entry]]:
         yield self.resumed
@@ -71,6 +74,10 @@ class WaitingQueue:
         account = self._accounts.get(key)
         return account.num_waiting if account else 0
 
+    @property
+    def has_one_key(self) -> bool:
+        return len(self._accounts) == 1
+
     def num_keys(self, key: str) -> int:
         """Keys with a sequence that waits or runs, and this one."""
         return len(self._accounts) + (key not in self._accounts)
@@ -88,9 +95,12 @@ class WaitingQueue:
         sequence.account.num_sequences += 1
         self._enter(sequence, is_resumed=False)
 
-    def put_back(self, sequence: Sequence) -> None:
-        """A preempted sequence: before the new ones of its class, in order of arrival."""
-        self._enter(sequence, is_resumed=True)
+    def put_back(self, sequence: Sequence, *, is_resumed: bool = True) -> None:
+        """A preempted sequence: before the new ones of its class, in order of arrival.
+
+        Not `is_resumed`: before the new ones of its key only, when that has its turn.
+        """
+        self._enter(sequence, is_resumed=is_resumed)
 
     def admit(self, sequence: Sequence) -> None:
         """The head starts to run."""
@@ -166,6 +176,23 @@ class WaitingQueue:
                 return oldest
         return chosen
 
+    def put_ahead(self, priority_class: int) -> Sequence | None:
+        """Make the first sequence of a key that has nothing running the head, if nobody was preempted before.
+
+        Args:
+            priority_class: that of the sequence which may make way for it; it is not for less urgent ones.
+        """
+        urgent = min(self._classes, default=priority_class + 1)
+        if urgent > priority_class or self._top(self._classes[urgent].resumed, urgent) is not None:
+            return None
+        members = self._classes[urgent]
+        for account in islice(members.turns, MAX_LOOKED_AT):
+            first = self._top(members.lanes[account], urgent)
+            if first is not None and account.num_running == 0:
+                members.ahead = account
+                return first
+        return None
+
     def _lift_aged(self) -> None:
         now = self._clock()
         for _ in range(MAX_LIFTS):
@@ -182,10 +209,16 @@ class WaitingQueue:
         resumed = self._top(members.resumed, priority_class)
         if resumed is not None:
             return resumed
-        if members.current is not None and members.current.credit > 0:
-            first = self._top(members.lanes[members.current], priority_class)
-            if first is not None:
-                return first
+        ahead, current = members.ahead, members.current
+        if ahead is not None and ahead.num_running > 0:
+            ahead = None
+        if current is not None and current.credit <= 0:
+            current = None
+        for account in (ahead, current):
+            if account in members.lanes:
+                first = self._top(members.lanes[account], priority_class)
+                if first is not None:
+                    return first
         return self._next_turn(members, priority_class)
 
     def _next_turn(self, members: _Class, priority_class: int) -> Sequence:
@@ -200,8 +233,6 @@ class WaitingQueue:
                 turns.popleft()
                 del members.lanes[account]
                 account.credit = min(account.credit, 0)  # turns are not saved up
-                if members.current is account:
-                    members.current = None
                 continue
             turns.rotate(-1)
             account.credit += QUANTUM_TOKENS

@@ -238,6 +238,56 @@ def test_swap_space_is_used_only_where_copying_is_measured_to_be_cheaper(make_en
 
 
 @BOTH_DEPTHS
+def test_what_makes_way_for_another_key_goes_on_with_the_same_tokens(
+    make_engine: EngineFactory, depth: int
+) -> None:
+    engine = make_engine(depth=depth, max_num_seqs=3)
+    flood = [
+        engine.add(random_prompt(12, seed), max_tokens=40, ignore_eos=True, key="flood") for seed in range(5)
+    ]
+    for _ in range(6):
+        engine.step()
+    other = engine.add(random_prompt(9, 9), max_tokens=6, ignore_eos=True, key="other")
+    for _ in range(4):
+        engine.step()
+    assert other.num_output_tokens > 0
+    engine.run()
+    assert engine.core.load().num_preemptions == 1
+    for sequence in (*flood, other):
+        assert sequence.output_token_ids == engine.expected(sequence)
+
+
+def test_the_length_of_the_queue_costs_a_step_nothing(make_engine: EngineFactory) -> None:
+    """Counted in function calls, because timings are no verdict: classes, keys, deadlines and the report."""
+    counts = {}
+    for num_waiting in (40, 10_000):
+        engine = make_engine(num_blocks=4000, max_model_len=128, max_num_seqs=32, max_num_waiting=20_000)
+        for index in range(32 + num_waiting):
+            wishes = {"key": f"k{index % 5}", "priority": index % 3, "deadline_s": 1e6 + index}
+            engine.add([3, 4, index % 60], max_tokens=100, ignore_eos=True, **wishes)
+        for _ in range(40):
+            engine.core.step()
+        counts[num_waiting] = count_calls(lambda core=engine.core: (core.step(), core.load()))
+    assert counts[10_000] < 1.05 * counts[40]
+
+
+def count_calls(function: Callable[[], object]) -> int:
+    calls = 0
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@BOTH_DEPTHS
 def test_eight_requests_in_a_pool_of_just_over_one_all_finish_right(
     make_engine: EngineFactory, depth: int
 ) -> None:

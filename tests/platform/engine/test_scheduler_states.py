@@ -132,7 +132,8 @@ class Scheduling(RuleBasedStateMachine):
                 assert sequence.max_total_tokens <= queue._owed_tokens
             for one in waiting:
                 is_like = (one.key, one.priority_class) == (sequence.key, sequence.priority_class)
-                is_resumed = one.first_scheduled_s is not None
+                resumed = queue._classes[one.priority_class].resumed
+                is_resumed = any(entry[1] is one for entry in resumed)
                 if is_like and one.arrival < sequence.arrival:
                     assert sequence.first_scheduled_s is not None, "overtaken by a new one"
                     assert not is_resumed, "preempted ones keep their order"
