@@ -14,7 +14,7 @@ from trivet.contract import StepOutput
 from trivet.engine.pooling import take_chunk
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
-from trivet.errors import GenerationError, TrivetError
+from trivet.errors import GenerationError, RequestError, TrivetError
 from trivet.messages import Failure, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
@@ -171,11 +171,12 @@ def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason
     return None, None
 
 
-def _not_finite(sequence: Sequence) -> GenerationError:
+def _not_finite(sequence: Sequence) -> TrivetError:
     params, place = sequence.params, f"after {len(sequence.token_ids)} tokens of this sequence"
     if sequence.grammar is not None and sequence.grammar.error:
-        return GenerationError(
-            f"the grammar of structured_outputs cannot go on {place}: {sequence.grammar.error}; simplify it"
+        return RequestError(
+            f"structured_outputs: the grammar cannot go on {place}: {sequence.grammar.error}",
+            param="structured_outputs",
         )
     if params.allowed_token_ids or params.bad_words or sequence.grammar is not None:
         return GenerationError(

@@ -2,7 +2,7 @@
 
 By llguidance (1.9, MIT), compared with xgrammar (0.2.9, Apache-2.0) on 49,152 tokens: it needs no other
 package where xgrammar imports torch and triton (ready in 0.12 s and 79 MB, against 1.7 s and 293 MB), a
-schema of 200 fields takes 5 ms against 133, and all its work is bounded, so that no regex stalls a step.
+schema of 200 fields takes 5 ms against 133, and nearly all its work is bounded: no regex stalls a step.
 (A mask of JSON takes 10 to 30 us where xgrammar's takes 2 to 8; of a counted class as in [a-z ]{300}, 300.)
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,11 @@ from trivet.structured_outputs import INSTALL_COMMAND, StructuredOutputsParams
 from trivet.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
     from trivet.contract import UInt32
 
+MAX_TOKEN_S = 0.05  # of processor time: 5 times the most that any useful grammar took
 MAX_CACHED = 64  # grammars that are kept compiled
 MAX_CACHED_BYTES = 4 << 20  # of their texts; one of 1 MB takes 20 MB when it is compiled
 MAX_REASON_CHARACTERS = 300
@@ -38,10 +40,10 @@ WHITESPACE = r"(?: |\n[ \t]{0,32})?"
 class Grammar:
     """Where one completion stands in its grammar. One thread uses it."""
 
-    def __init__(self, matcher: LLMatcher, executor: LLExecutor, ends: UInt32) -> None:
+    def __init__(self, matcher: LLMatcher, ends: UInt32) -> None:
         self._matcher = matcher
-        self._executor = executor
         self._ends = ends  # the mask of the end tokens
+        self._too_slow = ""
 
     @property
     def is_over(self) -> bool:
@@ -50,12 +52,22 @@ class Grammar:
 
     @property
     def error(self) -> str:
-        """Why it cannot go on: its work in one step exceeds the limits; empty while it can."""
-        return _first_line(self._matcher.get_error())
+        """Why it cannot go on: its work for one token exceeds the limits; empty while it can."""
+        return self._too_slow or _first_line(self._matcher.get_error())
 
     def advance(self, token_id: int) -> None:
         """Take the token that was drawn."""
+        begun_s = time.thread_time()
         self._matcher.consume_token(token_id)
+        self._check_time(time.thread_time() - begun_s)
+
+    def fill_mask(self, row: UInt32) -> None:
+        """Write what may come next into [ceil(V / 32)]; nothing may where the grammar is in error."""
+        begun_s = time.thread_time()
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._check_time(time.thread_time() - begun_s)
+        if self._too_slow or self._matcher.is_error():
+            row[:] = 0
 
     def forbid_end(self, row: UInt32) -> None:
         """Take the end tokens out of a mask, where it has others."""
@@ -63,19 +75,13 @@ class Grammar:
         if others.any():
             row[:] = others
 
-    @staticmethod
-    def fill_masks(rows: Sequence[tuple[Grammar, int]], bits: UInt32) -> None:
-        """Write the masks of grammars into their rows of [M, ceil(V / 32)], without the GIL.
-
-        A row is empty where the grammar is in error.
-        """
-        if rows:
-            matchers = [(grammar._matcher, row) for grammar, row in rows]
-            width = bits.shape[1] * bits.itemsize
-            rows[0][0]._executor.unsafe_compute_mask_ptr(matchers, bits.ctypes.data, width, len(bits))
-        for grammar, row in rows:
-            if grammar._matcher.is_error():
-                bits[row] = 0
+    def _check_time(self, taken_s: float) -> None:
+        """An ambiguous grammar takes longer with each token, past all of the library's own limits."""
+        if taken_s > MAX_TOKEN_S:
+            self._too_slow = (
+                f"it takes {taken_s * 1000:.0f} ms for a token and {MAX_TOKEN_S * 1000:.0f} are allowed; "
+                "make it less ambiguous"
+            )
 
 
 class GrammarCompiler:
@@ -88,7 +94,7 @@ class GrammarCompiler:
         self._end_ids = [token_id for token_id in end_ids if token_id < num_tokens]
         self._ends = packed_mask(self._end_ids, num_tokens)
         self._lock = threading.Lock()  # of all below
-        self._loaded: tuple[LLTokenizer, LLExecutor] | None = None
+        self._vocabulary: LLTokenizer | None = None
         self._cache: OrderedDict[bytes, LLMatcher] = OrderedDict()
 
     def compile(self, params: StructuredOutputsParams) -> Grammar:
@@ -98,22 +104,22 @@ class GrammarCompiler:
         """
         key = msgspec.json.encode(params)
         with self._lock:
-            tokenizer, executor = self._load()
+            vocabulary = self._load()
             matcher = self._cache.get(key)
             if matcher is not None:
                 self._cache.move_to_end(key)
-                return Grammar(matcher.deep_copy(), executor, self._ends)
-        matcher = _compiled(params, tokenizer)
+                return Grammar(matcher.deep_copy(), self._ends)
+        matcher = _compiled(params, vocabulary)
         with self._lock:
             self._cache[key] = matcher
             while len(self._cache) > MAX_CACHED or sum(map(len, self._cache)) > MAX_CACHED_BYTES:
                 self._cache.popitem(last=False)
-        return Grammar(matcher.deep_copy(), executor, self._ends)
+        return Grammar(matcher.deep_copy(), self._ends)
 
-    def _load(self) -> tuple[LLTokenizer, LLExecutor]:
-        if self._loaded is None:
+    def _load(self) -> LLTokenizer:
+        if self._vocabulary is None:
             try:
-                from llguidance import LLExecutor, LLTokenizer, TokenizerWrapper
+                from llguidance import LLTokenizer, TokenizerWrapper
             except ImportError:
                 raise UnsupportedParameter(
                     "structured outputs need the package llguidance, which the server does not have; "
@@ -121,11 +127,9 @@ class GrammarCompiler:
                     param="structured_outputs",
                 ) from None
             vocabulary = _Vocabulary(self._tokenizer, self._num_tokens, self._end_ids)
-            tokenizer = LLTokenizer(TokenizerWrapper(vocabulary), self._num_tokens, self._end_ids or None)
-            # A second thread made no mask sooner (2 cores, 32 rows of one grammar: 10 ms either way), and
-            # waiting awake it slowed the CPU's kernels from 38 to 52 ms.
-            self._loaded = tokenizer, LLExecutor(num_threads=1)
-        return self._loaded
+            wrapped = TokenizerWrapper(vocabulary)
+            self._vocabulary = LLTokenizer(wrapped, self._num_tokens, self._end_ids or None)
+        return self._vocabulary
 
 
 class _Vocabulary:
@@ -217,7 +221,7 @@ def _json_options(params: StructuredOutputsParams) -> Any:
 
 
 def _limits() -> Any:
-    """The library's own: a mask takes at most some 15 ms, at any grammar; errors without the grammar."""
+    """The library's own, which hold for any regex; errors without the grammar in them."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(verbose_errors=False)

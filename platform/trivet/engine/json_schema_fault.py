@@ -5,10 +5,11 @@ The compiler says what is wrong, but not where: so the smallest part is sought t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-MAX_CHECKS = 200  # parts looked at; a schema with more gets the pointer that was reached
+MAX_SEARCH_S = 1.0  # then the pointer that was reached has to do: a part may bring 1 MB of definitions
 _DEFINITIONS = ("$defs", "definitions")
 _MAPS = (*_DEFINITIONS, "properties", "patternProperties", "dependentSchemas")
 _LISTS = ("prefixItems", "anyOf", "allOf", "oneOf")
@@ -29,7 +30,8 @@ def find_fault(schema: object, error_of: Callable[[object], str]) -> Fault:
         definitions = {name: schema[name] for name in _DEFINITIONS if name in schema}
     reason, pointer, part = error_of(schema), "", schema
     inner: Iterator[tuple[str, object]] = _parts(part)
-    for _ in range(MAX_CHECKS):
+    end_s = time.monotonic() + MAX_SEARCH_S
+    while time.monotonic() < end_s:
         found = next(inner, None)
         if found is None:
             break

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivet.contract import NO_TARGET, Sampling
-from trivet.engine.grammar import Grammar
 from trivet.engine.packed_mask import packed_mask
 from trivet.engine.row_edits import RowEdits, joined, wants_edits
 from trivet.engine.uniform import uniforms
@@ -126,8 +125,10 @@ class SamplingColumns:
             for index, owner in enumerate(owners)
             if owner is not None and owner.grammar is not None
         ]
-        Grammar.fill_masks([(grammar, index) for _, grammar, index in grammars], bits)
         for owner, grammar, index in grammars:
+            # One after the other: a pool of threads made no mask sooner (2 cores, 32 rows of one grammar),
+            # and waiting awake it slowed the CPU's kernels from 38 to 52 ms.
+            grammar.fill_mask(bits[index])
             if owner.params.ignore_eos:
                 grammar.forbid_end(bits[index])
         for index, slot in enumerate(slots[rows].tolist()):
