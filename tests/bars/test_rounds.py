@@ -63,8 +63,8 @@ def turns(asked: list[tuple[str, Workload]], lacks: int = 0) -> list[Turn]:
 def test_engines_take_turns_after_all_have_warmed_up() -> None:
     asked: list[tuple[str, Workload]] = []
     samples = list(take_turns(turns(asked), 2, lambda: 0.0))
-    assert [(s.engine, s.round_number) for s in samples] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
-    assert [name for name, _ in asked] == ["a", "b", *["a", "a", "b", "b"] * 2]
+    assert [(s.engine, s.round_number) for s in samples] == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+    assert [name for name, _ in asked] == [*"ab", *"aabb", *"bbaa"]
 
 
 def test_engines_get_the_same_prompts_and_none_twice() -> None:

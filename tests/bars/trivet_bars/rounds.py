@@ -1,4 +1,4 @@
-"""Engines take turns, A B C A B C: what slows the machine for a while slows every engine's round."""
+"""Engines take turns, A B C B C A: what slows the machine for a while slows every engine's round."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def take_turns(turns: Sequence[Turn], rounds: int, settle: Callable[[], float]) 
     for turn in turns:
         _one_run(turn, _shortened(turn.measure.rung), WARM_UP_RUN)
     for number in range(rounds):
-        for turn in turns:
+        first_turn = number % len(turns)  # or the same engine would always follow upon the same other one
+        for turn in (*turns[first_turn:], *turns[:first_turn]):
             busy, measure = settle(), turn.measure
             first = number * measure.samples
             runs = [_one_run(turn, measure.rung.shape, first + part) for part in range(measure.samples)]
