@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trivet.config import KERNELS_VARIABLE, kernels_dir
 from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
-from trivet.errors import DoesNotFit, Unsupported
+from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
-from trivet_cpu import memory_plan, native_plan
+from trivet_cpu import native_plan
 from trivet_cpu.host import Host, usable_cpus
 from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.native_plan import AS_STORED, NativeShape
+from trivet_cpu.planner import Planner
+
+if TYPE_CHECKING:
+    import ctypes
+
+    from trivet_cpu.native_pool import NativePool
 
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 16  # tokens
 MAX_NUM_BATCHED_TOKENS = 256  # a chunk of 2,048 would stall every decoding sequence for a second
-# Python, NumPy and torch themselves, and code that oneDNN makes at run time: 250 to 350 MB measured.
-PROCESS_BYTES = 400 << 20
-# The same without torch.
-NATIVE_PROCESS_BYTES = 120 << 20
-# Without a stated share the KV cache takes at most this part of what is free, for other instances, and at
-# most this many bytes: touching 1 GiB takes 0.5 to 1.2 s (2-core Zen 4 VM), and it holds 46,000 tokens of a
-# 135M model. It grows beyond both only to hold one sequence of full length.
-DEFAULT_KV_SHARE = 0.5
-DEFAULT_KV_BYTES = 1 << 30
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 DTYPES = frozenset({"f32", "bf16"})
 KV_DTYPES = DTYPES | {"int8"}  # int8: a scale for each token, head, and key or value; native kernels only
-OPTIONS = ("num_threads", "kernels", "weights")
+OPTIONS = ("num_threads", "kernels", "weights", "attention")
 KERNELS = ("native", "torch")
 STORED, FLOAT = "stored", "float"  # of the option `weights`
 
@@ -44,6 +43,10 @@ class CpuBackend:
 
     Two runners: the native one (C++ kernels, built when first needed) wherever it knows the model and there
     is a compiler, else torch's. The option `kernels` asks for one of them.
+
+    In torch's runner the option `attention=native` lets the kernels attend: 16 sequences of 1,024 tokens take
+    1.8 ms a layer instead of 6.3 (16 heads of 128, 2-core Zen 4 VM), but a chunk of 256 tokens 37 instead of
+    16, so it is for long answers.
 
     With dtype "auto" the native runner keeps quantised weights as the file has them, with activations in 8
     bits (the largest in 15): a third of the memory and faster than bf16. A dtype that is asked for is what
@@ -122,6 +125,9 @@ class CpuBackend:
             raise Unsupported(
                 f"option weights is {weights_option!r}; use {STORED} or {FLOAT}, or leave it unset"
             )
+        attention = config.options.get("attention")
+        if attention not in (None, "native"):
+            raise Unsupported(f"option attention is {attention!r}; use native, or leave it unset")
         if not spec.shapes_only:
             check_dense(spec)
             check_tensors(spec, weights)
@@ -144,10 +150,37 @@ class CpuBackend:
             return str(error)
         return None
 
+    def _attends_natively(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> bool:
+        """Whether the kernels attend in torch's runner, too: the option `attention=native`."""
+        is_known = all(native_plan.unknown_attention(layer.attention) is None for layer in spec.kinds)
+        if not is_known or config.options.get("attention") != "native":
+            return False
+        if (config.block_size or BLOCK_SIZE) % native_plan.LANES:
+            return False
+        try:
+            self._kernels.check(levels_of(device.arch)[0])
+        except KernelsUnavailable:
+            return False
+        return True
+
+    def _torch_shape(
+        self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo, max_model_len: int | None = None
+    ) -> Shape:
+        """For torch's runner: with the buffers of native attention where that is taken."""
+        shape = resolve_shape(spec, config, device, max_model_len)
+        if not self._attends_natively(spec, config, device):
+            return shape
+        threads = self._num_threads(config)
+        parts = native_plan.attention_parts(spec, shape.max_num_batched_tokens, threads)
+        return replace(shape, attention_bytes=sum(parts))
+
+    def _num_threads(self, config: RunnerConfig) -> int:
+        return num_threads(config.options) or self._host.num_cpus(usable_cpus())
+
     def _native_shape(self, config: RunnerConfig, shape: Shape) -> NativeShape:
-        threads = num_threads(config.options) or self._host.num_cpus(usable_cpus())
         weights = config.options.get("weights", STORED if config.dtype == "auto" else FLOAT)
-        return NativeShape(shape, AS_STORED if weights == STORED else shape.dtype, threads)
+        dtype = AS_STORED if weights == STORED else shape.dtype
+        return NativeShape(shape, dtype, self._num_threads(config))
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
@@ -156,12 +189,16 @@ class CpuBackend:
         (device,) = devices
         self.check(spec, weights, config, device)
         if self._why_not_native(spec, config, device) is not None:
-            return _Planner(spec, weights, config, device).plan()
+            return Planner(
+                spec, weights, config, device, lambda config: self._torch_shape(spec, config, device)
+            ).plan()
 
         def native_parts(shape: Shape) -> tuple[MemoryPart, ...]:
             return native_plan.fixed_parts(spec, weights, self._native_shape(config, shape))
 
-        return _Planner(spec, weights, config, device, native_parts).plan()
+        return Planner(
+            spec, weights, config, device, lambda config: resolve_shape(spec, config, device), native_parts
+        ).plan()
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
@@ -203,10 +240,26 @@ class CpuBackend:
         dtype = resolve_dtype(config.dtype, device)
         if config.dtype == "f16":
             logger.warning("dtype=f16 the CPU has no fast float16 arithmetic; computing in dtype=%s", dtype)
-        threads = num_threads(config.options) or self._host.num_cpus(usable_cpus())
-        return CpuTorchRunner(
-            spec, plan, resolve_shape(spec, config, device, plan.max_model_len), threads, self._host
+        shape, threads = (
+            self._torch_shape(spec, config, device, plan.max_model_len),
+            self._num_threads(config),
         )
+        native = self._native_attention(config, device, threads) if shape.attention_bytes else None
+        return CpuTorchRunner(spec, plan, shape, threads, self._host, native)
+
+    def _native_attention(
+        self, config: RunnerConfig, device: DeviceInfo, threads: int
+    ) -> tuple[ctypes.CDLL, NativePool] | None:
+        from trivet_cpu.core_shares import CoreShare
+        from trivet_cpu.native_library import load_library
+        from trivet_cpu.native_pool import NativePool
+
+        try:
+            library = load_library(self._kernels.library(levels_of(device.arch)[0]))
+        except KernelsUnavailable as error:
+            logger.warning("attention=torch the native one is several times faster, but %s", error)
+            return None
+        return library, NativePool(library, threads, CoreShare(self._host, num_threads(config.options)))
 
 
 def _asked_of_native(config: RunnerConfig) -> str | None:
@@ -257,142 +310,3 @@ def resolve_shape(
         or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
         max_logits_rows=config.max_logits_rows,
     )
-
-
-class _Planner:
-    """One planning problem: how many blocks, and how long a sequence may be."""
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: WeightIndex,
-        config: RunnerConfig,
-        device: DeviceInfo,
-        native_parts: Callable[[Shape], tuple[MemoryPart, ...]] | None = None,
-    ) -> None:
-        """`native_parts` gives all but the KV cache of the native runner; None plans for torch's."""
-        self._spec, self._weights, self._config, self._device = spec, weights, config, device
-        self._native_parts = native_parts
-        self._shape = resolve_shape(spec, config, device)
-        self._block_bytes = memory_plan.kv_cache_spec(spec, self._shape).block_bytes
-        self._num_host_blocks = config.swap_bytes // self._block_bytes
-        self._limit = device.free_bytes
-        if config.memory_fraction is not None:
-            self._limit = min(self._limit, int(config.memory_fraction * device.total_bytes))
-
-    def plan(self) -> MemoryPlan:
-        shape = self._shape
-        if self._config.num_blocks is not None:
-            capacity = (self._config.num_blocks - 1) * shape.block_size
-            if capacity < 1:
-                raise DoesNotFit(
-                    f"num_gpu_blocks_override {self._config.num_blocks} leaves no block for a sequence "
-                    "beside the scratch block; use at least 2"
-                )
-            if self._config.max_model_len is None:
-                shape = shape.with_max_model_len(min(shape.max_model_len, capacity))
-            elif capacity < shape.max_model_len:
-                raise DoesNotFit(
-                    f"max_model_len {shape.max_model_len} needs {shape.blocks_per_sequence + 1} KV blocks of "
-                    f"{shape.block_size} tokens and num_gpu_blocks_override is {self._config.num_blocks}; "
-                    f"raise num_gpu_blocks_override or lower max_model_len to {capacity}"
-                )
-            num_blocks = self._config.num_blocks
-            if num_blocks > self._max_blocks(shape):
-                raise self._does_not_fit(shape, num_blocks)
-        else:
-            shape = self._fitting(shape)
-            num_blocks = self._default_blocks(shape)
-        kv = memory_plan.kv_cache_spec(self._spec, shape)
-        weights, *others = self._fixed_parts(shape)
-        return MemoryPlan(
-            kv=kv,
-            num_blocks=(num_blocks,),
-            num_host_blocks=self._num_host_blocks,
-            parts=(weights, MemoryPart("kv", num_blocks * kv.block_bytes), *others),
-            max_num_batched_tokens=shape.max_num_batched_tokens,
-            max_model_len=shape.max_model_len,
-        )
-
-    def _fixed_parts(self, shape: Shape) -> tuple[MemoryPart, ...]:
-        """All but the KV cache. The swap space is host memory like any other here."""
-        host = memory_plan.host_kv_part(self._num_host_blocks * self._block_bytes)
-        if self._native_parts is not None:
-            return self._native_parts(shape) + host
-        return memory_plan.fixed_parts(self._spec, self._weights, shape) + host
-
-    def _fixed_bytes(self, shape: Shape) -> int:
-        process = PROCESS_BYTES if self._native_parts is None else NATIVE_PROCESS_BYTES
-        return process + sum(part.size_bytes for part in self._fixed_parts(shape))
-
-    def _max_blocks(self, shape: Shape) -> int:
-        """KV blocks that fit beside everything else."""
-        return (self._limit - self._fixed_bytes(shape)) // self._block_bytes
-
-    def _fitting(self, shape: Shape) -> Shape:
-        """`shape` if one sequence of full length fits; else shortened, if the length was not asked for."""
-        if self._max_blocks(shape) >= shape.blocks_per_sequence + 1:
-            return shape
-        longest = self._longest(shape)
-        if longest is None or self._config.max_model_len is not None:
-            raise self._does_not_fit(shape, shape.blocks_per_sequence + 1)
-        return shape.with_max_model_len(longest)
-
-    def _longest(self, shape: Shape) -> int | None:
-        """The largest length of whole blocks at which one sequence fits; None if not even one block does."""
-        low, high = 0, shape.blocks_per_sequence
-        while low < high:  # the bytes needed grow with the length
-            middle = (low + high + 1) // 2
-            trial = shape.with_max_model_len(middle * shape.block_size)
-            low, high = (middle, high) if self._max_blocks(trial) >= middle + 1 else (low, middle - 1)
-        return low * shape.block_size if low else None
-
-    def _default_blocks(self, shape: Shape) -> int:
-        wanted = shape.max_num_seqs * shape.blocks_per_sequence + 1
-        room = self._max_blocks(shape)
-        if self._config.memory_fraction is None:
-            share = int(room * DEFAULT_KV_SHARE)
-            room = max(shape.blocks_per_sequence + 1, min(share, DEFAULT_KV_BYTES // self._block_bytes))
-        return min(wanted, room)
-
-    def _does_not_fit(self, shape: Shape, num_blocks: int) -> DoesNotFit:
-        """With both numbers, and the smallest change that fits."""
-        needed = self._fixed_bytes(shape) + num_blocks * self._block_bytes
-        kv = num_blocks * self._block_bytes
-        return DoesNotFit(
-            f"max_model_len {shape.max_model_len} with {num_blocks} KV blocks needs {_gib(needed)} "
-            f"({_gib(kv)} of it KV cache) and {_gib(self._limit)} may be used; {self._remedy(shape, needed)}"
-        )
-
-    def _remedy(self, shape: Shape, needed: int) -> str:
-        device, config = self._device, self._config
-        wider = ""
-        if config.memory_fraction is not None and needed <= device.free_bytes:
-            wider = f"raise gpu_memory_utilization to {needed / device.total_bytes + 0.005:.2f}"
-        longest = self._longest(shape)
-        if config.num_blocks is not None and (room := self._max_blocks(shape)) >= 2:
-            shorter = f"lower num_gpu_blocks_override to {room}"
-        elif longest is not None:
-            shorter = f"lower max_model_len to {longest}"
-        elif shape.dtype == "f32" and self._fits_in("bf16"):
-            shorter = "set dtype to bfloat16"
-        else:
-            shorter = (
-                "" if wider else f"free {_gib(needed - self._limit)} of memory or choose a smaller model"
-            )
-        return " or ".join(change for change in (wider, shorter) if change)
-
-    def _fits_in(self, dtype: str) -> bool:
-        from dataclasses import replace
-
-        config = replace(self._config, dtype=dtype)
-        return (
-            _Planner(self._spec, self._weights, config, self._device, self._native_parts)._longest(
-                resolve_shape(self._spec, config, self._device)
-            )
-            is not None
-        )
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 30):.2f} GiB"

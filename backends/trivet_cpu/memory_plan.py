@@ -34,6 +34,8 @@ class Shape:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_logits_rows: int
+    # Buffers of the native attention in the torch runner (`native_plan.attention_parts`); 0: torch attends.
+    attention_bytes: int = 0
 
     def with_max_model_len(self, length: int) -> Shape:
         return replace(self, max_model_len=length)
@@ -96,7 +98,9 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, dtype: str) -> int:
 
 
 def workspace_bytes(spec: ModelSpec, shape: Shape) -> int:
-    """What `models.torch_attention.PagedKV` gathers into."""
+    """What `models.torch_attention.PagedKV` gathers into, or what `native_kv.NativeKV` computes in."""
+    if shape.attention_bytes:
+        return shape.attention_bytes
     widest = max(_kv_elements(layer.attention) for layer in spec.kinds)
     return shape.workspace_blocks * shape.block_size * widest * DTYPE_BYTES[shape.kv_dtype]
 

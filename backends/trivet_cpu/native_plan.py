@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trivet.contract import MemoryPart
 from trivet.models.expected_tensors import expected_tensors
-from trivet.models.spec import MLP, Layer, ModelSpec, Rope
+from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Rope
 from trivet.weights.index import WeightIndex
 from trivet_cpu import memory_plan
 from trivet_cpu.memory_plan import Shape
@@ -68,16 +68,26 @@ def unknown_part(spec: ModelSpec, block_size: int) -> str | None:
     return None
 
 
-def _unknown_part_of_layer(layer: Layer) -> str | None:
-    attention, rope = layer.attention, layer.attention.rope
+def unknown_attention(attention: Attention) -> str | None:
+    """What of writing K and V and attending the kernels do not compute, once q and k are turned."""
     head_dim = attention.head_dim
     checks = {
-        "mixture of experts": not isinstance(layer.mlp, MLP),
-        f"layer order {layer.order!r}": layer.order != "pre",
         "latent attention": attention.latent is not None,
         "ALiBi": attention.alibi,
         "a soft cap on attention": attention.soft_cap is not None,
         f"head_dim {head_dim}": bool(head_dim % LANES) or head_dim > MAX_HEAD_DIM,
+    }
+    return next((part for part, is_unknown in checks.items() if is_unknown), None)
+
+
+def _unknown_part_of_layer(layer: Layer) -> str | None:
+    attention, rope = layer.attention, layer.attention.rope
+    unknown = unknown_attention(attention)
+    if unknown is not None:
+        return unknown
+    checks = {
+        "mixture of experts": not isinstance(layer.mlp, MLP),
+        f"layer order {layer.order!r}": layer.order != "pre",
         "interleaved rope": rope is not None and rope.interleaved,
         f"norm {attention.qk_norm.kind!r} of queries" if attention.qk_norm else "": (
             attention.qk_norm is not None and (attention.qk_norm.kind != "rms" or attention.qk_norm.bias)
@@ -214,6 +224,13 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
         for form in forms:
             sizes[f"{name}.{form}"] = form_bytes(form, tokens, widths[name])
     return {name: -(-size // 64) * 64 for name, size in sizes.items()}
+
+
+def attention_parts(spec: ModelSpec, num_tokens: int, num_threads: int) -> tuple[int, int, int]:
+    """Bytes of what attention by itself computes in: rows of q, k and v in float32, slots, scratch."""
+    sizes = (4 * num_tokens * qkv_stride(spec), 8 * num_tokens, num_threads * SCRATCH_BYTES)
+    rows, slots, scratch = (-(-size // 64) * 64 for size in sizes)
+    return rows, slots, scratch
 
 
 def logits_stride(spec: ModelSpec) -> int:

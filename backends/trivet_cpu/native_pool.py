@@ -14,7 +14,7 @@ class NativePool:
 
     def __init__(self, library: ctypes.CDLL, most_threads: int, cores: CoreShare) -> None:
         """`most_threads` is what scratch memory is there for."""
-        self._library, self._most, self._cores = library, most_threads, cores
+        self._library, self.most_threads, self._cores = library, most_threads, cores
         self._handle: int | None = library.trivet_pool_create(most_threads)
 
     @property
@@ -31,7 +31,9 @@ class NativePool:
             if has_changed:
                 self._library.trivet_pool_destroy(self.handle)
                 # Helpers are started here: they inherit the CPUs of this thread.
-                self._handle = self._library.trivet_pool_create(min(self._most, self._cores.num_threads))
+                self._handle = self._library.trivet_pool_create(
+                    min(self.most_threads, self._cores.num_threads)
+                )
             yield self.handle
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ is in flight. torch and NumPy release the GIL inside their kernels.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan
 from trivet_cpu.host import Host
 from trivet_cpu.memory_plan import Shape
+from trivet_cpu.native_kv import NativeKV
+from trivet_cpu.native_pool import NativePool
 from trivet_cpu.packed_ops import CpuOps
 from trivet_cpu.pooling import pool
 from trivet_cpu.process_memory import return_free_memory
@@ -70,13 +73,23 @@ class CpuTorchRunner:
     features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
     max_in_flight = 1
 
-    def __init__(self, spec: ModelSpec, plan: MemoryPlan, shape: Shape, num_threads: int, host: Host) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        plan: MemoryPlan,
+        shape: Shape,
+        num_threads: int,
+        host: Host,
+        native: tuple[ctypes.CDLL, NativePool] | None = None,
+    ) -> None:
+        """With `native` the kernels of that library attend, else torch."""
         self._spec, self._plan, self._shape, self._host = spec, plan, shape, host
         torch.set_num_threads(num_threads)
         self._ops = CpuOps(shape.dtype, plan.max_model_len)
         self._model: Model | None = None
         self._fallback: TransformersModel | None = None  # the model, where it has no spec
-        self._kv: PagedKV | None = None
+        self._kv: PagedKV | NativeKV | None = None
+        self._native = native
         self._newest = NewestTokens(shape.max_num_seqs)
         self._step: _Step | None = None
 
@@ -106,19 +119,25 @@ class CpuTorchRunner:
         if needed > free:
             raise _kv_does_not_fit(needed, free)
         try:
-            self._kv = PagedKV(
-                self._spec,
-                self._plan.num_blocks[0],
-                self._plan.kv.block_size,
-                DTYPES[self._shape.kv_dtype],
-                self._shape.workspace_blocks,
-                self._plan.num_host_blocks,
-            )
+            self._kv = self._new_kv()
         except (MemoryError, RuntimeError) as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
         self._ops.kv = self._kv
         if self._fallback is not None:
             self._fallback.kv = self._kv
+
+    def _new_kv(self) -> PagedKV | NativeKV:
+        num_blocks, num_host_blocks = self._plan.num_blocks[0], self._plan.num_host_blocks
+        if self._native is not None:
+            return NativeKV(*self._native, self._spec, self._shape, num_blocks, num_host_blocks)
+        return PagedKV(
+            self._spec,
+            num_blocks,
+            self._plan.kv.block_size,
+            DTYPES[self._shape.kv_dtype],
+            self._shape.workspace_blocks,
+            num_host_blocks,
+        )
 
     def warm_up(self) -> None:
         """One chunk and one decode into scratch: oneDNN makes its code, torch its thread pool.
@@ -234,6 +253,9 @@ class CpuTorchRunner:
         """As the contract."""
         if self._fallback is not None:
             self._fallback.close()
+        if self._native is not None:
+            self._native[1].close()
+        self._native = None
         self._model = self._fallback = self._kv = self._step = None
         self._ops = CpuOps(self._shape.dtype, self._plan.max_model_len)
         return_free_memory()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,6 +33,16 @@ MAX_PADDING_SLOTS = 512
 def layer_elements(attention: Attention) -> int:
     """Elements that one token takes in the cache of one layer: its K and its V."""
     return 2 * attention.num_kv_heads * attention.head_dim
+
+
+class AttentionCache(Protocol):
+    """A paged cache that knows how to attend over itself; `PagedKV`, or one of a backend's own layout."""
+
+    block_size: int
+    workspace_blocks: int  # what `PagedStep` may gather at once
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, spec: Attention, step: PagedStep) -> Tensor:
+        """As `paged_attention`."""
 
 
 class PagedKV:
@@ -71,6 +82,10 @@ class PagedKV:
     @property
     def workspace_bytes(self) -> int:
         return self._workspace.nbytes
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, spec: Attention, step: PagedStep) -> Tensor:
+        """As `paged_attention`."""
+        return paged_attention(q, k, v, self, layer, spec, step)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store k and v [T, num_kv_heads, head_dim] at slots [T] (block * block_size + offset)."""
@@ -163,6 +178,7 @@ class PagedStep:
     """The runner's view of one batch for `Ops.attention`."""
 
     def __init__(self, batch: Batch, block_size: int, workspace_blocks: int) -> None:
+        self.batch = batch
         self._block_size = block_size
         self._workspace_blocks = workspace_blocks
         self._starts = batch.query_start_loc.astype(np.int64)

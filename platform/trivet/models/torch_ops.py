@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import Attention, MoE, Norm, Rope
-from trivet.models.torch_attention import PagedKV, PagedStep, paged_attention
+from trivet.models.torch_attention import AttentionCache, PagedStep
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _GELU = {"gelu": "none", "gelu_tanh": "tanh"}
@@ -42,7 +42,7 @@ class TorchOps:
 
     def __init__(self, dtype: str, max_model_len: int) -> None:
         self.dtype = DTYPES[dtype]
-        self.kv: PagedKV | None = None
+        self.kv: AttentionCache | None = None
         self._max_model_len = max_model_len
         self._frequencies: dict[Rope, tuple[Tensor, float]] = {}
         self._scalars: dict[float, Tensor] = {}
@@ -122,7 +122,7 @@ class TorchOps:
         """As `ops.Ops.attention`; `step` is a `PagedStep`."""
         assert self.kv is not None  # the runner allocates it before the first step
         assert isinstance(step, PagedStep)
-        return paged_attention(q, k, v, self.kv, layer, spec, step)
+        return self.kv.attend(q, k, v, layer, spec, step)
 
     def activation(self, gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
         """As `ops.Ops.activation`."""

@@ -23,7 +23,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from trivet.contract import Batch
 from trivet.errors import UnsupportedArchitecture, WeightsError
 from trivet.models.spec import Attention, ModelSpec
-from trivet.models.torch_attention import PagedKV, PagedStep, paged_attention
+from trivet.models.torch_attention import AttentionCache, PagedStep
 
 # Arguments of an attention function that change its result in ways that ours does not know.
 UNKNOWN_ARGUMENTS = ("s_aux", "position_bias", "head_mask", "cu_seq_lens_q", "alibi")
@@ -38,7 +38,7 @@ class TransformersModel:
     """A model of transformers that meets what a runner asks of a decoder."""
 
     def __init__(self, spec: ModelSpec, dtype: torch.dtype, max_model_len: int) -> None:
-        self.kv: PagedKV | None = None  # set once the cache has been allocated
+        self.kv: AttentionCache | None = None  # set once the cache has been allocated
         self._spec, self._dtype, self._max_model_len = spec, dtype, max_model_len
         self._model: Any = None
         self._base: Any = None
@@ -147,7 +147,7 @@ class TransformersModel:
             soft_cap=softcap,
         )
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-        out = paged_attention(q.contiguous(), k, v, self.kv, layer, spec, self._step)
+        out = self.kv.attend(q.contiguous(), k, v, layer, spec, self._step)
         return out[None], None
 
     def _check_call(

@@ -45,6 +45,7 @@ def outline_spec(config: Mapping[str, Any]) -> ModelSpec:
         head_dim=config.get("head_dim") or hidden // heads,
         scale=1.0,
         rope=None,
+        soft_cap=config.get("attn_logit_softcapping"),  # Gemma 2
     )
     mlp = MLP(_optional(config, "intermediate_size") or 4 * hidden)
     return ModelSpec(

@@ -14,8 +14,9 @@ from trivet.errors import DoesNotFit, Unsupported, WeightsError
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.weights.index import TensorInfo, WeightIndex
-from trivet_cpu.backend import DEFAULT_KV_BYTES, PROCESS_BYTES, CpuBackend, resolve_dtype, resolve_shape
+from trivet_cpu.backend import CpuBackend, resolve_dtype, resolve_shape
 from trivet_cpu.memory_plan import kv_cache_spec
+from trivet_cpu.planner import DEFAULT_KV_BYTES, PROCESS_BYTES
 
 GIB = 1 << 30
 # The shape of a Llama of 1.2 billion parameters.

@@ -1,0 +1,161 @@
+"""How many KV blocks fit beside everything else, and how long a sequence may be; refusals with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, RunnerConfig
+from trivet.errors import DoesNotFit
+from trivet.models.spec import ModelSpec
+from trivet.weights.index import WeightIndex
+from trivet_cpu import memory_plan
+from trivet_cpu.memory_plan import Shape
+
+# Python, NumPy and torch themselves, and code that oneDNN makes at run time: 250 to 350 MB measured.
+PROCESS_BYTES = 400 << 20
+# The same without torch.
+NATIVE_PROCESS_BYTES = 120 << 20
+# Without a stated share the KV cache takes at most this part of what is free, for other instances, and at
+# most this many bytes: touching 1 GiB takes 0.5 to 1.2 s (2-core Zen 4 VM), and it holds 46,000 tokens of a
+# 135M model. It grows beyond both only to hold one sequence of full length.
+DEFAULT_KV_SHARE = 0.5
+DEFAULT_KV_BYTES = 1 << 30
+
+
+class Planner:
+    """One planning problem: how many blocks, and how long a sequence may be."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: WeightIndex,
+        config: RunnerConfig,
+        device: DeviceInfo,
+        resolve: Callable[[RunnerConfig], Shape],
+        native_parts: Callable[[Shape], tuple[MemoryPart, ...]] | None = None,
+    ) -> None:
+        """`native_parts` gives all but the KV cache of the native runner; None plans for torch's.
+
+        `resolve` makes every choice that a config leaves open.
+        """
+        self._resolve = resolve
+        self._spec, self._weights, self._config, self._device = spec, weights, config, device
+        self._native_parts = native_parts
+        self._shape = resolve(config)
+        self._block_bytes = memory_plan.kv_cache_spec(spec, self._shape).block_bytes
+        self._num_host_blocks = config.swap_bytes // self._block_bytes
+        self._limit = device.free_bytes
+        if config.memory_fraction is not None:
+            self._limit = min(self._limit, int(config.memory_fraction * device.total_bytes))
+
+    def plan(self) -> MemoryPlan:
+        shape = self._shape
+        if self._config.num_blocks is not None:
+            capacity = (self._config.num_blocks - 1) * shape.block_size
+            if capacity < 1:
+                raise DoesNotFit(
+                    f"num_gpu_blocks_override {self._config.num_blocks} leaves no block for a sequence "
+                    "beside the scratch block; use at least 2"
+                )
+            if self._config.max_model_len is None:
+                shape = shape.with_max_model_len(min(shape.max_model_len, capacity))
+            elif capacity < shape.max_model_len:
+                raise DoesNotFit(
+                    f"max_model_len {shape.max_model_len} needs {shape.blocks_per_sequence + 1} KV blocks of "
+                    f"{shape.block_size} tokens and num_gpu_blocks_override is {self._config.num_blocks}; "
+                    f"raise num_gpu_blocks_override or lower max_model_len to {capacity}"
+                )
+            num_blocks = self._config.num_blocks
+            if num_blocks > self._max_blocks(shape):
+                raise self._does_not_fit(shape, num_blocks)
+        else:
+            shape = self._fitting(shape)
+            num_blocks = self._default_blocks(shape)
+        kv = memory_plan.kv_cache_spec(self._spec, shape)
+        weights, *others = self._fixed_parts(shape)
+        return MemoryPlan(
+            kv=kv,
+            num_blocks=(num_blocks,),
+            num_host_blocks=self._num_host_blocks,
+            parts=(weights, MemoryPart("kv", num_blocks * kv.block_bytes), *others),
+            max_num_batched_tokens=shape.max_num_batched_tokens,
+            max_model_len=shape.max_model_len,
+        )
+
+    def _fixed_parts(self, shape: Shape) -> tuple[MemoryPart, ...]:
+        """All but the KV cache. The swap space is host memory like any other here."""
+        host = memory_plan.host_kv_part(self._num_host_blocks * self._block_bytes)
+        if self._native_parts is not None:
+            return self._native_parts(shape) + host
+        return memory_plan.fixed_parts(self._spec, self._weights, shape) + host
+
+    def _fixed_bytes(self, shape: Shape) -> int:
+        process = PROCESS_BYTES if self._native_parts is None else NATIVE_PROCESS_BYTES
+        return process + sum(part.size_bytes for part in self._fixed_parts(shape))
+
+    def _max_blocks(self, shape: Shape) -> int:
+        """KV blocks that fit beside everything else."""
+        return (self._limit - self._fixed_bytes(shape)) // self._block_bytes
+
+    def _fitting(self, shape: Shape) -> Shape:
+        """`shape` if one sequence of full length fits; else shortened, if the length was not asked for."""
+        if self._max_blocks(shape) >= shape.blocks_per_sequence + 1:
+            return shape
+        longest = self._longest(shape)
+        if longest is None or self._config.max_model_len is not None:
+            raise self._does_not_fit(shape, shape.blocks_per_sequence + 1)
+        return shape.with_max_model_len(longest)
+
+    def _longest(self, shape: Shape) -> int | None:
+        """The largest length of whole blocks at which one sequence fits; None if not even one block does."""
+        low, high = 0, shape.blocks_per_sequence
+        while low < high:  # the bytes needed grow with the length
+            middle = (low + high + 1) // 2
+            trial = shape.with_max_model_len(middle * shape.block_size)
+            low, high = (middle, high) if self._max_blocks(trial) >= middle + 1 else (low, middle - 1)
+        return low * shape.block_size if low else None
+
+    def _default_blocks(self, shape: Shape) -> int:
+        wanted = shape.max_num_seqs * shape.blocks_per_sequence + 1
+        room = self._max_blocks(shape)
+        if self._config.memory_fraction is None:
+            share = int(room * DEFAULT_KV_SHARE)
+            room = max(shape.blocks_per_sequence + 1, min(share, DEFAULT_KV_BYTES // self._block_bytes))
+        return min(wanted, room)
+
+    def _does_not_fit(self, shape: Shape, num_blocks: int) -> DoesNotFit:
+        """With both numbers, and the smallest change that fits."""
+        needed = self._fixed_bytes(shape) + num_blocks * self._block_bytes
+        kv = num_blocks * self._block_bytes
+        return DoesNotFit(
+            f"max_model_len {shape.max_model_len} with {num_blocks} KV blocks needs {_gib(needed)} "
+            f"({_gib(kv)} of it KV cache) and {_gib(self._limit)} may be used; {self._remedy(shape, needed)}"
+        )
+
+    def _remedy(self, shape: Shape, needed: int) -> str:
+        device, config = self._device, self._config
+        wider = ""
+        if config.memory_fraction is not None and needed <= device.free_bytes:
+            wider = f"raise gpu_memory_utilization to {needed / device.total_bytes + 0.005:.2f}"
+        longest = self._longest(shape)
+        if config.num_blocks is not None and (room := self._max_blocks(shape)) >= 2:
+            shorter = f"lower num_gpu_blocks_override to {room}"
+        elif longest is not None:
+            shorter = f"lower max_model_len to {longest}"
+        elif shape.dtype == "f32" and self._fits_in("bf16"):
+            shorter = "set dtype to bfloat16"
+        else:
+            shorter = (
+                "" if wider else f"free {_gib(needed - self._limit)} of memory or choose a smaller model"
+            )
+        return " or ".join(change for change in (wider, shorter) if change)
+
+    def _fits_in(self, dtype: str) -> bool:
+        config = replace(self._config, dtype=dtype)
+        other = Planner(self._spec, self._weights, config, self._device, self._resolve, self._native_parts)
+        return other._longest(other._shape) is not None
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.2f} GiB"
