@@ -67,6 +67,10 @@ def test_engines_take_turns_after_all_have_warmed_up() -> None:
     assert [name for name, _ in asked] == [*"ab", *"aabb", *"bbaa"]
 
 
+def test_without_turns_there_are_no_samples() -> None:
+    assert list(take_turns([], 2, lambda: 0.0)) == []
+
+
 def test_engines_get_the_same_prompts_and_none_twice() -> None:
     asked: list[tuple[str, Workload]] = []
     list(take_turns(turns(asked), 2, lambda: 0.0))

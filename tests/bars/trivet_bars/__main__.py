@@ -87,6 +87,8 @@ class Run:
         with self._engines(transport, folder) as engines:
             for rung in dict.fromkeys(measure.rung.name for measure in self._measures):
                 turns = turns_of(rung, self._measures, engines, self._salt)
+                if not turns:
+                    continue  # no bar compares this rung over this transport
                 with locked(self._given.lock):
                     for sample in take_turns(turns, self._given.rounds, self._settle):
                         samples.append(sample)
