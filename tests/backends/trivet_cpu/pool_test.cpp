@@ -89,12 +89,13 @@ void shared() {
   } turn;
   Pool pool(2);
   const auto use = [&] {
-    for (int i = 0; i < 500; i++)
+    for (int i = 0; i < 200; i++)
       pool.run(
           [](void* argument, int thread) {
             Turn& turn = *(Turn*)argument;
             if (thread) return;
             if (++turn.inside > 1) turn.most = 2;
+            usleep(10);  // long enough to be met
             turn.inside--;
           },
           &turn);
