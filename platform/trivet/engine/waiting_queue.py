@@ -119,7 +119,7 @@ class WaitingQueue:
         self._drop_from_class(sequence)
         self.num_tokens -= sequence.max_total_tokens
         sequence.account.num_waiting -= 1
-        if self._num_entries > 2 * len(self._class_of) + SPARE_ENTRIES:
+        if self._num_entries + len(self._lifts) > 4 * len(self._class_of) + SPARE_ENTRIES:
             self._rebuild()
 
     def leave(self, sequence: Sequence) -> None:
@@ -255,6 +255,8 @@ class WaitingQueue:
                 heap[:] = [entry for entry in heap if self._class_of.get(entry[1]) == priority_class]
                 heapq.heapify(heap)
                 self._num_entries += len(heap)
+            members.lanes = {account: heap for account, heap in members.lanes.items() if heap}
+            members.turns = deque(account for account in members.turns if account in members.lanes)
         self._lifts = [entry for entry in self._lifts if self._class_of.get(entry[2]) == entry[3]]
         heapq.heapify(self._lifts)
 

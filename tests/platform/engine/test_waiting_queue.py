@@ -94,11 +94,13 @@ def test_aborted_members_behind_a_blocked_head_do_not_pile_up() -> None:
     queue = WaitingQueue(Clock())
     queue.push(sequence(0))
     for arrival in range(1, 5000):
-        waiting = sequence(arrival)
+        waiting = sequence(arrival, key=f"key {arrival}", priority=1)
         queue.push(waiting)
         queue.remove(waiting)
         queue.leave(waiting)
     assert queue._num_entries < 200
+    assert len(queue._lifts) < 200
+    assert sum(len(members.lanes) + len(members.turns) for members in queue._classes.values()) < 400
     assert len(queue) == 1
 
 
