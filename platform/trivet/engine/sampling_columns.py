@@ -6,7 +6,7 @@ operations, and edits and masks cost nothing where no sequence wants them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,13 +18,36 @@ from trivet.engine.uniform import uniforms
 if TYPE_CHECKING:
     from collections.abc import Sequence as Parts
 
+    from numpy.typing import NDArray
+
     from trivet.contract import Batch, Bool, Float32, Int32, UInt32
     from trivet.engine.row_edits import Row
     from trivet.engine.scheduler import Scheduled
     from trivet.engine.sequence import Sequence
 
+    UInt64 = NDArray[np.uint64]
+
 ALL = 0xFFFFFFFF
+NO_EDITS = (None, None, None, None)
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+class _Columns(NamedTuple):
+    """What stays the same as long as the same sequences decode."""
+
+    key: tuple[tuple[int, bool, int], ...]  # slot, draws, number of scored tokens of each part
+    slots: Int32  # [R]
+    draws: Bool
+    target_ids: Int32
+    temperature: Float32
+    top_k: Int32
+    top_p: Float32
+    min_p: Float32
+    seed: UInt64
+    num_logprobs: int
+    has_edits: bool
+    has_masks: bool
+    is_greedy: bool
 
 
 class SamplingColumns:
@@ -43,25 +66,27 @@ class SamplingColumns:
         self._has_mask = np.zeros(max_num_seqs, np.bool_)
         self._owners: list[Sequence | None] = [None] * max_num_seqs
         self._num_tokens = num_tokens  # the contract's V
+        self._kept: _Columns | None = None  # of the newest step
 
     def build(self, step: Parts[Scheduled], batch: Batch) -> Sampling:
         """Columns of the batch's rows. A drawn token's position = the tokens before it."""
         for part in step:
             if part.draws and self._owners[part.slot] is not part.sequence:
                 self._set(part.slot, part.sequence)
-        slots = batch.slots[batch.row_seqs]
-        draws, target_ids = _given_tokens(step, len(slots))
-        edit_start, edit_ids, edit_mul, edit_add = self._edits_of(step, slots)
-        mask_rows, mask_bits = self._masks_of(slots, draws)
+                self._kept = None
+        columns = self._columns_of(step, batch)
+        slots = columns.slots
+        edit_start, edit_ids, edit_mul, edit_add = self._edits_of(step) if columns.has_edits else NO_EDITS
+        mask_rows, mask_bits = self._masks_of(slots, columns.draws) if columns.has_masks else (None, None)
         return Sampling(
-            draws=draws,
-            target_ids=target_ids,
-            temperature=self._temperature[slots],
-            top_k=self._top_k[slots],
-            top_p=self._top_p[slots],
-            min_p=self._min_p[slots],
-            uniform=uniforms(self._seed[slots], batch.seq_lens[batch.row_seqs]),
-            num_logprobs=max(int(self._num_logprobs[slots[draws]].max(initial=0)), self._num_scored(step)),
+            draws=columns.draws,
+            target_ids=columns.target_ids,
+            temperature=columns.temperature,
+            top_k=columns.top_k,
+            top_p=columns.top_p,
+            min_p=columns.min_p,
+            uniform=self._uniform(columns, batch),
+            num_logprobs=columns.num_logprobs,
             edit_start=edit_start,
             edit_ids=edit_ids,
             edit_mul=edit_mul,
@@ -70,6 +95,38 @@ class SamplingColumns:
             mask_bits=mask_bits,
             extra_ids=_extra_ids(step, len(slots)),
         )
+
+    def _columns_of(self, step: Parts[Scheduled], batch: Batch) -> _Columns:
+        """The gathered columns; those of the step before where the same sequences decode."""
+        key = tuple((part.slot, part.draws, part.num_scored) for part in step)
+        kept = self._kept
+        if kept is not None and kept.key == key and not any(part.num_scored for part in step):
+            return kept
+        slots = batch.slots[batch.row_seqs]
+        draws, target_ids = _given_tokens(step, len(slots))
+        num_logprobs = int(self._num_logprobs[slots[draws]].max(initial=0))
+        self._kept = _Columns(
+            key=key,
+            slots=slots,
+            draws=draws,
+            target_ids=target_ids,
+            temperature=self._temperature[slots],
+            top_k=self._top_k[slots],
+            top_p=self._top_p[slots],
+            min_p=self._min_p[slots],
+            seed=self._seed[slots],
+            num_logprobs=max(num_logprobs, self._num_scored(step)),
+            has_edits=bool(self._has_edits[slots].any()),
+            has_masks=bool(self._has_mask[slots].any()),
+            is_greedy=not self._temperature[slots].any(),
+        )
+        return self._kept
+
+    def _uniform(self, columns: _Columns, batch: Batch) -> Float32:
+        """[R, 2]; nobody reads them where every row is greedy."""
+        if columns.is_greedy:
+            return np.zeros((len(columns.slots), 2), np.float32)
+        return uniforms(columns.seed, batch.seq_lens[batch.row_seqs])
 
     def _set(self, slot: int, sequence: Sequence) -> None:
         """Take over what the sequence asks for."""
@@ -94,11 +151,9 @@ class SamplingColumns:
         return min(max(wanted, default=0), self._num_tokens)
 
     def _edits_of(
-        self, step: Parts[Scheduled], slots: Int32
+        self, step: Parts[Scheduled]
     ) -> tuple[Int32, Int32, Float32, Float32] | tuple[None, None, None, None]:
         """Sparse edits: start, ids, factors, summands; nothing at all where no row has any."""
-        if not self._has_edits[slots].any():
-            return None, None, None, None
         rows: list[Row | None] = []
         for part in step:
             rows += [None] * part.num_scored
