@@ -108,6 +108,14 @@ TRIVET_INLINE Ints load_word(const uint8_t* data, const QuantisedGroup& x) {
   return shifted_right(load_ints(data + x.at_in_nibbles), x.shift) & broadcast_int(0x0f0f0f0f);
 }
 
+// The hardware's own prefetcher stops at each 4 KiB page, and starts late in each short stream.
+constexpr int AHEAD = 4096;  // bytes
+template <int size>
+TRIVET_INLINE void prefetch(const uint8_t* data) {
+#pragma GCC unroll 9
+  for (int i = 0; i < size; i += 64) __builtin_prefetch(data + i);
+}
+
 // Q8 and Q4: one tile times N rows. Per group and row: 9 dot products, a conversion and 2 or 3 multiplications
 // (which go to the same two ports of a Zen 4 as the dot products; shifts, additions and conversions do not).
 template <int kind, int N>
@@ -116,6 +124,8 @@ void bytes_tile(const Product& p, int tile, int first) {
   const Weight& w = *p.weight;
   const int groups = w.columns / GROUP;
   const uint8_t* data = w.data + (size_t)tile * groups * group_bytes(kind);
+  const uint8_t* end = w.data + (size_t)(tile / 2 + 1) * 2 * groups * group_bytes(kind);  // of the unit
+  const ptrdiff_t past_end = p.next ? p.next - end + AHEAD : AHEAD;
   const QuantisedGroup* x = p.in->group(first, 0);
   Floats acc[N];
 #pragma GCC unroll 16
@@ -123,11 +133,7 @@ void bytes_tile(const Product& p, int tile, int first) {
   for (int g = 0; g < groups; g++, data += group_bytes(kind), x += Activations::ROWS) {
     Ints bytes[8];
     load_group<kind>(bytes, data);
-    // The hardware's own prefetcher stops at each 4 KiB page.
-    if (N <= 2) {
-#pragma GCC unroll 9
-      for (int b = 0; b < group_bytes(kind); b += 64) __builtin_prefetch(data + 4096 + b);
-    }
+    prefetch<group_bytes(kind)>(data + AHEAD < end ? data + AHEAD : data + past_end);
     const uint16_t* halves = (const uint16_t*)(data + number_bytes(kind));
     const Floats scale = load_halves(halves), minimum = kind == Q4 ? load_halves(halves + LANES) : scale;
 #pragma GCC unroll 4

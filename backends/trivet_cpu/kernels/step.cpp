@@ -178,10 +178,12 @@ class Step {
     const Activations inner = of_width(m_.inner, layer.down);
     for_blocks(units_of(layer.gate), [&](int unit, int first, int last) {
       Product p{&layer.gate, &m_.normed, scratch_.gate, UNIT_ROWS, first, unit * UNIT_ROWS, false, 1.0f};
+      if (is_gated) p.next = unit_data(layer.up, unit);
       multiply(p, unit, first, last);
       if (is_gated) {
         p.weight = &layer.up;
         p.out = scratch_.up;
+        p.next = unit_data(layer.gate, unit + 1);
         multiply(p, unit, first, last);
       }
       for (int row = first; row < last; row++) {

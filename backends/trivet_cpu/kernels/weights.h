@@ -35,6 +35,12 @@ struct Weight {
 constexpr int number_bytes(int kind) { return kind == Q8 ? 512 : 256; }
 constexpr int group_bytes(int kind) { return kind == Q8 ? 544 : 320; }
 
+// Where the weights of a unit begin; a group has 16 rows and 32 columns in each kind.
+inline const uint8_t* unit_data(const Weight& w, int unit) {
+  const int bytes = w.kind == F32 ? 2048 : w.kind == BF16 ? 1024 : group_bytes(w.kind);
+  return w.data + (size_t)unit * 2 * (w.columns / GROUP) * bytes;
+}
+
 // The integer form of 32 activations: x = scale * (number + 128 * high), in which only the four columns of one
 // word have a `high`. Activations have a few numbers far larger than the rest: one scale over all 32 would cost
 // the others most of their bits. With the four columns around the largest in 15 bits, and the rest in 8, the
@@ -89,6 +95,7 @@ struct Product {
   int column_base;
   bool adds;        // out += scale * product, else out = scale * product
   float scale;
+  const uint8_t* next = nullptr;  // weights that are read after this unit; null: those that follow it
 };
 
 // Rows [unit * 32, unit * 32 + 32) of the weight times activation rows [first, last): test_native_kernels.py.
