@@ -89,6 +89,15 @@ class AscendOps(TorchOps):
             self._rotation = (spec, positions, cos, sin)
         return self._rotation[2], self._rotation[3], factor
 
+    def forget_angles(self) -> None:
+        """At the start of a step."""
+        self._rotation = None
+
+    def release(self) -> None:
+        """Let go of everything on the device."""
+        self.cache = self._mask = self._rotation = None
+        self._slopes, self._frequencies = {}, {}
+
     def activation(self, gate: Tensor, up: Tensor | None, kind: str) -> Tensor:
         """As `ops.Ops.activation`; gate and up as halves of one product take one operation."""
         if kind == "silu" and up is not None and (joined := _halves_of(gate, up)) is not None:

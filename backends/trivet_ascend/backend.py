@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
+from trivet.contract import Advice, DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
@@ -13,7 +13,9 @@ from trivet.models.spec import MLP, ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
 from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape
+from trivet_ascend.npu_smi import Chip
 from trivet_ascend.options import AscendOptions
+from trivet_ascend.pairing import advices, installed_torch_npu
 from trivet_ascend.planner import plan_memory
 from trivet_ascend.weight_kinds import FOUR_BIT_FORMATS, WeightKind
 
@@ -44,6 +46,18 @@ class AscendBackend:
         if find_npus(self._root, self._npu_smi, timeout_s / 2):
             return ""
         return "no Ascend NPU: no accelerator of PCI vendor 0x19e5 on the bus, no /dev/davinci*, no npu-smi"
+
+    def advice(self, timeout_s: float = 5.0) -> list[Advice]:
+        """For `trivet doctor`: versions and what pairs with what; nothing where there is no NPU."""
+        npus = find_npus(self._root, self._npu_smi, timeout_s / 2)
+        if not npus:
+            return []
+        return list(advices(dict(find_versions(self._root)), installed_torch_npu()))
+
+    def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
+        """By uid, what npu-smi says now; empty where it says nothing. Never raises."""
+        found = find_npus(self._root, self._npu_smi, timeout_s / 2)
+        return {npu.uid: _usage(npu.chip) for npu in found if npu.chip is not None}
 
     def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
         """Logical ids, ascending: in another order torch_npu reports no device at all (Trinity-RFT #618)."""
@@ -95,9 +109,12 @@ class AscendBackend:
     ) -> Runner:
         """Opens the NPU. Raises: BackendError with what to do where torch-npu or CANN do not work."""
         from trivet_ascend.npu_device import NpuDevice
+        from trivet_ascend.ranks import TensorParallelRunner
         from trivet_ascend.runner import AscendRunner
 
         shape = resolve_shape(spec, config, devices[0]).with_max_model_len(plan.max_model_len)
+        if shape.num_ranks > 1:
+            return TensorParallelRunner(spec, plan, shape)
         return AscendRunner(spec, plan, shape, NpuDevice(0))
 
 
@@ -164,6 +181,16 @@ def _why_not_family(family: str) -> str:
     return (
         f"the Ascend backend runs on Atlas A2 and A3 (910B, 910C), and this NPU is of family {family}, whose "
         "operations differ; use backend cpu"
+    )
+
+
+def _usage(chip: Chip) -> DeviceUsage:
+    return DeviceUsage(
+        used_bytes=chip.used_bytes,
+        total_bytes=chip.total_bytes,
+        utilisation_percent=chip.utilisation_percent,
+        temperature_c=chip.temperature_c,
+        power_w=chip.power_w,
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trivet.probing import pci_functions, read_text, run_tool
-from trivet_ascend.npu_smi import Chip, parse_info, parse_mapping
+from trivet_ascend.npu_smi import Chip, ChipIds, parse_info, parse_mapping
 
 PCI_VENDOR = "0x19e5"
 PCI_CLASSES = ("0x12",)  # processing accelerators; the vendor also makes network and management chips
@@ -20,6 +20,8 @@ class Npu:
     """What could be found out about one chip; `fault` is empty where nothing speaks against it."""
 
     index: int  # logical id
+    physical_id: int | None = field(default=None, kw_only=True)  # of /dev/davinciN
+    chip: Chip | None = field(default=None, kw_only=True)  # what npu-smi printed
     uid: str
     name: str
     family: str
@@ -49,7 +51,10 @@ def find_npus(root: Path, npu_smi: str, timeout_s: float) -> list[Npu]:
     chips = parse_info(output.text)
     if chips:
         mapping = parse_mapping(run_tool([npu_smi, "info", "-m"], timeout_s).text)
-        found = [_npu(root, chip, mapping.get((chip.npu, chip.chip), row)) for row, chip in enumerate(chips)]
+        found = [
+            _npu(root, chip, mapping.get((chip.npu, chip.chip), ChipIds(row, None)))
+            for row, chip in enumerate(chips)
+        ]
         return sorted(found, key=lambda npu: npu.index)
     reason = output.failure or "npu-smi printed no chip"
     nodes = sorted(
@@ -75,14 +80,16 @@ def find_npus(root: Path, npu_smi: str, timeout_s: float) -> list[Npu]:
     ]
 
 
-def _npu(root: Path, chip: Chip, logical_id: int) -> Npu:
+def _npu(root: Path, chip: Chip, ids: ChipIds) -> Npu:
     fault = ""
     if chip.health != "OK":
         fault = f"its health is {chip.health}; see npu-smi info -t health -i {chip.npu}"
     elif not (root / MANAGER_NODE).exists():
         fault = "/dev/davinci_manager is missing; pass it to the container"
     return Npu(
-        index=logical_id,
+        index=ids.logical,
+        physical_id=ids.physical,
+        chip=chip,
         # Two chips of one card may share a PCI address.
         uid=f"{chip.bus_id.lower()}/{chip.chip}",
         name=f"Ascend {chip.name.removeprefix('Ascend')}",

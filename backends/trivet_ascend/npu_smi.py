@@ -26,6 +26,19 @@ class Chip:
     bus_id: str  # "0000:C1:00.0"
     used_bytes: int
     total_bytes: int
+    utilisation_percent: int | None = None  # of the AI cores
+    temperature_c: int | None = None
+    power_w: float | None = (
+        None  # None where the table has "NA" or "-": an A3 tells a card's at its first die
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChipIds:
+    """Three numberings that may all differ: npu and chip in the tool, these two elsewhere."""
+
+    logical: int  # what ASCEND_RT_VISIBLE_DEVICES and torch-npu count
+    physical: int | None  # /dev/davinciN, on the host
 
 
 def parse_info(text: str) -> list[Chip]:
@@ -52,6 +65,8 @@ def _chip(first: list[str], second: list[str]) -> Chip | None:
         return None
     npu, name = first[0].split()
     used, total = memory[-1]
+    power, temperature = [*first[2].split()[:2], "", ""][:2] if len(first) > 2 else ("", "")
+    cores = second[-1].split()
     return Chip(
         npu=int(npu),
         chip=int(numbers[0]),
@@ -60,16 +75,19 @@ def _chip(first: list[str], second: list[str]) -> Chip | None:
         bus_id=second[1],
         used_bytes=int(used) * MIB,
         total_bytes=int(total) * MIB,
+        utilisation_percent=int(cores[0]) if cores and cores[0].isdigit() else None,
+        temperature_c=int(temperature) if temperature.isdigit() else None,
+        power_w=float(power) if re.fullmatch(r"\d+(\.\d+)?", power) else None,
     )
 
 
-def parse_mapping(text: str) -> dict[tuple[int, int], int]:
-    """(NPU, chip) to the logical id that ASCEND_RT_VISIBLE_DEVICES counts, from `npu-smi info -m`.
+def parse_mapping(text: str) -> dict[tuple[int, int], ChipIds]:
+    """(NPU, chip) to the chip's other numbers, from `npu-smi info -m`.
 
     Columns are found by their heading, for they vary; management chips (Mcu) have no logical id.
     """
     columns: list[str] = []
-    ids: dict[tuple[int, int], int] = {}
+    ids: dict[tuple[int, int], ChipIds] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in re.split(r"\s{2,}|\|", line.strip()) if cell.strip()]
         if "NPU ID" in cells:
@@ -79,7 +97,8 @@ def parse_mapping(text: str) -> dict[tuple[int, int], int]:
         values = [row.get(column, "") for column in ("NPU ID", "Chip ID", "Chip Logic ID")]
         if all(value.isdigit() for value in values):
             npu, chip, logical = (int(value) for value in values)
-            ids[npu, chip] = logical
+            physical = row.get("Chip Phy-ID", "")
+            ids[npu, chip] = ChipIds(logical, int(physical) if physical.isdigit() else None)
     return ids
 
 

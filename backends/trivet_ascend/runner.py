@@ -27,11 +27,13 @@ from trivet.weights.reader import TensorReader
 from trivet_ascend import memory_plan
 from trivet_ascend.ascend_ops import AscendOps
 from trivet_ascend.collectives import Alone, Collectives
+from trivet_ascend.graphs import DecodeGraphs
 from trivet_ascend.memory_plan import Shape
 from trivet_ascend.npu_device import Device, as_step_failure
 from trivet_ascend.op_table import NPU, TWINS
 from trivet_ascend.packed_weights import Packer
 from trivet_ascend.paged_kv import PagedKV, StepView
+from trivet_ascend.self_test import without_failing_ops
 from trivet_ascend.slices import Rank
 from trivet_ascend.step_state import NewestTokens, Step, pooled_states, warm_up_batch
 from trivet_ascend.stored_matrix import StoredMatrix
@@ -71,12 +73,14 @@ class AscendRunner:
         self._kv: PagedKV | None = None
         self._newest = NewestTokens(shape.max_num_seqs)
         self._step: Step | None = None
+        self._graphs: DecodeGraphs | None = None
 
     # ---- start -----------------------------------------------------------------------------------
 
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract; of a matrix only this rank's slice is read."""
         self._say_what_is_gathered()
+        self._test_operations()
         self._packer.table = self.ops.table
         with TensorReader(weights) as reader, torch.inference_mode():
             decoder = Decoder(self._local, self.ops)
@@ -91,6 +95,13 @@ class AscendRunner:
             reason = shape.options.why_gathered(layer.attention, shape.dtype, self._plan.max_model_len)
             if reason is not None:
                 logger.warning("attention=gather slower than the fused operation, because of %s", reason)
+
+    def _test_operations(self) -> None:
+        """Before weights are laid out for them: silent wrong results are known (facts in `op_cases`)."""
+        shape = self._shape
+        if shape.options.self_test == "off" or shape.dtype == "f32":
+            return
+        self.ops.table = without_failing_ops(self._local, shape, self.ops.table, self._device.torch_device)
 
     def allocate_kv(self) -> None:
         """As the contract."""
@@ -111,7 +122,29 @@ class AscendRunner:
         """The largest chunk and one token, so that lack of memory shows here."""
         for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
             self._run(warm_up_batch(length, self._plan.kv.block_size))
+        self._capture_graphs()
         self._device.synchronise()
+
+    def _capture_graphs(self) -> None:
+        """Where they were asked for and nothing of a step depends on the host."""
+        shape, sizes = self._shape, self._shape.graph_sizes
+        if not sizes:
+            return
+        assert self._decoder is not None
+        reasons = [
+            shape.options.why_gathered(layer.attention, shape.dtype, self._plan.max_model_len)
+            for layer in self._local.kinds
+        ]
+        if any(reasons) or self.ops.table.fused_attention is not NPU.fused_attention:
+            logger.warning("graphs=off attention is gathered, which cannot be captured; steps run eagerly")
+            return
+        self._graphs = DecodeGraphs(
+            self._forward,
+            self._plan.kv.block_size,
+            shape.blocks_per_sequence,
+            self._device.torch_device,
+        )
+        self._graphs.capture(sizes)
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -148,6 +181,19 @@ class AscendRunner:
         taken_s = time.perf_counter() - current.started_s
         current.output = replace(output, pooled=current.pooled, device_time_s=taken_s)
 
+    def take_part_in_sampling(self, step: int) -> None:
+        """A rank's share of `sample`: the logits of its part of the vocabulary."""
+        current = self._current(step)
+        if current.failure is not None:
+            raise current.failure
+        for _ in self._logits(current):
+            continue
+        self._step = None
+
+    def resolved(self, batch: Batch) -> Batch:
+        """With every token id known."""
+        return replace(batch, token_ids=self._newest.resolved(batch))
+
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
         current = self._current(step)
@@ -166,12 +212,21 @@ class AscendRunner:
         device = self._device.torch_device
         if not len(batch.token_ids):
             return torch.empty((0, self._spec.hidden_size), dtype=DTYPES[self._shape.dtype], device=device)
+        resolved = self._newest.resolved(batch)
+        if self._graphs is not None and (captured := self._graphs.run(batch, resolved)) is not None:
+            return captured
         view = StepView.of(batch, self._kv.block_size, device)
-        token_ids = torch.from_numpy(self._newest.resolved(batch).astype(np.int64)).to(device)
+        token_ids = torch.from_numpy(resolved.astype(np.int64)).to(device)
         positions = torch.from_numpy(batch.positions.astype(np.int64)).to(device)
         with torch.inference_mode():
-            hidden: Tensor = self._decoder.forward(token_ids, positions, view)
-            return hidden
+            return self._forward(token_ids, positions, view)
+
+    def _forward(self, token_ids: Tensor, positions: Tensor, view: StepView) -> Tensor:
+        """One pass; rotations are computed anew, for a captured step's positions change in place."""
+        assert self._decoder is not None
+        self.ops.forget_angles()
+        hidden: Tensor = self._decoder.forward(token_ids, positions, view)
+        return hidden
 
     def _logits(self, current: Step) -> Iterator[NDArray[np.float32]]:
         """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
@@ -210,8 +265,10 @@ class AscendRunner:
 
     def close(self) -> None:
         """As the contract."""
-        self._decoder = self._kv = self._step = None
-        self.ops.cache = None
+        if self._graphs is not None:
+            self._graphs.close()
+        self._decoder = self._kv = self._step = self._graphs = None
+        self.ops.release()
         self._device.release()
 
 

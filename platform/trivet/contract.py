@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,6 +195,34 @@ class SaysWhyAbsent(Protocol):
 
     def absent_because(self) -> str:
         """What was looked for and not found; empty where there is a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A line of `trivet doctor` about a kind of hardware."""
+
+    status: Literal["ok", "warn", "fail"]
+    text: str
+    cure: str = ""
+
+
+@runtime_checkable
+class GivesAdvice(Protocol):
+    """A backend that knows what belongs together on its hosts; optional, for `trivet doctor`."""
+
+    def advice(self) -> list[Advice]:
+        """Nothing where there is no device."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """How busy a device is now; None where its tool does not say."""
+
+    used_bytes: int
+    total_bytes: int
+    utilisation_percent: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
 
 
 # ---- one step ------------------------------------------------------------------------------------

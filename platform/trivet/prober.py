@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trivet.contract import Backend, DeviceInfo, SaysWhyAbsent
+from trivet.contract import Advice, Backend, DeviceInfo, GivesAdvice, SaysWhyAbsent
 
 GRACE_S = 2.0  # past the probe's own deadline: it may have to kill a vendor's tool and wait for its end
 
@@ -58,6 +58,15 @@ class Prober:
             return "no device found"
         said, failure = self._ask(name, "absent_because", backend.absent_because, timeout_s)
         return failure or (said if isinstance(said, str) and said else "no device found")
+
+    def advice(self, name: str, backend: Backend, timeout_s: float) -> list[Advice]:
+        """What it says of its host, where it says anything. Never raises."""
+        if not isinstance(backend, GivesAdvice):
+            return []
+        said, failure = self._ask(name, "advice", backend.advice, timeout_s)
+        if failure:
+            return [Advice("warn", failure)]
+        return [line for line in said if isinstance(line, Advice)] if isinstance(said, list) else []
 
     def _ask(self, name: str, what: str, ask: Callable[[], object], timeout_s: float) -> tuple[object, str]:
         """The answer, or a sentence that says why there is none."""

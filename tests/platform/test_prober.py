@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trivet.contract import DeviceInfo
+from trivet.contract import Advice, DeviceInfo
 from trivet.prober import Prober
 
 GOOD = DeviceInfo("good", 0, "uid", "a device", "x", 1, 1, frozenset())
@@ -85,3 +85,20 @@ def test_why_it_is_absent_is_contained_too() -> None:
         "absent_because raised OSError: no such driver"
     )
     assert Prober().why_absent("stranger", Stranger(list, lambda: None), 1.0) == "no device found"
+
+
+def test_advice_is_taken_where_it_is_offered_and_contained() -> None:
+    class Advisor(Stranger):
+        def __init__(self, advice: Callable[[], object]) -> None:
+            super().__init__(list)
+            self._advice = advice
+
+        def advice(self) -> object:
+            return self._advice()
+
+    line = Advice("fail", "the driver is old", "install a new one")
+    assert Prober().advice("stranger", Stranger(list), 1.0) == []
+    assert Prober().advice("stranger", Advisor(lambda: [line, 3]), 1.0) == [line]
+    assert Prober().advice("stranger", Advisor(lambda: None), 1.0) == []
+    (failed,) = Prober().advice("stranger", Advisor(_raise), 1.0)
+    assert failed == Advice("warn", "advice raised OSError: no such driver")

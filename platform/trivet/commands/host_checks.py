@@ -155,6 +155,8 @@ def check_backends() -> Iterator[Finding]:
         if not devices:
             absent = prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)
             yield Finding(f"backend {name}", "ok", f"absent: {absent}")
+        for line in prober.advice(name, backends[name], PROBE_TIMEOUT_S):
+            yield Finding(f"backend {name}", line.status, line.text, line.cure)
     if not any(device.unusable_because is None for devices in found.values() for device in devices):
         yield Finding("devices", "fail", "no backend has a usable device", "see the reasons above")
 

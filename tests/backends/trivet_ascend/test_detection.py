@@ -11,7 +11,7 @@ import pytest
 from trivet.contract import DeviceInfo
 from trivet_ascend.backend import AscendBackend
 from trivet_ascend.detection import family_of
-from trivet_ascend.npu_smi import MIB, parse_info, parse_mapping
+from trivet_ascend.npu_smi import MIB, ChipIds, parse_info, parse_mapping
 
 A2 = """\
 +------------------------------------------------------------------------------------------------+
@@ -103,13 +103,13 @@ def test_table_of_each_product(table: str, expected: list[tuple[object, ...]]) -
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
-        (MAPPING, {(0, 0): 1, (5, 0): 0}),
-        (MAPPING_WITH_PHYSICAL_ID, {(7, 0): 2, (7, 1): 3}),
+        (MAPPING, {(0, 0): ChipIds(1, None), (5, 0): ChipIds(0, None)}),
+        (MAPPING_WITH_PHYSICAL_ID, {(7, 0): ChipIds(2, 14), (7, 1): ChipIds(3, 15)}),
         ("| NPU ID | Slot ID | Chip ID | Chip Phy-ID | Chip Name |\n", {}),
     ],
     ids=["without Mcu", "with physical id", "no logical id"],
 )
-def test_logical_ids(table: str, expected: dict[tuple[int, int], int]) -> None:
+def test_logical_ids(table: str, expected: dict[tuple[int, int], ChipIds]) -> None:
     assert parse_mapping(table) == expected
 
 
@@ -177,6 +177,35 @@ def test_a_chip_without_driver_is_found_on_the_bus_and_a_network_card_is_not(tmp
     (device,) = AscendBackend(tmp_path, str(tmp_path / "npu-smi")).probe(10.0)
     assert device.uid == "0000:c1:00.0"
     assert "/dev/davinci" in (device.unusable_because or "")
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (A2, [(0, 36, 91.4), (12, 37, 93.0)]),
+        (A3, [(0, 35, 170.2), (0, 36, None)]),
+        (DUO, [(0, 41, None), (0, 40, None)]),
+    ],
+    ids=["A2", "A3", "310P"],
+)
+def test_load_temperature_and_power_of_each_product(
+    table: str, expected: list[tuple[int, int, float | None]], tmp_path: Path
+) -> None:
+    usage = _machine(tmp_path, table).usage(10.0).values()
+    assert [(use.utilisation_percent, use.temperature_c, use.power_w) for use in usage] == expected
+
+
+def test_usage_is_empty_where_the_tool_is_missing(tmp_path: Path) -> None:
+    assert AscendBackend(tmp_path, str(tmp_path / "npu-smi")).usage(1.0) == {}
+
+
+def test_a_table_of_release_26_with_wider_columns_is_read() -> None:
+    """Its process table has a column more, which is no chip."""
+    wider = A3.replace("| Health        |", "| Health                 |") + (
+        "| NPU     Chip     | Process id | Process id in container | Process name | Process memory(MB) |\n"
+        "| 7       0        | 4711       | 17                      | python3      | 57000              |\n"
+    )
+    assert len(parse_info(wider)) == 2
 
 
 def test_a_machine_without_npu_has_no_device_and_says_why(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from trivet import __version__
 from trivet.commands import host_checks, site_checks
 from trivet.commands.host_checks import Finding
 from trivet.config import Paths, Settings, load_settings
-from trivet.contract import DeviceInfo
+from trivet.contract import Advice, DeviceInfo
 from trivet.errors import PluginError
 
 GIB = 1 << 30
@@ -174,6 +174,23 @@ def test_devices_are_judged(monkeypatch, devices, statuses) -> None:
 
     monkeypatch.setattr(host_checks, "load_plugins", Host)
     assert {finding.check: finding.status for finding in host_checks.check_backends()} == statuses
+
+
+def test_advice_of_a_backend_is_a_line_with_its_cure(monkeypatch) -> None:
+    class Backend:
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            return [_device()]
+
+        def advice(self) -> list[Advice]:
+            return [Advice("fail", "CANN 8.3 is too old", "install CANN 9.1.0")]
+
+    class Host:
+        backends = {"cpu": Backend()}  # noqa: RUF012
+
+    monkeypatch.setattr(host_checks, "load_plugins", Host)
+    finding = next(each for each in host_checks.check_backends() if "CANN" in each.text)
+    assert (finding.check, finding.status) == ("backend cpu", "fail")
+    assert finding.advice == "install CANN 9.1.0"
 
 
 def test_a_backend_that_misbehaves_is_a_finding_and_the_others_are_shown(monkeypatch, trivet) -> None:

@@ -1,0 +1,161 @@
+"""Two and four ranks over gloo give what one gives; a rank that ends is noticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from trivet.contract import MemoryPlan, RunnerConfig
+from trivet.contract_suite.driver import Driver, greedy_work
+from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.engine.agreement import compare
+from trivet.errors import BackendError, DeviceLost
+from trivet.models.model_files import ModelFiles, open_model
+from trivet_ascend.backend import resolve_shape
+from trivet_ascend.npu_device import Device
+from trivet_ascend.ranks import TensorParallelRunner
+from trivet_ascend.runner import AscendRunner
+
+TOTAL_BYTES = 12 << 30
+
+
+def open_emulated(index: int) -> tuple[Device, str]:
+    """The emulated device and gloo, in a rank's own process too."""
+    from trivet_ascend_emulated.device import EmulatedDevice
+
+    torch.set_num_threads(1)
+    return EmulatedDevice(TOTAL_BYTES), "gloo"
+
+
+def refuse_rank_1(index: int) -> tuple[Device, str]:
+    if index == 1:
+        raise BackendError("NPU 1 cannot be opened: 507018")
+    return open_emulated(index)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    """Four KV heads, a tied head and a vocabulary that three ranks would not divide."""
+    return open_model(make_tiny_model("mistral", tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture(autouse=True)
+def children_find_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{folder / 'emulated'}:{folder}", prepend=":")
+
+
+class Launch:
+    """Plans and runners of one model over some ranks."""
+
+    def __init__(self, files: ModelFiles, num_ranks: int, dtype: str = "f32", **options: str) -> None:
+        from trivet_ascend_emulated.backend import EmulatedAscend
+
+        backend = EmulatedAscend()
+        (device,) = backend.probe(1.0)
+        assert files.spec is not None
+        self.spec, self.weights = files.spec, files.weights
+        config = RunnerConfig(
+            dtype=dtype,
+            max_model_len=512,
+            max_num_seqs=8,
+            num_blocks=20,
+            max_num_batched_tokens=128,
+            tensor_parallel=num_ranks,
+            options=options,
+        )
+        self.plan: MemoryPlan = backend.plan(self.spec, self.weights, config, [device])
+        self.shape = resolve_shape(self.spec, config, device)
+
+    def ready(self, runner: AscendRunner | TensorParallelRunner) -> Driver:
+        runner.load(self.weights, lambda done, total: None)
+        runner.allocate_kv()
+        runner.warm_up()
+        return Driver(runner, self.plan, vocab_size=self.spec.num_tokens, max_num_seqs=8)
+
+
+@pytest.fixture
+def parallel(
+    request: pytest.FixtureRequest, files: ModelFiles
+) -> Iterator[tuple[Launch, TensorParallelRunner]]:
+    launch = Launch(files, **request.param)
+    runner = TensorParallelRunner(launch.spec, launch.plan, launch.shape, open_emulated)
+    yield launch, runner
+    runner.close()
+
+
+def tokens_and_scores(driver: Driver, prompt: list[int]) -> tuple[list[int], object]:
+    sequence, mate = driver.add(prompt), driver.add(random_prompt(7, 9))
+    found = driver.score(sequence, chunk=60)
+    driver.generate([sequence, mate], 8)
+    return [*sequence.token_ids, *mate.token_ids], found
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"num_ranks": 2},
+        {"num_ranks": 4},
+        {"num_ranks": 2, "dtype": "bf16", "attention": "fused", "weights": "w8a16"},
+    ],
+    ids=["two", "four", "two in bf16 and int8"],
+    indirect=True,
+)
+def test_ranks_together_give_what_one_gives(parallel: tuple[Launch, TensorParallelRunner]) -> None:
+    launch, runner = parallel
+    prompt = random_prompt(150, 1)
+    tokens, scores = tokens_and_scores(launch.ready(runner), prompt)
+    alone = AscendRunner(
+        launch.spec,
+        replace(launch.plan),
+        replace(launch.shape, num_ranks=1),
+        open_emulated(0)[0],
+    )
+    try:
+        wanted, expected = tokens_and_scores(launch.ready(alone), prompt)
+    finally:
+        alone.close()
+    agreement = compare(expected, scores, launch.shape.dtype)  # type: ignore[arg-type]
+    assert agreement.agrees, str(agreement)
+    if launch.shape.dtype == "f32":
+        assert tokens == wanted
+
+
+@pytest.mark.parametrize("parallel", [{"num_ranks": 2}], indirect=True)
+def test_each_rank_holds_its_part(parallel: tuple[Launch, TensorParallelRunner]) -> None:
+    launch, runner = parallel
+    launch.ready(runner)
+    planned = {part.name: part.size_bytes for part in launch.plan.parts}
+    measured = {part.name: part.size_bytes for part in runner.memory()}
+    assert measured["weights"] == planned["weights"]
+    assert measured["kv"] == planned["kv"]
+
+
+@pytest.mark.parametrize("parallel", [{"num_ranks": 2}], indirect=True)
+def test_a_rank_that_is_killed_ends_the_runner_with_a_reason(
+    parallel: tuple[Launch, TensorParallelRunner],
+) -> None:
+    launch, runner = parallel
+    driver = launch.ready(runner)
+    sequence = driver.add(random_prompt(5, 1))
+    driver.run([greedy_work(sequence)])
+    (process,) = runner._processes
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with pytest.raises(BackendError) as failure:
+        driver.run([greedy_work(sequence)])
+    assert isinstance(failure.value, DeviceLost), failure.value
+
+
+def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:
+    launch = Launch(files, 2)
+    with pytest.raises(BackendError, match=r"507018|did not meet"):
+        TensorParallelRunner(launch.spec, launch.plan, launch.shape, refuse_rank_1)
