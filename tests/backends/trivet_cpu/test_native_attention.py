@@ -11,6 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trivet.contract import RunnerConfig
+from trivet.contract_suite.driver import Driver
+from trivet.contract_suite.steps import Work
+from trivet.demo_model import find_demo_model
+from trivet.models.model_files import open_model
+from trivet_cpu.backend import CpuBackend
 from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import KernelCache, levels_of
 from trivet_cpu.native_library import (
@@ -29,6 +35,7 @@ LEVELS = levels_of(Host().arch())
 TOLERANCES = {CacheKind.F32: 1e-5, CacheKind.BF16: 0.02, CacheKind.INT8: 0.05}
 NUMBER_BYTES = {CacheKind.F32: 4, CacheKind.BF16: 2, CacheKind.INT8: 1}
 MAX_THREADS = 3
+FULL_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]  # rounding its bits up makes -0 of it
 
 
 @dataclass
@@ -265,7 +272,7 @@ def test_scores_of_any_size_overflow_nothing(kernels: Kernels, kind: CacheKind) 
 
 
 @KINDS
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, FULL_NAN, np.inf], ids=["nan", "full-nan", "inf"])
 @pytest.mark.parametrize("part", ["keys", "values", "queries"])
 def test_a_bad_number_spoils_its_own_sequence_only(
     kernels: Kernels, kind: CacheKind, part: str, bad: float
@@ -310,3 +317,37 @@ def test_the_error_of_eight_bits_is_small_beside_the_result(kernels: Kernels) ->
         errors[kind] = math.sqrt(float(((found - expected) ** 2).mean())) / size
     assert errors[CacheKind.BF16] < 0.01
     assert errors[CacheKind.INT8] < 0.02, errors
+
+
+def test_a_long_sequence_is_cut_in_every_layer_alike() -> None:
+    """SmolLM2 at 700 tokens, three pieces: the last ones say the same with three threads as with one."""
+    prompt = np.random.default_rng(15).integers(3, 49_000, 700).tolist()
+    alone, together = (_logprobs_of_decoding(prompt, num_threads) for num_threads in (1, 3))
+    assert len(alone) == 4
+    assert alone == together
+
+
+def _logprobs_of_decoding(prompt: list[int], num_threads: int) -> list[float]:
+    """Of its last four tokens, computed one by one."""
+    files, backend = open_model(find_demo_model()), CpuBackend()
+    assert files.spec is not None
+    config = RunnerConfig(
+        max_num_seqs=1,
+        max_model_len=768,
+        num_blocks=49,
+        max_num_batched_tokens=768,
+        options={"kernels": "native", "num_threads": str(num_threads)},
+    )
+    devices = backend.probe(1.0)
+    plan = backend.plan(files.spec, files.weights, config, devices)
+    runner = backend.create_runner(files.spec, config, plan, devices)
+    try:
+        runner.load(files.weights, lambda done, total: None)
+        runner.allocate_kv()
+        driver = Driver(runner, plan, vocab_size=files.spec.vocab_size, max_num_seqs=1)
+        sequence = driver.add(prompt)
+        driver.run([Work(sequence, len(prompt) - 5)])
+        logprobs: list[float] = driver.score(sequence, chunk=1).logprobs.tolist()
+        return logprobs
+    finally:
+        runner.close()
