@@ -28,7 +28,7 @@ from trivet_cpu.host import Host
 from trivet_cpu.native_library import Activations, AttentionSpace, Cache, Layer, Model, RopeTable, Step
 from trivet_cpu.native_plan import NativeShape
 from trivet_cpu.native_pool import NativePool
-from trivet_cpu.native_sampler import sample_native
+from trivet_cpu.native_sampler import NativeSampler
 from trivet_cpu.native_weights import Arena, NativeWeights
 from trivet_cpu.pooling import floats_at, pool, sum_of_normed
 from trivet_cpu.process_memory import return_free_memory
@@ -70,7 +70,7 @@ class CpuNativeRunner:
         self._kv: Arena | None = None
         self._host_kv: Arena | None = None
         self._logits: NDArray[np.float32] | None = None
-        self._sampler_scratch: NDArray[np.float32] | None = None
+        self._sampler: NativeSampler | None = None
         self._newest = NewestTokens(native.shape.max_num_seqs)
         self._step: StepState | None = None
 
@@ -146,7 +146,7 @@ class CpuNativeRunner:
             self._buffers = Arena(buffer_bytes)
             logits = Arena(native_plan.logits_bytes(spec, native))
             self._logits = logits.floats((rows, stride))
-            self._sampler_scratch = logits.floats((2 * native.num_threads, stride))
+            self._sampler = NativeSampler(self._library, logits.floats((2 * native.num_threads, stride)))
         except MemoryError as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
         self._model = self._describe(self._buffers)
@@ -187,18 +187,12 @@ class CpuNativeRunner:
         if state.failure is not None:
             return
         batch = state.batch
-        assert self._sampler_scratch is not None
+        assert self._sampler is not None
+        pieces = self._logits_of(batch)
         try:
             with self._pool.step() as handle:
-                output = sample_native(
-                    self._library,
-                    handle,
-                    self._logits_of(batch),
-                    self._sampler_scratch,
-                    sampling,
-                    batch.row_seqs,
-                    len(batch.slots),
-                    step,
+                output = self._sampler.sample(
+                    handle, pieces, sampling, batch.row_seqs, len(batch.slots), step
                 )
         except MemoryError as error:
             state.failure = _out_of_memory(error)
@@ -306,7 +300,7 @@ class CpuNativeRunner:
         """As the contract."""
         self._pool.close()
         self._model = self._layers = self._weights = None
-        self._buffers = self._kv = self._host_kv = self._logits = self._sampler_scratch = self._step = None
+        self._buffers = self._kv = self._host_kv = self._logits = self._sampler = self._step = None
         return_free_memory()
 
 

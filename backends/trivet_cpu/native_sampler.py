@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trivet.contract import Sampling, StepOutput
 from trivet.engine.sampler import count_tokens
@@ -17,71 +17,96 @@ if TYPE_CHECKING:
     from trivet.contract import Float32, Int32
 
 
-def sample_native(
-    library: ctypes.CDLL,
-    pool: int | None,
-    pieces: Iterable[Float32],
-    scratch: Float32,
-    sampling: Sampling,
-    row_seqs: Int32,
-    num_seqs: int,
-    step: int,
-) -> StepOutput:
-    """As `engine.sampler.sample_pieces`.
+class NativeSampler:
+    """One runner's sampler; what it prepared for a `Sampling` serves until another one comes."""
 
-    Args:
-        pieces: logits [<= max_logits_rows, V], rows contiguous in themselves.
-        scratch: [threads, 2, >= V].
-    """
-    num_rows = len(row_seqs)
-    num_extra = 0 if sampling.extra_ids is None else sampling.extra_ids.shape[1]
-    results = _results(num_rows, sampling.num_logprobs, num_extra)
-    arrays = {name: getattr(sampling, name) for name in SAMPLING_ARRAYS} | results
-    rows = SamplingRows(
-        scratch=scratch.ctypes.data,
-        scratch_stride=scratch.shape[-1],
-        num_top=sampling.num_logprobs,
-        num_extra=num_extra,
-        num_masks=0 if sampling.mask_rows is None else len(sampling.mask_rows),
-        mask_stride=0 if sampling.mask_bits is None else sampling.mask_bits.shape[1],
-    )
-    for name, array in arrays.items():
-        if array is not None:
-            setattr(rows, name, array.ctypes.data)
-    for piece in pieces:
-        rows.logits, rows.stride = piece.ctypes.data, piece.strides[0] // 4
-        rows.num_rows, rows.num_tokens = piece.shape
-        library.trivet_sample(pool, ctypes.byref(rows))
-        rows.first_row += len(piece)
-    return _output(results, sampling, row_seqs, num_seqs, step)
+    def __init__(self, library: ctypes.CDLL, scratch: Float32) -> None:
+        """Args: scratch: [threads, 2, >= V]."""
+        self._library = library
+        self._rows = SamplingRows(scratch=scratch.ctypes.data, scratch_stride=scratch.shape[-1])
+        self._scratch = scratch
+        self._sampling: Sampling | None = None  # whose arrays `_rows` points to
+
+    def sample(
+        self,
+        pool: int | None,
+        pieces: Iterable[Float32],
+        sampling: Sampling,
+        row_seqs: Int32,
+        num_seqs: int,
+        step: int,
+    ) -> StepOutput:
+        """As `engine.sampler.sample_pieces`.
+
+        Args:
+            pool: of `trivet_pool_create`.
+            pieces: logits [<= max_logits_rows, V], rows contiguous in themselves.
+        """
+        if sampling is not self._sampling:
+            self._point_to(sampling)
+        rows = self._rows
+        results = _Results(len(row_seqs), rows.num_top, rows.num_extra)
+        results.point(rows)
+        rows.first_row = 0
+        for piece in pieces:
+            rows.logits, rows.stride = piece.ctypes.data, piece.strides[0] // 4
+            rows.num_rows, rows.num_tokens = piece.shape
+            self._library.trivet_sample(pool, ctypes.byref(rows))
+            rows.first_row += len(piece)
+        return StepOutput(
+            step=step,
+            token_ids=results.token_ids,
+            num_tokens=count_tokens(sampling.draws, results.refused, row_seqs, num_seqs),
+            is_finite=results.is_finite,
+            logprobs=results.logprobs,
+            ranks=results.ranks,
+            top_ids=results.top_ids if sampling.num_logprobs else None,
+            top_logprobs=results.top_logprobs if sampling.num_logprobs else None,
+            extra_logprobs=None if sampling.extra_ids is None else results.extra_logprobs,
+            pooled=None,
+            device_time_s=0.0,
+        )
+
+    def _point_to(self, sampling: Sampling) -> None:
+        rows = self._rows
+        for name in SAMPLING_ARRAYS:
+            array = getattr(sampling, name)
+            setattr(rows, name, None if array is None else array.ctypes.data)
+        rows.num_top = sampling.num_logprobs
+        rows.num_extra = 0 if sampling.extra_ids is None else sampling.extra_ids.shape[1]
+        rows.num_masks = 0 if sampling.mask_rows is None else len(sampling.mask_rows)
+        rows.mask_stride = 0 if sampling.mask_bits is None else sampling.mask_bits.shape[1]
+        self._sampling = sampling
 
 
-def _results(num_rows: int, num_top: int, num_extra: int) -> dict[str, NDArray[Any]]:
-    """What the library fills; it writes every element."""
-    return {
-        "token_ids": np.empty(num_rows, np.int32),
-        "is_finite": np.empty(num_rows, np.bool_),
-        "refused": np.empty(num_rows, np.bool_),
-        "logprobs": np.empty(num_rows, np.float32),
-        "ranks": np.empty(num_rows, np.int32),
-        "top_ids": np.empty((num_rows, num_top), np.int32),
-        "top_logprobs": np.empty((num_rows, num_top), np.float32),
-        "extra_logprobs": np.empty((num_rows, num_extra), np.float32),
-    }
+class _Results:
+    """What the library fills, every element of it, in one piece of memory."""
 
+    def __init__(self, num_rows: int, num_top: int, num_extra: int) -> None:
+        sizes = [num_rows] * 3 + [num_rows * num_top] * 2 + [num_rows * num_extra, -(-num_rows // 2)]
+        ends = list(accumulate(sizes))
+        words = np.empty(ends[-1], np.int32)
+        pieces = [words[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        self.token_ids, self.ranks = pieces[0], pieces[1]
+        self.logprobs = pieces[2].view(np.float32)
+        self.top_ids = pieces[3].reshape(num_rows, num_top)
+        self.top_logprobs = pieces[4].view(np.float32).reshape(num_rows, num_top)
+        self.extra_logprobs = pieces[5].view(np.float32).reshape(num_rows, num_extra)
+        flags = pieces[6].view(np.bool_)
+        self.is_finite, self.refused = flags[:num_rows], flags[num_rows : 2 * num_rows]
+        base = words.ctypes.data
+        starts = [base + 4 * (end - size) for size, end in zip(sizes, ends, strict=True)]
+        self._addresses = (*starts, starts[-1] + num_rows)
 
-def _output(
-    results: dict[str, NDArray[Any]], sampling: Sampling, row_seqs: Int32, num_seqs: int, step: int
-) -> StepOutput:
-    arrays: dict[str, object] = {name: value for name, value in results.items() if name != "refused"}
-    if not sampling.num_logprobs:
-        arrays["top_ids"] = arrays["top_logprobs"] = None
-    if sampling.extra_ids is None:
-        arrays["extra_logprobs"] = None
-    return StepOutput(
-        step=step,
-        num_tokens=count_tokens(sampling.draws, results["refused"], row_seqs, num_seqs),
-        pooled=None,
-        device_time_s=0.0,
-        **arrays,  # type: ignore[arg-type]
-    )
+    def point(self, rows: SamplingRows) -> None:
+        """Let the library write here."""
+        (
+            rows.token_ids,
+            rows.ranks,
+            rows.logprobs,
+            rows.top_ids,
+            rows.top_logprobs,
+            rows.extra_logprobs,
+            rows.is_finite,
+            rows.refused,
+        ) = self._addresses

@@ -40,7 +40,7 @@ def pool(batch: Batch, hidden_size: int, sum_of: SumOf) -> Float32 | None:
 def floats_at(address: int, shape: tuple[int, ...]) -> Float32:
     """The library's memory as an array, which lives as long as that memory does."""
     values = (ctypes.c_float * math.prod(shape)).from_address(address)
-    return np.frombuffer(values, np.float32).reshape(shape)
+    return np.ctypeslib.as_array(values).reshape(shape)
 
 
 def sum_of_normed(rows: Float32, weight: Float32, eps: float) -> Float32:

@@ -48,6 +48,7 @@ class _Columns(NamedTuple):
     has_edits: bool
     has_masks: bool
     is_greedy: bool
+    sampling: Sampling | None = None  # where nothing else changes from token to token
 
 
 class SamplingColumns:
@@ -75,10 +76,15 @@ class SamplingColumns:
                 self._set(part.slot, part.sequence)
                 self._kept = None
         columns = self._columns_of(step, batch)
+        if columns.sampling is None:
+            return self._sampling(columns, step, batch)
+        return columns.sampling
+
+    def _sampling(self, columns: _Columns, step: Parts[Scheduled], batch: Batch) -> Sampling:
         slots = columns.slots
         edit_start, edit_ids, edit_mul, edit_add = self._edits_of(step) if columns.has_edits else NO_EDITS
         mask_rows, mask_bits = self._masks_of(slots, columns.draws) if columns.has_masks else (None, None)
-        return Sampling(
+        sampling = Sampling(
             draws=columns.draws,
             target_ids=columns.target_ids,
             temperature=columns.temperature,
@@ -95,6 +101,9 @@ class SamplingColumns:
             mask_bits=mask_bits,
             extra_ids=_extra_ids(step, len(slots)),
         )
+        if columns.is_greedy and not columns.has_edits and not columns.has_masks:
+            self._kept = columns._replace(sampling=sampling)
+        return sampling
 
     def _columns_of(self, step: Parts[Scheduled], batch: Batch) -> _Columns:
         """The gathered columns; those of the step before where the same sequences decode."""

@@ -15,7 +15,7 @@ from trivet.engine.sampler import sample_rows
 from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import KernelCache, levels_of
 from trivet_cpu.native_library import load_library
-from trivet_cpu.native_sampler import sample_native
+from trivet_cpu.native_sampler import NativeSampler
 
 Float32 = NDArray[np.float32]
 NUM_ROWS = 48
@@ -86,7 +86,7 @@ def _native(library: ctypes.CDLL, pool: int, logits: Float32, sampling: Sampling
     wide[:, : logits.shape[1]] = logits
     pieces = (wide[first : first + height, : logits.shape[1]] for first in range(0, len(logits), height))
     scratch = np.empty((4, logits.shape[1]), np.float32)
-    return sample_native(library, pool, pieces, scratch, sampling, ROW_SEQS, NUM_ROWS // 3, 1)
+    return NativeSampler(library, scratch).sample(pool, pieces, sampling, ROW_SEQS, NUM_ROWS // 3, 1)
 
 
 def _expect_equal(found: StepOutput, expected: StepOutput) -> None:
@@ -102,6 +102,21 @@ def test_every_row_equals_the_reference(library: ctypes.CDLL, pool: int, vocab_s
     logits, sampling = _logits(vocab_size, seed), _sampling(vocab_size, seed)
     expected = sample_rows(logits, sampling, ROW_SEQS, NUM_ROWS // 3, 1)
     _expect_equal(_native(library, pool, logits, sampling, 11), expected)
+
+
+def test_a_sampler_keeps_nothing_of_another_sampling(library: ctypes.CDLL, pool: int) -> None:
+    logits, scratch = _logits(150, 1), np.empty((4, 150), np.float32)
+    full = _sampling(150, 1)
+    bare = Sampling(
+        full.draws, full.target_ids, full.temperature, full.top_k, full.top_p, full.min_p, full.uniform
+    )
+    sampler = NativeSampler(library, scratch)
+    for sampling in (full, bare, bare, full):
+        found = sampler.sample(pool, [logits], sampling, ROW_SEQS, NUM_ROWS // 3, 1)
+        expected = sample_rows(logits, sampling, ROW_SEQS, NUM_ROWS // 3, 1)
+        np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+        np.testing.assert_array_equal(found.num_tokens, expected.num_tokens)
+        assert (found.top_ids is None) == (expected.top_ids is None)
 
 
 def test_rows_that_are_not_finite_are_marked_and_spoil_no_other(library: ctypes.CDLL, pool: int) -> None:

@@ -68,6 +68,31 @@ def test_wishes_beyond_a_columns_range_are_its_largest_value() -> None:
     assert sampling.edit_ids.tolist() == [2]
 
 
+def test_steps_of_the_same_greedy_sequences_share_one_object() -> None:
+    """A runner need not look at its arrays again; anything that differs makes another one."""
+    columns = SamplingColumns(max_num_seqs=2, num_tokens=100)
+    one, two = sequence(temperature=0.0), sequence(temperature=0.0, logprobs=2)
+    first = build(columns, (0, one, 4), (1, two, 4))
+    assert build(columns, (0, one, 5), (1, two, 5)) is first
+    alone = build(columns, (1, two, 6))
+    assert alone.draws.tolist() == [True]
+    assert build(columns, (0, one, 7), (1, two, 7)).num_logprobs == 2
+    next_owner = sequence(temperature=0.0, logprobs=5)
+    assert build(columns, (0, one, 8), (1, next_owner, 4)).num_logprobs == 5
+
+
+def test_steps_that_draw_get_new_numbers_and_edits() -> None:
+    columns = SamplingColumns(max_num_seqs=2, num_tokens=100)
+    warm, edited = sequence(temperature=1.0), sequence(temperature=0.0, min_tokens=9)
+    first = build(columns, (0, warm, 4))
+    second = build(columns, (0, warm, 5))
+    assert (first.uniform != second.uniform).all()
+    assert second.temperature is first.temperature
+    early, late = build(columns, (1, edited, 4)), build(columns, (1, edited, 30))
+    assert early.edit_ids is not None
+    assert late.edit_ids is None
+
+
 def test_a_slots_next_owner_brings_its_own_wishes() -> None:
     columns = SamplingColumns(max_num_seqs=1, num_tokens=100)
     build(columns, (0, sequence(temperature=0.5, logprobs=5), 4))
