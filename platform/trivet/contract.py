@@ -225,6 +225,14 @@ class DeviceUsage:
     power_w: float | None = None
 
 
+@runtime_checkable
+class TellsUsage(Protocol):
+    """A backend whose tool tells load, temperature and power; optional, for `trivet devices`."""
+
+    def usage(self) -> dict[str, DeviceUsage]:
+        """By uid, now; without the devices of which nothing is known."""
+
+
 # ---- one step ------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trivet.contract import Advice, Backend, DeviceInfo, GivesAdvice, SaysWhyAbsent
+from trivet.contract import (
+    Advice,
+    Backend,
+    DeviceInfo,
+    DeviceUsage,
+    GivesAdvice,
+    SaysWhyAbsent,
+    TellsUsage,
+)
 
 GRACE_S = 2.0  # past the probe's own deadline: it may have to kill a vendor's tool and wait for its end
 
@@ -67,6 +75,15 @@ class Prober:
         if failure:
             return [Advice("warn", failure)]
         return [line for line in said if isinstance(line, Advice)] if isinstance(said, list) else []
+
+    def usage(self, name: str, backend: Backend, timeout_s: float) -> dict[str, DeviceUsage]:
+        """How busy its devices are, by uid, as far as it says. Never raises."""
+        if not isinstance(backend, TellsUsage):
+            return {}
+        said, failure = self._ask(name, "usage", backend.usage, timeout_s)
+        if failure or not isinstance(said, dict):
+            return {}
+        return {str(uid): use for uid, use in said.items() if isinstance(use, DeviceUsage)}
 
     def _ask(self, name: str, what: str, ask: Callable[[], object], timeout_s: float) -> tuple[object, str]:
         """The answer, or a sentence that says why there is none."""

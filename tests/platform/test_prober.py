@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trivet.contract import Advice, DeviceInfo
+from trivet.contract import Advice, DeviceInfo, DeviceUsage
 from trivet.prober import Prober
 
 GOOD = DeviceInfo("good", 0, "uid", "a device", "x", 1, 1, frozenset())
@@ -102,3 +102,18 @@ def test_advice_is_taken_where_it_is_offered_and_contained() -> None:
     assert Prober().advice("stranger", Advisor(lambda: None), 1.0) == []
     (failed,) = Prober().advice("stranger", Advisor(_raise), 1.0)
     assert failed == Advice("warn", "advice raised OSError: no such driver")
+
+
+def test_usage_is_taken_where_it_is_offered_and_contained() -> None:
+    class Measured(Stranger):
+        def __init__(self, usage: Callable[[], object]) -> None:
+            super().__init__(list)
+            self._usage = usage
+
+        def usage(self) -> object:
+            return self._usage()
+
+    use = DeviceUsage(1, 2, 12, 37, 91.4)
+    assert Prober().usage("stranger", Stranger(list), 1.0) == {}
+    assert Prober().usage("stranger", Measured(lambda: {"uid": use, "other": 3}), 1.0) == {"uid": use}
+    assert Prober().usage("stranger", Measured(_raise), 1.0) == {}

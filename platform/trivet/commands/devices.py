@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Mapping
 
 from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
-from trivet.contract import Backend, DeviceInfo
+from trivet.contract import Backend, DeviceInfo, DeviceUsage
 from trivet.plugins import Command, load_plugins
 from trivet.prober import Prober
 
 PROBE_TIMEOUT_S = 10.0
-HEADERS = ("BACKEND", "INDEX", "UID", "NAME", "ARCH", "MEMORY", "FREE", "DTYPES", "STATE")
+HEADERS = ("BACKEND", "INDEX", "UID", "NAME", "ARCH", "MEMORY", "FREE", "USE", "DTYPES", "STATE")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +29,10 @@ def _run(given: argparse.Namespace) -> int:
         return 0
     rows: list[list[object]] = []
     for name, seen in found.items():
-        rows += [_row(device) for device in seen]
+        usage = prober.usage(name, backends[name], PROBE_TIMEOUT_S) if seen else {}
+        rows += [_row(device, usage.get(device.uid)) for device in seen]
         if not seen:
-            rows.append([name, *[None] * 7, prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)])
+            rows.append([name, *[None] * 8, prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)])
     print_table(HEADERS, rows)
     return 0
 
@@ -47,7 +48,7 @@ def probe_all(
     }
 
 
-def _row(device: DeviceInfo) -> list[object]:
+def _row(device: DeviceInfo, usage: DeviceUsage | None) -> list[object]:
     return [
         device.kind,
         device.index,
@@ -56,9 +57,18 @@ def _row(device: DeviceInfo) -> list[object]:
         device.arch,
         bytes_text(device.total_bytes) if device.total_bytes else None,
         bytes_text(device.free_bytes) if device.total_bytes else None,
+        usage_text(usage),
         ",".join(sorted(device.dtypes)),
         device.unusable_because or "usable",
     ]
+
+
+def usage_text(usage: DeviceUsage | None) -> str:
+    """Load, temperature and power, as far as they are known: "12 % 37 C 91 W"."""
+    if usage is None:
+        return ""
+    known = ((usage.utilisation_percent, "%"), (usage.temperature_c, "C"), (usage.power_w, "W"))
+    return " ".join(f"{value:g} {unit}" for value, unit in known if value is not None)
 
 
 COMMANDS = (Command("devices", "list the devices of this host", _add_arguments, _run),)
