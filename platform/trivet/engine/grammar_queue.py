@@ -6,6 +6,7 @@ waits here. The library drops the GIL while it compiles.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from trivet.engine.grammar import Grammar, GrammarCompiler
 from trivet.engine.sequence import Sequence
-from trivet.errors import Overloaded, RequestError, TrivetError
+from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError
 from trivet.structured_outputs import StructuredOutputsParams
 
 TIMEOUT_S = 10.0  # of one grammar
@@ -37,7 +38,9 @@ class _Job:
     grammar: Grammar | None = None
     error: TrivetError | None = None
     begun_s: float = 0.0
-    is_done: bool = False
+    is_done: bool = False  # `take` may hand it out
+    has_ended: bool = False  # the thread is not at it any more, or is given up
+    is_cancelled: bool = False  # nobody waits for it: it is not begun
 
 
 class GrammarQueue:
@@ -71,11 +74,14 @@ class GrammarQueue:
 
     def cancel(self, request_id: str) -> None:
         """Forget the sequence, if it waits here."""
-        self._open.pop(request_id, None)
+        job = self._open.pop(request_id, None)
+        if job is not None:
+            job.is_cancelled = True
 
     def take(self) -> list[Compiled]:
         """Sequences that may go on, or end with an error, in their order."""
         self._give_up_what_is_late()
+        self._end_at_deadlines()
         done = [job for job in self._open.values() if job.is_done]
         for job in done:
             del self._open[job.sequence.request_id]
@@ -84,19 +90,31 @@ class GrammarQueue:
 
     def close(self) -> None:
         """The thread ends after what it is at."""
+        for request_id in list(self._open):
+            self.cancel(request_id)
         if self._todo is not None:
             self._todo.put(None)
-        self._open.clear()
+
+    def _end_at_deadlines(self) -> None:
+        now = self._clock()
+        for job in self._open.values():
+            deadline_s = job.sequence.deadline_s
+            if not job.is_done and deadline_s is not None and deadline_s <= now:
+                job.is_done = job.is_cancelled = True
+                job.error = DeadlinePassed(
+                    "its grammar was not compiled in time; send it again later, or with a longer timeout",
+                    retry_after_s=RETRY_AFTER_S,
+                )
 
     def _give_up_what_is_late(self) -> None:
         job = self._current
-        if job is None or job.is_done or self._clock() - job.begun_s <= TIMEOUT_S:
+        if job is None or job.has_ended or self._clock() - job.begun_s <= TIMEOUT_S:
             return
         job.error = RequestError(
             f"structured_outputs: the grammar took more than {TIMEOUT_S:g} s to compile; simplify it",
             param="structured_outputs",
         )
-        job.is_done = True
+        job.is_done = job.has_ended = True
         self._replace_thread()
 
     def _thread(self) -> queue.SimpleQueue[_Job | None]:
@@ -109,20 +127,22 @@ class GrammarQueue:
     def _replace_thread(self) -> None:
         """Another one does what is left; the old one ends with what it is at."""
         assert self._todo is not None, "a job was submitted"
-        self._todo.put(None)
         old, self._todo = self._todo, None
         new = self._thread()
-        while (job := old.get()) is not None:
-            new.put(job)
+        with contextlib.suppress(queue.Empty):  # the old thread may be back, and take some of them
+            while True:
+                new.put(old.get_nowait())
         old.put(None)
 
     def _run(self, todo: queue.SimpleQueue[_Job | None]) -> None:
         while (job := todo.get()) is not None:
+            if job.is_cancelled:
+                continue
             job.begun_s = self._clock()
             self._current = job
             try:
                 job.grammar = self._compiler.compile(job.params)
             except TrivetError as error:
                 job.error = job.error or error
-            job.is_done = True
+            job.is_done = job.has_ended = True
             self._wake()

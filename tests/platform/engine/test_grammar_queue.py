@@ -12,7 +12,7 @@ import pytest
 from trivet.engine.grammar import Grammar, GrammarCompiler
 from trivet.engine.grammar_queue import MAX_WAITING, TIMEOUT_S, Compiled, GrammarQueue
 from trivet.engine.sequence import Sequence
-from trivet.errors import Overloaded, RequestError
+from trivet.errors import DeadlinePassed, Overloaded, RequestError
 from trivet.sampling_params import SamplingParams
 from trivet.structured_outputs import StructuredOutputsParams
 
@@ -23,8 +23,10 @@ class Compiler:
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.begun = threading.Event()
+        self.compiled: list[str | None] = []
 
     def compile(self, params: StructuredOutputsParams) -> Grammar:
+        self.compiled.append(params.regex)
         if params.regex == "slow":
             self.begun.set()
             assert self.go_on.wait(30)
@@ -102,6 +104,45 @@ def test_a_cancelled_sequence_does_not_come_back(make_queue: Make, compiler: Com
     compiler.go_on.set()
     assert [one.sequence for one in take(queue, 1)] == [second]
     assert len(queue) == 0
+
+
+def test_cancelled_sequences_cost_no_compilation(make_queue: Make, compiler: Compiler) -> None:
+    queue = make_queue()
+    _, *cancelled, last = submit(queue, "slow", "b", "c", "d")
+    assert compiler.begun.wait(20)
+    for sequence in cancelled:
+        queue.cancel(sequence.request_id)
+    compiler.go_on.set()
+    assert take(queue, 2)[-1].sequence is last
+    assert compiler.compiled == ["slow", "d"], "n completions of a bad grammar would hold up all others"
+
+
+def test_a_closed_queue_begins_nothing_more(make_queue: Make, compiler: Compiler) -> None:
+    before = set(threading.enumerate())
+    queue = make_queue()
+    submit(queue, "slow", "b")
+    assert compiler.begun.wait(20)
+    (thread,) = set(threading.enumerate()) - before
+    queue.close()
+    compiler.go_on.set()
+    thread.join(20)
+    assert (compiler.compiled, len(queue)) == (["slow"], 0)
+
+
+def test_a_deadline_ends_a_sequence_while_another_grammar_is_compiled(
+    make_queue: Make, compiler: Compiler
+) -> None:
+    now = [100.0]
+    queue = make_queue(lambda: now[0])
+    submit(queue, "slow")
+    hurried = Sequence("hurried", [1], SamplingParams(), deadline_s=101.0)
+    queue.submit(hurried, StructuredOutputsParams(regex="b"))
+    assert compiler.begun.wait(20)
+    assert queue.take() == []
+    now[0] = 101.0
+    (late,) = queue.take()
+    assert (late.sequence, hurried.grammar) == (hurried, None)
+    assert isinstance(late.error, DeadlinePassed)
 
 
 def test_a_grammar_that_takes_too_long_is_given_up_and_the_others_go_on(
