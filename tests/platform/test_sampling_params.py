@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from trivet.errors import RequestError
-from trivet.sampling_params import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SamplingParams
+from trivet.sampling_params import (
+    MAX_ALL_STOP_CHARACTERS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+)
 
 
 @pytest.mark.parametrize("stop", [(), ("a" * MAX_STOP_CHARACTERS,) * MAX_STOP_STRINGS])
@@ -13,7 +18,15 @@ def test_stop_strings_up_to_the_limits_are_taken(stop: tuple[str, ...]) -> None:
     SamplingParams(stop=stop).check()
 
 
-@pytest.mark.parametrize("stop", [("",), ("a" * (MAX_STOP_CHARACTERS + 1),), ("a",) * (MAX_STOP_STRINGS + 1)])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        ("",),
+        ("a" * (MAX_STOP_CHARACTERS + 1),),
+        ("a",) * (MAX_STOP_STRINGS + 1),
+        tuple(c * (MAX_ALL_STOP_CHARACTERS // 8 + 1) for c in "abcdefgh"),
+    ],
+)
 def test_stop_strings_that_would_hold_up_the_engine_are_refused(stop: tuple[str, ...]) -> None:
     # 16 MiB of them, a request's body, took the engine's loop 10 s and several GB.
     with pytest.raises(RequestError, match="stop is") as caught:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
+
+MAX_KEPT = 16  # searches; the completions of one prompt share theirs
 
 
 class StopStrings:
@@ -18,12 +21,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
         """Empty strings are ignored. `include`: the stop string itself is part of the text."""
         self._include = include
-        self._next: list[dict[str, int]] = [{}]
-        self._match: list[str | None] = [None]
-        self._depth = [0]
-        for stop in filter(None, stops):
-            self._add(stop)
-        self._fallback = self._link()
+        self._states = _states_of(tuple(filter(None, stops)))
         self._state = 0
         self._held = ""
         self.matched: str | None = None
@@ -36,12 +34,12 @@ class StopStrings:
         if self.matched is not None:
             return "", self.matched
         for index, character in enumerate(text):
-            self._state = self._step(character)
-            stop = self._match[self._state]
+            self._state = self._states.step(self._state, character)
+            stop = self._states.match[self._state]
             if stop is not None:
                 return self._end(self._held + text[: index + 1], stop)
         pending = self._held + text
-        border = len(pending) - self._depth[self._state]
+        border = len(pending) - self._states.depth[self._state]
         self._held = pending[border:]
         return pending[:border], None
 
@@ -55,8 +53,20 @@ class StopStrings:
         self._held = ""
         return (text if self._include else text[: -len(stop)]), stop
 
-    def _step(self, character: str) -> int:
-        state = self._state
+
+class _States:
+    """The states of a search: the starts of its stop strings. Nothing changes once they are built."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self.match: list[str | None] = [None]
+        self.depth = [0]  # characters of a stop string that a state has seen
+        for stop in stops:
+            self._add(stop)
+        self._fallback = self._link()
+
+    def step(self, state: int, character: str) -> int:
+        """The state after one more character."""
         while True:
             following = self._next[state].get(character)
             if following is not None:
@@ -73,10 +83,10 @@ class StopStrings:
                 following = len(self._next)
                 self._next[state][character] = following
                 self._next.append({})
-                self._match.append(None)
-                self._depth.append(self._depth[state] + 1)
+                self.match.append(None)
+                self.depth.append(self.depth[state] + 1)
             state = following
-        self._match[state] = stop
+        self.match[state] = stop
 
     def _link(self) -> list[int]:
         """For each state, the longest proper suffix of it that starts a stop string, breadth first."""
@@ -84,7 +94,7 @@ class StopStrings:
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()
-            self._match[state] = self._match[state] or self._match[fallback[state]]
+            self.match[state] = self.match[state] or self.match[fallback[state]]
             for character, following in self._next[state].items():
                 queue.append(following)
                 suffix = fallback[state]
@@ -92,3 +102,8 @@ class StopStrings:
                     suffix = fallback[suffix]
                 fallback[following] = self._next[suffix].get(character, 0)
         return fallback
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def _states_of(stops: tuple[str, ...]) -> _States:
+    return _States(stops)
