@@ -86,12 +86,14 @@ void Pool::work(int thread) {
 }
 
 void Pool::barrier() {
-  if (crew_size_ == 1) {
+  // Read before arriving: when the last has come, the next run may already change it.
+  const int crew_size = crew_size_;
+  if (crew_size == 1) {
     unit_.store(0, std::memory_order_relaxed);
     return;
   }
   const uint32_t phase = phase_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == crew_size_ - 1) {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == crew_size - 1) {
     arrived_.store(0, std::memory_order_relaxed);
     unit_.store(0, std::memory_order_relaxed);
     phase_.store(phase + 1, std::memory_order_release);

@@ -23,21 +23,39 @@ from trivet_cpu.native_library import Activations, Kind, Weight, load_library
 DEADLINE_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _built(folder: Path, *extra: str) -> subprocess.CompletedProcess[str]:
+    """Builds `folder / "pool_test"`."""
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("no C++ compiler to build the pool's tests with")
-    binary = tmp_path_factory.mktemp("pool") / "pool_test"
-    source = Path(__file__).parent / "pool_test.cpp"
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-O2", "-pthread", f"-I{SOURCES}")
-    subprocess.run([compiler, *flags, str(source), str(SOURCES / "pool.cpp"), "-o", str(binary)], check=True)
-    return binary
+    sources = (Path(__file__).parent / "pool_test.cpp", SOURCES / "pool.cpp")
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-O2", "-pthread", f"-I{SOURCES}", *extra)
+    command = [compiler, *flags, *map(str, sources), "-o", str(folder / "pool_test")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pool")
+    built = _built(folder)
+    assert built.returncode == 0, built.stderr
+    return folder / "pool_test"
 
 
 @pytest.mark.parametrize("case", ["units", "shares", "threads", "idle", "shared", "crew"])
 def test_the_pool_alone(program: Path, case: str) -> None:
     ended = subprocess.run([str(program), case], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_thread_sanitizer_finds_no_race(tmp_path: Path) -> None:
+    if _built(tmp_path, "-g1", "-fsanitize=thread").returncode:
+        pytest.skip("this compiler has no thread sanitizer")
+    ended = subprocess.run(
+        [str(tmp_path / "pool_test"), "threads"], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    if "FATAL: ThreadSanitizer" in ended.stderr:
+        pytest.skip("the thread sanitizer cannot run on this kernel")
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
