@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 import torch
@@ -106,6 +107,6 @@ def _check_soc(version: int) -> None:
 def as_step_failure(error: RuntimeError) -> BackendError:
     """A fault of the device, which ends the process, or anything else with its cure."""
     text = str(error)
-    if any(code in text for code in ("507", "aclrtSynchronize", "device task abort")):
+    if re.search(r"\b507\d{3}\b|aclrtSynchronize|device task abort", text):
         return DeviceLost(f"the NPU failed in a step: {text}{cure_for(text)}")
     return BackendError(f"an operation of the NPU failed: {text}{cure_for(text)}")

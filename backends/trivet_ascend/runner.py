@@ -80,11 +80,14 @@ class AscendRunner:
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract; of a matrix only this rank's slice is read."""
         self._say_what_is_gathered()
-        self._test_operations()
-        self._packer.table = self.ops.table
-        with TensorReader(weights) as reader, torch.inference_mode():
-            decoder = Decoder(self._local, self.ops)
-            decoder.load(_Source(reader, on_progress))
+        decoder = Decoder(self._local, self.ops)
+        try:
+            self._test_operations()
+            self._packer.table = self.ops.table
+            with TensorReader(weights) as reader, torch.inference_mode():
+                decoder.load(_Source(reader, on_progress))
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit("the weights", "weights") from error
         self._packer.finish()
         on_progress(weights.size_bytes, weights.size_bytes)
         self._decoder = decoder
@@ -97,7 +100,7 @@ class AscendRunner:
                 logger.warning("attention=gather slower than the fused operation, because of %s", reason)
 
     def _test_operations(self) -> None:
-        """Before weights are laid out for them: silent wrong results are known (facts in `op_cases`)."""
+        """Before weights are laid out for them: silent wrong results are known (see `op_cases`)."""
         shape = self._shape
         if shape.options.self_test == "off" or shape.dtype == "f32":
             return
@@ -114,16 +117,27 @@ class AscendRunner:
             self._kv = PagedKV(
                 self._local, self._plan.num_blocks[0], block_size, dtype, self._device.torch_device
             )
-        except RuntimeError as error:
+        except torch.OutOfMemoryError as error:
             raise _kv_does_not_fit(needed, self._device.free_bytes()) from error
         self.ops.cache = self._kv
 
     def warm_up(self) -> None:
         """The largest chunk and one token, so that lack of memory shows here."""
-        for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            self._run(warm_up_batch(length, self._plan.kv.block_size))
+        try:
+            for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
+                self._run(warm_up_batch(length, self._plan.kv.block_size))
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit("a full step", "activations") from error
         self._capture_graphs()
         self._device.synchronise()
+
+    def _does_not_fit(self, what: str, part: str) -> DoesNotFit:
+        planned = sum(each.size_bytes for each in self._plan.parts if each.name == part) / GIB
+        free = self._device.free_bytes() / GIB
+        return DoesNotFit(
+            f"{what} should take {planned:.2f} GiB of the NPU, and {free:.2f} GiB is free now; lower "
+            "gpu_memory_utilization or max_num_batched_tokens, or end what else runs there"
+        )
 
     def _capture_graphs(self) -> None:
         """Where they were asked for and nothing of a step depends on the host."""
@@ -135,8 +149,10 @@ class AscendRunner:
             shape.options.why_gathered(layer.attention, shape.dtype, self._plan.max_model_len)
             for layer in self._local.kinds
         ]
-        if any(reasons) or self.ops.table.fused_attention is not NPU.fused_attention:
-            logger.warning("graphs=off attention is gathered, which cannot be captured; steps run eagerly")
+        is_gathered = any(reasons) or self.ops.table.fused_attention is not NPU.fused_attention
+        if is_gathered or shape.num_ranks > 1:
+            what = "gathered attention" if is_gathered else "a step of several ranks"
+            logger.warning("graphs=off %s is not captured; steps run eagerly", what)
             return
         self._graphs = DecodeGraphs(
             self._forward,

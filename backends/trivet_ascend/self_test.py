@@ -65,6 +65,8 @@ def run_case(case: OpCase, table: OpTable, dtype: torch.dtype, where: str) -> Ou
     label, name, allowed = f"{case.label} ({where})", str(dtype).removeprefix("torch."), TOLERANCES[dtype]
     try:
         found = [result.float().cpu() for result in case.run(table)]
+    except torch.OutOfMemoryError:
+        raise  # says nothing about the operation
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         reason = f"{error}{cure_for(str(error))}".strip()
         return Outcome(case.ops, label, name, float("inf"), allowed, reason)

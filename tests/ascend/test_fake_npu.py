@@ -132,6 +132,21 @@ def test_a_kv_cache_larger_than_the_device_is_refused_with_both_numbers(subject:
         runner.close()
 
 
+def test_weights_larger_than_the_device_are_refused_with_both_numbers(subject: Subject) -> None:
+    """SmolLM2's 256 MiB beside something that takes everything but 1 MiB."""
+    files, spec = subject.models.files("smollm2"), subject.models.spec("smollm2")
+    config = subject.config()
+    runner = subject.backend.create_runner(spec, config, subject.plan(config, "smollm2"), [subject.device])
+    try:
+        with (
+            all_memory_taken(),
+            pytest.raises(DoesNotFit, match=r"the weights should take 0.25 GiB .* and [\d.]+ GiB is free"),
+        ):
+            runner.load(files.weights, lambda done, total: None)
+    finally:
+        runner.close()
+
+
 def test_captured_decodes_give_the_tokens_of_eager_ones(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
