@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "backends/trivet_ascend/emulated"))
 HAS_TORCH_NPU = importlib.util.find_spec("torch_npu") is not None
 IS_TIER = "TRIVET_NPU_WHEELS" in os.environ
 
