@@ -12,6 +12,16 @@ constexpr int UNITS_A_THREAD = 8;
 
 int num_pieces(int num_keys) { return (num_keys + PIECE_KEYS - 1) / PIECE_KEYS; }
 
+// Query rows of one KV head.
+int rows_of(const LayerQueries& layer, const AttentionUnit& unit) {
+  return unit.count * (layer.num_heads / layer.cache->num_heads);
+}
+
+// Floats of the partial results of one piece.
+size_t piece_stride(const LayerQueries& layer, const AttentionUnit& unit) {
+  return (size_t)unit.count * layer.num_heads * partial_size(layer.cache->head_dim);
+}
+
 }  // namespace
 
 void HeadLimits::include(int num_heads, const Cache& cache) {
@@ -65,15 +75,16 @@ bool AttentionWork::add_split(int seq, int pieces_of_unit) {
   return true;
 }
 
-Queries AttentionWork::queries_of(const LayerQueries& layer, const AttentionUnit& unit, int head) const {
+Queries AttentionWork::queries_of(const LayerQueries& layer, const AttentionUnit& unit, int head,
+                                  int first_row) const {
   const int dim = layer.cache->head_dim, group = layer.num_heads / layer.cache->num_heads;
   // Position of the sequence's token that stands first in the step.
   const int offset = seqs_.seq_lens[unit.seq] - seqs_.query_start_loc[unit.seq + 1];
   Queries queries;
-  queries.count = unit.count * group;
+  queries.count = std::min(UNIT_QUERIES, unit.count * group - first_row);
   for (int i = 0; i < queries.count; i++) {
-    const int token = unit.first + i / group, stop = offset + token + 1;
-    float* row = layer.rows + token * layer.row_stride + (size_t)(head * group + i % group) * dim;
+    const int number = first_row + i, token = unit.first + number / group, stop = offset + token + 1;
+    float* row = layer.rows + token * layer.row_stride + (size_t)(head * group + number % group) * dim;
     queries.rows[i] = queries.out[i] = row;
     queries.last[i] = stop;
     queries.first[i] = layer.window ? std::max(0, stop - layer.window) : 0;
@@ -81,26 +92,40 @@ Queries AttentionWork::queries_of(const LayerQueries& layer, const AttentionUnit
   return queries;
 }
 
+float* AttentionWork::partials_of(const LayerQueries& layer, const AttentionUnit& unit, int head,
+                                  int first_row) const {
+  const size_t row = (size_t)head * rows_of(layer, unit) + first_row;
+  return splits_[unit.split].partials + row * partial_size(layer.cache->head_dim);
+}
+
+void AttentionWork::attend_unit(const LayerQueries& layer, const AttentionUnit& unit, int head,
+                                AttentionScratch& scratch) const {
+  const Cache& cache = *layer.cache;
+  const int32_t* table = seqs_.block_table + unit.seq * seqs_.table_stride;
+  for (int row = 0, num_rows = rows_of(layer, unit); row < num_rows; row += UNIT_QUERIES) {
+    const Queries queries = queries_of(layer, unit, head, row);
+    const Pieces all = pieces_of(queries);
+    if (unit.split < 0) {
+      attend(cache, head, table, queries, all, nullptr, 0, scratch);
+      continue;
+    }
+    const Pieces pieces{std::max(unit.pieces.first, all.first), std::min(unit.pieces.last, all.last)};
+    attend(cache, head, table, queries, pieces, partials_of(layer, unit, head, row), piece_stride(layer, unit),
+           scratch);
+  }
+}
+
 bool AttentionWork::run(const LayerQueries& layer, int number, int head, AttentionScratch& scratch) {
   const AttentionUnit& unit = units_[number];
-  const Cache& cache = *layer.cache;
-  const Queries queries = queries_of(layer, unit, head);
-  const int32_t* table = seqs_.block_table + unit.seq * seqs_.table_stride;
-  const Pieces all = pieces_of(queries);
-  if (unit.split < 0) {
-    attend(cache, head, table, queries, all, nullptr, 0, scratch);
-    return true;
-  }
-  const Split& split = splits_[unit.split];
-  const size_t rows = (size_t)unit.count * layer.num_heads, size = partial_size(cache.head_dim);
-  float* partials = split.partials + (size_t)head * queries.count * size;
-  const Pieces pieces{std::max(unit.pieces.first, all.first), std::min(unit.pieces.last, all.last)};
-  attend(cache, head, table, queries, pieces, partials, rows * size, scratch);
+  attend_unit(layer, unit, head, scratch);
+  if (unit.split < 0) return true;
   // Who comes last merges what all have written, and leaves the counter as the next layer wants it.
   std::atomic<int32_t>& done = done_[unit.split * limits_.num_kv_heads + head];
-  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < split.num_units) return false;
+  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < splits_[unit.split].num_units) return false;
   done.store(0, std::memory_order_relaxed);
-  merge(cache, queries, partials, rows * size, scratch);
+  for (int row = 0, num_rows = rows_of(layer, unit); row < num_rows; row += UNIT_QUERIES)
+    merge(*layer.cache, queries_of(layer, unit, head, row), partials_of(layer, unit, head, row),
+          piece_stride(layer, unit), scratch);
   return true;
 }
 

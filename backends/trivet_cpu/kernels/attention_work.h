@@ -70,7 +70,11 @@ class AttentionWork {
 
   void add_chunk(int seq, int tokens);
   bool add_split(int seq, int pieces_of_unit);
-  Queries queries_of(const LayerQueries& layer, const AttentionUnit& unit, int head) const;
+  void attend_unit(const LayerQueries& layer, const AttentionUnit& unit, int head,
+                   AttentionScratch& scratch) const;
+  // Query rows of a unit from `first_row` on, UNIT_QUERIES at most: one token may have more heads to a KV head.
+  Queries queries_of(const LayerQueries& layer, const AttentionUnit& unit, int head, int first_row) const;
+  float* partials_of(const LayerQueries& layer, const AttentionUnit& unit, int head, int first_row) const;
 
   const StepSequences seqs_;
   const HeadLimits limits_;

@@ -189,10 +189,11 @@ def test_heads_of_any_size(kernels: Kernels, kind: CacheKind, head_dim: int) -> 
 
 
 @KINDS
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 12, 24])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 12, 24, 25, 71])
 def test_any_number_of_heads_shares_keys(kernels: Kernels, kind: CacheKind, group: int) -> None:
+    """Also more than are computed together, 24; the longest sequence is cut into pieces."""
     heads = Heads(2 * group, 2, 32)
-    sequences = [History.random(heads, 290, 1, 2), History.random(heads, 70, 30, 3)]
+    sequences = [History.random(heads, length, count, 2) for length, count in ((4000, 1), (290, 1), (70, 30))]
     _expect(_attend(kernels, kind, heads, sequences), sequences, heads, kind)
 
 
