@@ -87,6 +87,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, tag=True):
     code: str
     status: int
     retry_after_s: int | None = None
+    param: str | None = None  # the field of the request that is at fault
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):

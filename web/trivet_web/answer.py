@@ -25,7 +25,7 @@ class EngineFailure(TrivetError):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.code, self.status = failure.code, failure.status
-        self.retry_after_s = failure.retry_after_s
+        self.retry_after_s, self.param = failure.retry_after_s, failure.param
 
 
 @dataclass(slots=True)

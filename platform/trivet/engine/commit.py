@@ -159,7 +159,8 @@ class Committer:
 
 def failure_of(error: TrivetError) -> Failure:
     """The error in transit."""
-    return Failure(error.message, error.code, error.status, getattr(error, "retry_after_s", None))
+    retry_after_s, param = getattr(error, "retry_after_s", None), getattr(error, "param", None)
+    return Failure(error.message, error.code, error.status, retry_after_s, param)
 
 
 def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason | None, int | None]:

@@ -162,3 +162,35 @@ def test_engine_that_refuses_says_when_to_retry(
     response = site_client.post(TEXT, json={"model": served.model, "prompt": "x", "stream": stream})
     assert (response.status_code, response.get_json()["error"]["code"]) == (status, code)
     assert response.headers["Retry-After"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"n": 100, "logit_bias": dict.fromkeys(range(20_000), 1)}, "n", "100 completions are asked for"),
+        ({"n": 100, "allowed_token_ids": [5] * 100_000}, "n", "bytes in all"),
+        ({"n": 100, "cache_salt": "s" * 100_000}, "n", "bytes in all"),
+        ({"prompt": ["x"] * 99, "stop_token_ids": [5] * 99_999}, "prompt", "99 completions are asked for"),
+        ({"prompt": [[5] * 60] * 128, "n": 2, "prompt_logprobs": 20}, None, ""),
+        ({"prompt": [[5] * 60] * 2, "n": 128, "logprobs": 20, "echo": True}, None, ""),
+    ],
+)
+def test_a_request_cannot_multiply_what_it_carries(
+    client: FlaskClient, fields: dict[str, Any], param: str | None, words: str
+) -> None:
+    response = client.post(TEXT, json={"model": "demo", "max_tokens": 1, "prompt": "x", **fields})
+    error = {} if response.status_code == 200 else response.get_json()["error"]
+    assert (error.get("param"), words in error.get("message", "")) == (param, True)
+
+
+def test_large_settings_are_fine_for_one_completion(client: FlaskClient) -> None:
+    ask(client, prompt="x", allowed_token_ids=list(range(50)) * 20_000)
+
+
+def test_the_logprobs_of_prompts_are_bounded(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trivet_web.api.inference.MAX_PROMPT_SCORES", 100)
+    ask(client, prompt=[5] * 25, prompt_logprobs=3)
+    for more in ({"prompt": [5] * 26}, {"prompt": [5] * 13, "n": 2}, {"prompt": [[5] * 13] * 2}):
+        response = client.post(TEXT, json={"model": "demo", "max_tokens": 1, "prompt_logprobs": 3, **more})
+        assert response.status_code == 400
+        assert "are 104 logprobs of the prompt" in response.get_json()["error"]["message"]

@@ -80,10 +80,10 @@ def test_a_text_may_fill_the_context(ask: Ask) -> None:
         ({"input": ["a", [5]]}, "input", "input mixes"),
         ({"input": ["a"] * 2049}, "input", "2049 items"),
         ({"input": [[5], [70_000]]}, "input[1]", "token id 70000"),
-        ({"input": "x", "dimensions": 577}, None, "between 1 and 576"),
-        ({"input": "x", "pooling": "cls"}, None, "one of last, mean"),
+        ({"input": "x", "dimensions": 577}, "dimensions", "between 1 and 576"),
+        ({"input": "x", "pooling": "cls"}, "pooling", "one of last, mean"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", "encoding_format is wrong"),
-        ({"input": [5] * 65}, None, "the prompt has 65 tokens and the context is 64"),
+        ({"input": [5] * 65}, "prompt", "the prompt has 65 tokens and the context is 64"),
     ],
 )
 def test_a_wrong_request_is_named(ask: Ask, body: dict[str, Any], param: str | None, words: str) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
 from flask import request
 
+from trivet.errors import RequestError
 from trivet.messages import Submit, TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet_web.answer import Answer
@@ -23,6 +25,8 @@ from trivet_web.served_models import ServedModel
 from trivet_web.web_process import WebProcess, now_s, web_process
 
 logger = logging.getLogger(__name__)
+MAX_SETTINGS_BYTES = 8 << 20  # of all completions of a request, each of which carries its own copy
+MAX_PROMPT_SCORES = 1 << 21  # prompt logprobs of a request: 100 bytes each, here and in the engine
 READ_S = 60.0  # a whole answer has no pings: only a wake-up to look around
 
 
@@ -66,8 +70,10 @@ class Exchange:
     def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
         """Choice number * n + index is the completion `index` of prompt `number`.
 
-        Raises: ModelNotFound, Unavailable.
+        Raises: RequestError for more than is carried; ModelNotFound, Unavailable.
         """
+        _check_settings(params, fields.cache_salt or "", len(prompts))
+        _check_scores(params, sum(map(len, prompts)))
         self.num_completions = params.n
         deadline_s = None if fields.timeout is None else self._begun_s + fields.timeout
         submits = [
@@ -102,6 +108,32 @@ class Exchange:
 
     def _on_client_gone(self) -> None:
         self.answer.mailbox.fail(ClientGone("the client closed the connection"))
+
+
+def _check_settings(params: SamplingParams, cache_salt: str, num_prompts: int) -> None:
+    """50,000 biases are fine for one completion; for 128 they took the engine 8 s and a GB."""
+    num_completions = num_prompts * params.n
+    size_bytes = len(msgspec.msgpack.encode(params)) + len(cache_salt)
+    if num_completions > 1 and size_bytes * num_completions > MAX_SETTINGS_BYTES:
+        raise RequestError(
+            f"the settings of a completion (logit_bias, allowed_token_ids, forms, ...) take {size_bytes} "
+            f"bytes and {num_completions} completions are asked for; at most {MAX_SETTINGS_BYTES} bytes in all are "
+            "carried: ask for fewer, or shorten the settings",
+            param="n" if params.n > 1 else "prompt",
+        )
+
+
+def _check_scores(params: SamplingParams, num_prompt_tokens: int) -> None:
+    if params.prompt_logprobs is None:
+        return
+    num_scores = num_prompt_tokens * params.n * (1 + params.prompt_logprobs)
+    if num_scores > MAX_PROMPT_SCORES:
+        raise RequestError(
+            f"{num_prompt_tokens} prompt tokens, n {params.n} and {params.prompt_logprobs} logprobs for each "
+            f"are {num_scores} logprobs of the prompt; a request gets at most {MAX_PROMPT_SCORES}: lower n or "
+            "the number of logprobs, or send fewer prompts",
+            param="prompt_logprobs",
+        )
 
 
 @contextmanager
