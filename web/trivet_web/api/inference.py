@@ -117,8 +117,8 @@ def _check_settings(params: SamplingParams, cache_salt: str, num_prompts: int) -
     if num_completions > 1 and size_bytes * num_completions > MAX_SETTINGS_BYTES:
         raise RequestError(
             f"the settings of a completion (logit_bias, allowed_token_ids, forms, ...) take {size_bytes} "
-            f"bytes and {num_completions} completions are asked for; at most {MAX_SETTINGS_BYTES} bytes in all are "
-            "carried: ask for fewer, or shorten the settings",
+            f"bytes and {num_completions} completions are asked for; at most {MAX_SETTINGS_BYTES} bytes in "
+            "all are carried: ask for fewer, or shorten the settings",
             param="n" if params.n > 1 else "prompt",
         )
 
@@ -130,8 +130,8 @@ def _check_scores(params: SamplingParams, num_prompt_tokens: int) -> None:
     if num_scores > MAX_PROMPT_SCORES:
         raise RequestError(
             f"{num_prompt_tokens} prompt tokens, n {params.n} and {params.prompt_logprobs} logprobs for each "
-            f"are {num_scores} logprobs of the prompt; a request gets at most {MAX_PROMPT_SCORES}: lower n or "
-            "the number of logprobs, or send fewer prompts",
+            f"are {num_scores} logprobs of the prompt; a request gets at most {MAX_PROMPT_SCORES}: "
+            "lower n or the number of logprobs, or send fewer prompts",
             param="prompt_logprobs",
         )
 
