@@ -23,7 +23,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,10 +102,10 @@ class KernelCache:
             return
         compiler = self._compiler()
         for folder in self._folders():
-            failure = folder / f"{_cached_name(level, compiler)}.failed"
-            if _age_s(failure) < RETRY_AFTER_S:
+            words = _recent_failure(folder / f"{_cached_name(level, compiler)}.failed")
+            if words is not None:
                 raise KernelsUnavailable(
-                    f"{failure.read_text()}\n(`trivet kernels build` tries again at once, an engine's start "
+                    f"{words}\n(`trivet kernels build` tries again at once, an engine's start "
                     f"after {RETRY_AFTER_S / 60:.0f} minutes)"
                 )
 
@@ -149,7 +149,7 @@ class KernelCache:
         for folder in self._folders():
             if compiler is not None:
                 yield folder / f"{_cached_name(level, compiler)}.so"
-            else:  # built by one that has gone since
+            elif os.access(folder, os.R_OK | os.X_OK):  # built by one that has gone since
                 yield from sorted(folder.glob(f"{level}-{_sources(level)}-*.so"))
 
     def _folders(self) -> list[Path]:
@@ -192,7 +192,8 @@ class KernelCache:
         try:
             built = self._build(level, folder / f"{name}.so")
         except BuildFailed as error:
-            failure.write_text(str(error))
+            with suppress(OSError):  # a full disk, on which the build failed too
+                failure.write_text(str(error))
             raise
         failure.unlink(missing_ok=True)
         return built
@@ -252,13 +253,15 @@ def _is_usable(library: Path) -> bool:
 
 
 def _is_writable(folder: Path) -> bool:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    # os.path: `Path.exists` raises where a parent may not be searched, as root's home by another user.
+    existing = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
-def _age_s(file: Path) -> float:
-    """Since its last change; infinite where there is none."""
+def _recent_failure(mark: Path) -> str | None:
+    """What the compiler said when it failed a short while ago; None where there is no such mark."""
     try:
-        return time.time() - file.stat().st_mtime
-    except OSError:
-        return float("inf")
+        age_s = time.time() - mark.stat().st_mtime
+        return mark.read_text() if age_s < RETRY_AFTER_S else None
+    except OSError:  # none, or another process has just built the library and removed it
+        return None

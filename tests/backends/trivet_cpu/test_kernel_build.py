@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -110,6 +111,18 @@ def test_a_failed_build_says_what_the_compiler_said_and_waits_before_it_is_tried
     cache.check("portable")
 
 
+def test_a_failure_of_which_no_mark_can_be_left_is_told_all_the_same(tmp_path: Path) -> None:
+    """As on a full disk: here the place of the mark is taken by a folder."""
+    cache = KernelCache(tmp_path / "cache", (_compiler(tmp_path, f"echo '{WORDS}' >&2; exit 3"),))
+    with pytest.raises(KernelsUnavailable):
+        cache.library("portable")
+    (mark,) = (tmp_path / "cache").glob("*.failed")
+    mark.unlink()
+    mark.mkdir()
+    with pytest.raises(KernelsUnavailable, match=WORDS):
+        cache.library("portable")
+
+
 def test_a_build_by_command_tries_again_at_once_what_had_failed(tmp_path: Path) -> None:
     """Headers may have come while the compiler's own file stayed the same."""
     headers = tmp_path / "headers"
@@ -145,6 +158,24 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_folder_of_the_user(tmp_
     assert library.parent == tmp_path / "spare"
     assert cache.library("portable") == library
     assert len((tmp_path / "calls").read_text().splitlines()) == NUM_COMPILER_CALLS
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become a user who may not enter a folder")
+def test_a_home_that_may_not_be_entered_is_no_cache() -> None:
+    """As root's, to another user of a container."""
+    with tempfile.TemporaryDirectory() as shared:  # pytest's own folders are closed to others
+        public = Path(shared)
+        public.chmod(0o755)
+        (public / "home").mkdir(mode=0o700)
+        (public / "spare").mkdir()
+        (public / "spare").chmod(0o777)
+        cache = KernelCache(public / "home" / "cache", ("nosuch++",), spare=lambda: public / "spare")
+        os.seteuid(65534)
+        try:
+            with pytest.raises(KernelsUnavailable, match="no C\\+\\+ compiler was found"):
+                cache.library("portable")
+        finally:
+            os.seteuid(0)
 
 
 def test_a_library_built_ahead_of_time_needs_no_compiler(tmp_path: Path) -> None:
