@@ -13,7 +13,7 @@ fewer threads (`kernels/crew.h`). Engines of other users or in other containers 
 own CPUs (cpuset).
 
 A thread is not pinned to a core, and an engine alone is not held to any: beside another busy program the
-kernel then has a choice (pinned: 151 ms for a step of 35, free: 54; 2-core Zen 4 VM).
+kernel can then move a thread to a free core.
 """
 
 from __future__ import annotations
@@ -172,11 +172,13 @@ class CoreShare:
 
     def _touch(self, folder: Path, now_s: float) -> None:
         file = folder / self._name
-        if not file.exists():
+        try:
+            os.utime(file, (now_s, now_s))
+        except FileNotFoundError:  # the first step, or the first after so long that it was removed
             scratch = file.with_suffix(".new")
             scratch.write_bytes(msgspec.json.encode(self._claim))
+            os.utime(scratch, (now_s, now_s))
             scratch.rename(file)
-        os.utime(file, (now_s, now_s))
 
     def _read(self, folder: Path, now_s: float) -> dict[str, Claim]:
         """Claims of engines that compute, and its own."""
