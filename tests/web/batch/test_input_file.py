@@ -36,6 +36,13 @@ def test_a_last_line_needs_no_end(tmp_path: Path) -> None:
     assert [line.data for line in read_lines(file)] == [b'{"prompt": "a"}', b'{"prompt": "b"}']
 
 
+def test_a_mark_at_the_start_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')
+    assert [line.data for line in read_lines(file)] == [b'{"prompt": "a"}']
+    assert scan(file).size_bytes == 19, "the fingerprint is of all bytes"
+
+
 def test_the_fingerprint_is_of_all_bytes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_file, "MAX_LINE_BYTES", 16)
     file = source("x" * 50, "", '{"prompt": "a"}')

@@ -6,6 +6,7 @@ Two forms, one a file: OpenAI's batch lines ({"custom_id", "method", "url", "bod
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator
@@ -113,6 +114,8 @@ def _lines(stream: IO[bytes], see: Callable[[bytes], None] = lambda data: None) 
     index = number = 0
     while data := stream.readline(MAX_LINE_BYTES):
         see(data)
+        if number == 0:  # some editors begin a file with a mark, which JSON does not know
+            data = data.removeprefix(codecs.BOM_UTF8)
         number += 1
         is_too_long = False
         while not data.endswith(b"\n") and (more := stream.readline(MAX_LINE_BYTES)):
