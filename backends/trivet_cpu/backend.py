@@ -245,6 +245,8 @@ class CpuBackend:
             self._num_threads(config),
         )
         native = self._native_attention(config, device, threads) if shape.attention_bytes else None
+        if native is None:
+            shape = replace(shape, attention_bytes=0)
         return CpuTorchRunner(spec, plan, shape, threads, self._host, native)
 
     def _native_attention(

@@ -16,6 +16,7 @@ from trivet.engine.assembly import planned_spec
 from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet_cpu.backend import CpuBackend
+from trivet_cpu.kernel_build import KernelCache
 from trivet_cpu.native_kv import NativeKV
 from trivet_cpu.runner import CpuTorchRunner
 
@@ -76,6 +77,27 @@ def test_the_plan_is_what_is_allocated(files: ModelFiles) -> None:
     )
     assert allocated == planned
     runner.close()
+
+
+def test_kernels_that_do_not_build_leave_attention_to_torch(
+    files: ModelFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which is known only after the plan was made; memory is told as torch's attention takes it."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\nexit 3\n")
+    compiler.chmod(0o755)
+    backend = CpuBackend(kernels=KernelCache(tmp_path / "cache", (str(compiler),)))
+    spec, devices = planned_spec(files), backend.probe(1.0)
+    parts = []
+    for options in ({"attention": "native"}, {}):
+        config = RunnerConfig(dtype="f32", max_num_seqs=4, max_model_len=128, options=options)
+        plan = backend.plan(spec, files.weights, config, devices)
+        runner = backend.create_runner(spec, config, plan, devices)
+        runner.allocate_kv()
+        parts.append([part for part in runner.memory() if part.name == "activations"])
+        runner.close()
+    assert parts[0] == parts[1]
+    assert "attention=torch" in caplog.text
 
 
 def test_a_soft_cap_that_the_plan_did_not_know_of_is_refused(files: ModelFiles) -> None:
