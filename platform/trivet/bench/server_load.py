@@ -132,7 +132,9 @@ class _Driver:
         try:
             stream = await self._connection()
         except (OSError, TimeoutError) as error:
-            timeline.fail(time.perf_counter(), f"no connection: {error.strerror or 'timed out'}")
+            # Of a name with several addresses asyncio tells all failures in one text, without `strerror`.
+            cause = error.strerror or str(error) or "timed out"
+            timeline.fail(time.perf_counter(), f"no connection: {cause}")
             return timeline, ""
         done = stream.send(request, timeline, keeps_text=keeps_text)
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 
 import numpy as np
@@ -172,6 +173,21 @@ def test_a_server_that_dies_fails_what_is_open_and_what_follows(sse_server) -> N
     assert causes["an earlier turn of the conversation failed"] == 4
     assert any(cause.startswith("the connection was closed in the middle of the answer") for cause in causes)
     assert any(cause.startswith("no connection: ") for cause in causes)
+
+
+def test_a_name_with_several_addresses_that_all_refuse_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        both = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in ("127.0.0.1", "127.0.0.2")
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        timelines = _run(Target(f"http://server:{port}", "steady"), _shape(1))
+    (cause,) = failures_of(timelines)
+    assert "127.0.0.2" in cause
+    assert "timed out" not in cause
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://host:99999"])
