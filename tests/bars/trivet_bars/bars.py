@@ -108,8 +108,5 @@ class Goal:
     def verdict(self) -> Verdict:
         if self.value is None:
             return Verdict.NOT_MEASURED
-        return (
-            Verdict.MET
-            if (self.value <= self.limit) == self.is_at_most or self.value == self.limit
-            else (Verdict.NOT_MET)
-        )
+        is_kept = self.value <= self.limit if self.is_at_most else self.value >= self.limit
+        return Verdict.MET if is_kept else Verdict.NOT_MET

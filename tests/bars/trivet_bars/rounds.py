@@ -77,9 +77,8 @@ def take_turns(turns: Sequence[Turn], rounds: int, settle: Callable[[], float]) 
     for turn in turns:
         _one_run(turn, _shortened(turn.measure.rung), WARM_UP_RUN)
     for number in range(rounds):
-        first_turn = number % max(
-            1, len(turns)
-        )  # or the same engine would always follow upon the same other one
+        # Or the same engine would always follow upon the same other one.
+        first_turn = number % max(1, len(turns))
         for turn in (*turns[first_turn:], *turns[:first_turn]):
             busy, measure = settle(), turn.measure
             first = number * measure.samples
