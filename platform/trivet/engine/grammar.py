@@ -193,7 +193,10 @@ def _of_schema(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMat
     def matcher_of(part: object) -> LLMatcher:
         part = part if isinstance(part, dict) else {"allOf": [part]}  # options need an object
         text = msgspec.json.encode(part).decode()
-        grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
+        except ValueError as error:  # nested too deeply, a number that is too large: its own reader's limits
+            raise _refused(f"the JSON Schema cannot be read: {_reason(str(error))}") from None
         return LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
 
     matcher = matcher_of(schema)

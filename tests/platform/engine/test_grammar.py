@@ -265,6 +265,18 @@ def test_a_schema_that_cannot_be_carried_out_is_refused_by_pointer_and_keyword(
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("depth", [200, 64])
+def test_a_schema_that_the_library_does_not_read_is_refused(compiler: GrammarCompiler, depth: int) -> None:
+    # Its ValueError ended the compiling thread: this request and all behind it waited for 10 s.
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"properties": {"a": schema}}
+    with pytest.raises(RequestError, match="the JSON Schema cannot be read: recursion limit exceeded"):
+        compiler.compile(StructuredOutputsParams(json=schema))
+    with pytest.raises(RequestError, match="cannot be read: number out of range"):
+        compiler.compile(StructuredOutputsParams(json=f'{{"type": "integer", "maximum": {"9" * 400}}}'))
+
+
 @pytest.mark.parametrize(
     ("params", "reason"),
     [
