@@ -167,10 +167,10 @@ def test_engine_that_refuses_says_when_to_retry(
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"n": 100, "logit_bias": dict.fromkeys(range(20_000), 1)}, "n", "100 completions are asked for"),
+        ({"n": 100, "logit_bias": dict.fromkeys(range(20_000), 1)}, "n", "100 sequences are asked for"),
         ({"n": 100, "allowed_token_ids": [5] * 100_000}, "n", "bytes in all"),
         ({"n": 100, "cache_salt": "s" * 100_000}, "n", "bytes in all"),
-        ({"prompt": ["x"] * 99, "stop_token_ids": [5] * 99_999}, "prompt", "99 completions are asked for"),
+        ({"prompt": ["x"] * 99, "stop_token_ids": [5] * 99_999}, "prompt", "99 sequences are asked for"),
         ({"prompt": [[5] * 60] * 128, "n": 2, "prompt_logprobs": 20}, None, ""),
         ({"prompt": [[5] * 60] * 2, "n": 128, "logprobs": 20, "echo": True}, None, ""),
     ],

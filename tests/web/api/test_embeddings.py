@@ -79,6 +79,7 @@ def test_a_text_may_fill_the_context(ask: Ask) -> None:
         ({"input": ""}, "input", "input has no tokens"),
         ({"input": ["a", [5]]}, "input", "input mixes"),
         ({"input": ["a"] * 2049}, "input", "2049 items"),
+        ({"input": ["a"] * 100, "cache_salt": "s" * 100_000}, "input", "100 sequences are asked for"),
         ({"input": [[5], [70_000]]}, "input[1]", "token id 70000"),
         ({"input": "x", "dimensions": 577}, "dimensions", "between 1 and 576"),
         ({"input": "x", "pooling": "cls"}, "pooling", "one of last, mean"),

@@ -14,7 +14,14 @@ from trivet.errors import GenerationError, RequestError
 from trivet.messages import Submit
 from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
-from trivet_web.api.inference import READ_S, Exchange, Target, closing_on_error, find_target
+from trivet_web.api.inference import (
+    READ_S,
+    Exchange,
+    Target,
+    check_settings,
+    closing_on_error,
+    find_target,
+)
 from trivet_web.api.request_body import read_body
 from trivet_web.api.sampling_fields import Integer
 from trivet_web.json_response import json_response
@@ -88,6 +95,7 @@ def create() -> Response:
     """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(EmbeddingRequest)
     inputs, pooling = body.inputs(), body.pooling_params()
+    check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
     target = find_target(body.model)
     with closing_on_error(Exchange(target, "embd")) as exchange:
         token_ids = _token_ids(target, inputs)

@@ -72,7 +72,7 @@ class Exchange:
 
         Raises: RequestError for more than is carried; ModelNotFound, Unavailable.
         """
-        _check_settings(params, fields.cache_salt or "", len(prompts))
+        check_settings(params, fields.cache_salt, len(prompts), "prompt")
         _check_scores(params, sum(map(len, prompts)))
         self.num_completions = params.n
         deadline_s = None if fields.timeout is None else self._begun_s + fields.timeout
@@ -110,16 +110,19 @@ class Exchange:
         self.answer.mailbox.fail(ClientGone("the client closed the connection"))
 
 
-def _check_settings(params: SamplingParams, cache_salt: str, num_prompts: int) -> None:
-    """50,000 biases are fine for one completion; for 128 they took the engine 8 s and a GB."""
+def check_settings(params: SamplingParams, cache_salt: str | None, num_prompts: int, field: str) -> None:
+    """50,000 biases are fine for one completion; for 128 they took the engine 8 s and a GB.
+
+    Raises: RequestError naming n, or the field of the prompts.
+    """
     num_completions = num_prompts * params.n
-    size_bytes = len(msgspec.msgpack.encode(params)) + len(cache_salt)
+    size_bytes = len(msgspec.msgpack.encode(params)) + len(cache_salt or "")
     if num_completions > 1 and size_bytes * num_completions > MAX_SETTINGS_BYTES:
         raise RequestError(
-            f"the settings of a completion (logit_bias, allowed_token_ids, forms, ...) take {size_bytes} "
-            f"bytes and {num_completions} completions are asked for; at most {MAX_SETTINGS_BYTES} bytes in "
+            f"the settings of a sequence (logit_bias, allowed_token_ids, cache_salt, ...) take {size_bytes} "
+            f"bytes and {num_completions} sequences are asked for; at most {MAX_SETTINGS_BYTES} bytes in "
             "all are carried: ask for fewer, or shorten the settings",
-            param="n" if params.n > 1 else "prompt",
+            param="n" if params.n > 1 else field,
         )
 
 
