@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from trivet.errors import BackendError
 from trivet_cpu.core_shares import CoreShare
 
 
@@ -13,9 +14,9 @@ class NativePool:
     """A pool that is made anew, in 0.1 ms a thread, when the engine's part of the cores changes."""
 
     def __init__(self, library: ctypes.CDLL, most_threads: int, cores: CoreShare) -> None:
-        """`most_threads` is what scratch memory is there for."""
+        """`most_threads` is what scratch memory is there for. Raises: BackendError."""
         self._library, self.most_threads, self._cores = library, most_threads, cores
-        self._handle: int | None = library.trivet_pool_create(most_threads)
+        self._handle: int | None = self._create(most_threads)
 
     @property
     def handle(self) -> int:
@@ -30,15 +31,23 @@ class NativePool:
         with self._cores.held():
             if has_changed:
                 self._library.trivet_pool_destroy(self.handle)
+                self._handle = None
                 # Helpers are started here: they inherit the CPUs of this thread.
-                self._handle = self._library.trivet_pool_create(
-                    min(self.most_threads, self._cores.num_threads)
-                )
+                self._handle = self._create(min(self.most_threads, self._cores.num_threads))
             yield self.handle
+
+    def _create(self, num_threads: int) -> int:
+        handle: int | None = self._library.trivet_pool_create(num_threads)
+        if handle is None:
+            raise BackendError(
+                f"the host does not allow the {num_threads} threads of num_threads; lower it, or raise the "
+                "limit on processes (ulimit -u, pids of the container)"
+            )
+        return handle
 
     def close(self) -> None:
         """End its threads and give the cores back."""
         if self._handle is not None:
             self._library.trivet_pool_destroy(self._handle)
             self._handle = None
-            self._cores.close()
+        self._cores.close()

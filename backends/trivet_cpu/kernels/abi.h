@@ -108,7 +108,7 @@ struct TrivetSampling {
   float *top_logprobs, *extra_logprobs;
 };
 
-void* trivet_pool_create(int32_t num_threads);
+void* trivet_pool_create(int32_t num_threads);  // null: the host allows no such number of threads
 void trivet_pool_destroy(void* pool);
 int32_t trivet_pool_crew_size(void* pool);  // threads that work now: fewer beside a busy program
 void trivet_pack(void* pool, const TrivetPack* pack);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <system_error>
 
 namespace trivet {
 namespace {
@@ -44,13 +45,20 @@ int64_t nanoseconds(clockid_t clock) {
 Pool::Pool(int num_threads)
     : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]),
       helpers_(new std::thread[num_threads]) {
-  for (int thread = 1; thread < num_threads; thread++)
-    helpers_[thread] = std::thread([this, thread] { helper(thread); });
+  try {
+    for (int thread = 1; thread < num_threads; thread++)
+      helpers_[thread] = std::thread([this, thread] { helper(thread); });
+  } catch (const std::system_error&) {
+    end();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { end(); }
+
+void Pool::end() {
   is_closing_ = true;
-  for (int thread = 1; thread < num_threads_; thread++) {
+  for (int thread = 1; thread < num_threads_ && helpers_[thread].joinable(); thread++) {
     call(berths_[thread]);
     helpers_[thread].join();
   }

@@ -16,7 +16,7 @@ class Pool {
  public:
   typedef void (*Task)(void* argument, int thread);
 
-  explicit Pool(int num_threads);
+  explicit Pool(int num_threads);  // throws std::system_error where the host allows no such number
   ~Pool();  // no task runs
 
   // Run `task` in every thread of the crew, the caller's included (thread 0), and return when all have
@@ -54,6 +54,7 @@ class Pool {
     std::atomic<bool> is_sleeping{false};
   };
 
+  void end();
   void helper(int thread);
   void work(int thread);
   void sleep_until_called(Berth& berth, uint32_t seen);

@@ -4,6 +4,7 @@
 // runner. A decode step reads every weight once; its FLOPs are 2 * parameters a token.
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 #include "abi.h"
 #include "pool.h"
@@ -245,7 +246,13 @@ using namespace trivet;
 
 extern "C" {
 
-void* trivet_pool_create(int32_t num_threads) { return new Pool(num_threads); }
+void* trivet_pool_create(int32_t num_threads) {
+  try {
+    return new Pool(num_threads);
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
+}
 void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
 int32_t trivet_pool_crew_size(void* pool) { return ((Pool*)pool)->crew_size(); }
 

@@ -2,11 +2,13 @@
 // what did not. Compiled and run by test_pool.py.
 #include "pool.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <vector>
 
 using namespace trivet;
@@ -111,6 +113,20 @@ void nested() {
   pool.run([](void* argument, int) { ((Pool*)argument)->run([](void*, int) {}, nullptr); }, &pool);
 }
 
+// Stacks of 8 MB each for more threads than there is room for.
+void refused() {
+  const rlimit room{rlim_t(1) << 30, rlim_t(1) << 30};
+  setrlimit(RLIMIT_AS, &room);
+  bool is_refused = false;
+  try {
+    Pool pool(4000);
+  } catch (const std::system_error&) {
+    is_refused = true;
+  }
+  expect(is_refused, "a pool that is too large throws, and its threads end");
+  Pool(2).run([](void*, int) {}, nullptr);
+}
+
 void crew() {
   constexpr int64_t W = Crew::WINDOW, P = Crew::FIRST_PATIENCE;
   Crew alone(1);
@@ -158,6 +174,7 @@ int main(int, char** arguments) {
   if (!strcmp(name, "idle")) idle();
   if (!strcmp(name, "shared")) shared();
   if (!strcmp(name, "nested")) nested();
+  if (!strcmp(name, "refused")) refused();
   if (!strcmp(name, "crew")) crew();
   return 0;
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -63,3 +65,23 @@ def test_threads_and_cpus_follow_the_part(tmp_path: Path) -> None:
         set(_cpus_of_threads()) - before - {str(thread.native_id) for thread in threading.enumerate()}
         == set()
     )
+
+
+def test_more_threads_than_the_host_allows_are_refused_with_words() -> None:
+    code = (
+        "import resource\n"
+        "from trivet.errors import BackendError\n"
+        "from trivet_cpu.core_shares import CoreShare\n"
+        "from trivet_cpu.host import Host\n"
+        "from trivet_cpu.kernel_build import KernelCache, levels_of\n"
+        "from trivet_cpu.native_library import load_library\n"
+        "from trivet_cpu.native_pool import NativePool\n"
+        "library = load_library(KernelCache().library(levels_of(Host().arch())[0]))\n"
+        "room = 4 << 30  # bytes of address space: stacks of 8 MB for some hundreds of threads\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (room, room))\n"
+        "try: NativePool(library, 4000, CoreShare(Host()))\n"
+        "except BackendError as error: print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "does not allow the 4000 threads of num_threads; lower it" in ended.stdout
