@@ -81,7 +81,7 @@ def goals_of(
         *_sampled_goals("in process", in_process),
         *_sampled_goals("HTTP", over_http),
         _http_goal(in_process, over_http),
-        Goal("start of the process to READY", own.startup.get("startup_s"), 1.5, "s"),
+        Goal("start of the process to READY", own.startup.get("ready_s"), 1.5, "s"),
         *_memory_goals(own.startup),
         _waste_goal(own.mixed),
     ]
