@@ -82,11 +82,12 @@ class GrammarQueue:
         """Sequences that may go on, or end with an error, in their order."""
         self._give_up_what_is_late()
         self._end_at_deadlines()
-        done = [job for job in self._open.values() if job.is_done]
-        for job in done:
+        # The newest is looked at first: what is before one that is done is done by then, too.
+        done = [job for job in reversed(self._open.values()) if job.is_done]
+        for job in reversed(done):
             del self._open[job.sequence.request_id]
             job.sequence.grammar = job.grammar
-        return [Compiled(job.sequence, job.error) for job in done]
+        return [Compiled(job.sequence, job.error) for job in reversed(done)]
 
     def close(self) -> None:
         """The thread ends after what it is at."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +85,17 @@ def test_sequences_come_back_in_order_with_their_grammar_or_the_reason(make_queu
     assert [cast("Any", one.sequence.grammar) for one in taken] == ["grammar of a", None, "grammar of c"]
     assert isinstance(taken[1].error, RequestError)
     assert (taken[0].error, taken[2].error, len(queue)) == (None, None, 0)
+
+
+def test_the_order_holds_while_they_are_taken_as_they_are_compiled(make_queue: Make) -> None:
+    queue, interval_s = make_queue(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # the thread is done with some in the middle of `take`
+    try:
+        for _ in range(300):
+            sequences = submit(queue, *"abcdef")
+            assert [one.sequence for one in take(queue, 6)] == sequences
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_nothing_is_taken_while_it_compiles_and_the_loop_is_not_held_up(
