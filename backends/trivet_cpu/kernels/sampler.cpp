@@ -2,7 +2,8 @@
 //
 // Reference: engine/sampler.py, step by step the same; its sums are in double as here. Test:
 // tests/backends/trivet_cpu/test_native_sampler.py. A greedy row reads its logits twice (2 * 4 * V bytes, from
-// the cache where the head has just left them); a drawn row makes one more row of weights.
+// the cache where the head has just left them); a drawn row makes one more row of weights, of which the blocks
+// that a filter leaves nothing of are only filled with zeros.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr float LOWEST = -std::numeric_limits<float>::infinity();
 constexpr int CHUNK = 512;                            // tokens of one partial sum
+constexpr int BLOCK = 64;                             // tokens whose largest logit is known; divides CHUNK
 constexpr float DEPTHS[] = {8.0f, 16.0f, -LOWEST};  // nats below the largest in which likely tokens are sought
 
 struct Peak {
@@ -128,11 +130,12 @@ class Row {
   }
 
   int draw(const float* edited, const Peak& best, int target) {
-    const float temperature = s_.temperature[row_];
-    for (int i = 0; i < size_; i++) weights_[i] = (edited[i] - best.value) / temperature;
-    const float floor = this->floor();
     parts_.resize((size_ + CHUNK - 1) / CHUNK);
-    for (size_t chunk = 0; chunk < parts_.size(); chunk++) parts_[chunk] = weigh(chunk, floor);
+    peaks_.resize((size_ + BLOCK - 1) / BLOCK);
+    for (int i = 0; i < size_; i += BLOCK) peaks_[i / BLOCK] = temper(i, edited, best.value);
+    floor_ = floor();
+    for (int i = 0; i < size_; i += BLOCK) weigh(i);
+    for (size_t chunk = 0; chunk < parts_.size(); chunk++) parts_[chunk] = sum_of(chunk);
     if (target >= 0) {
       double total = 0;
       for (const double part : parts_) total += part;
@@ -145,26 +148,46 @@ class Row {
 
   int end_of(size_t chunk) const { return std::min((int)(chunk + 1) * CHUNK, size_); }
 
-  // Tempered logits of a chunk to probabilities up to a factor; returns their sum.
-  double weigh(size_t chunk, float floor) {
-    const int stop = end_of(chunk);
-    int i = (int)chunk * CHUNK;
+  // Logits of a block relative to the largest of the row, divided by the temperature; returns the largest.
+  float temper(int i, const float* edited, float best) {
+    const float temperature = s_.temperature[row_];
+    const int stop = std::min(i + BLOCK, size_);
+    Floats peaks = broadcast(LOWEST);
+    for (; i + LANES <= stop; i += LANES) {
+      const Floats relative = (load(edited + i) - broadcast(best)) / broadcast(temperature);
+      store(weights_ + i, relative);
+      peaks = maximum(relative, peaks);
+    }
+    float peak = largest(peaks);
+    for (; i < stop; i++) peak = std::max(peak, weights_[i] = (edited[i] - best) / temperature);
+    return peak;
+  }
+
+  // Tempered logits of a block to probabilities up to a factor.
+  void weigh(int i) {
+    const int stop = std::min(i + BLOCK, size_);
+    if (peaks_[i / BLOCK] < floor_) {
+      std::fill(weights_ + i, weights_ + stop, 0.0f);
+      return;
+    }
     for (; i + LANES <= stop; i += LANES) {
       const Floats relative = load(weights_ + i);
-      store(weights_ + i, select(less(relative, broadcast(floor)), broadcast(0), exponential(relative)));
+      store(weights_ + i, select(less(relative, broadcast(floor_)), broadcast(0), exponential(relative)));
     }
-    for (; i < stop; i++) weights_[i] = weights_[i] < floor ? 0.0f : std::exp(weights_[i]);
-    return sum_of(chunk);
+    for (; i < stop; i++) weights_[i] = weights_[i] < floor_ ? 0.0f : std::exp(weights_[i]);
   }
 
   double sum_of(size_t chunk) const {
     double total = 0;
-    for (int i = (int)chunk * CHUNK; i < end_of(chunk); i++) total += weights_[i];
+    for (int i = (int)chunk * CHUNK; i < end_of(chunk); i += BLOCK) {
+      if (peaks_[i / BLOCK] < floor_) continue;  // zeros
+      for (int token = i; token < std::min(i + BLOCK, size_); token++) total += weights_[token];
+    }
     return total;
   }
 
   // The lowest tempered logit that top_k, top_p and min_p, in this order, leave; equals stay together.
-  float floor() {
+  float floor() const {
     const float top_p = s_.top_p[row_], min_p = s_.min_p[row_];
     float floor = min_p > 0 ? std::log(min_p) : LOWEST;
     const int wanted = s_.top_k[row_], count = wanted > 0 && wanted < size_ ? wanted : size_;
@@ -173,8 +196,11 @@ class Row {
     std::vector<float> values;
     for (const float depth : DEPTHS) {
       values.clear();
-      for (int i = 0; i < size_; i++)
-        if (weights_[i] >= -depth) values.push_back(weights_[i]);
+      for (int i = 0; i < size_; i += BLOCK) {
+        if (peaks_[i / BLOCK] < -depth) continue;
+        for (int token = i; token < std::min(i + BLOCK, size_); token++)
+          if (weights_[token] >= -depth) values.push_back(weights_[token]);
+      }
       if (count < size_ ? (int)values.size() >= count : mass_of(values) >= needed) break;
     }
     std::sort(values.begin(), values.end(), std::greater<float>());
@@ -254,7 +280,9 @@ class Row {
   const float* raw_;
   float* weights_;
   float* edited_;
-  std::vector<double> parts_;  // sums of the weights, chunk by chunk
+  std::vector<float> peaks_;   // the largest tempered logit of each block
+  std::vector<double> parts_;  // sums of the weights of each chunk
+  float floor_ = LOWEST;       // tempered logits below it have no weight
 };
 
 }  // namespace
