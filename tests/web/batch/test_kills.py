@@ -31,7 +31,7 @@ for line in sys.stdin:
     if pid == 0:
         os.setpgid(0, 0)
         sys.stderr = open(os.devnull, "w")
-        os._exit(cli.main(sys.argv[1:]))
+        os._exit(cli.main([*sys.argv[1:], *line.split()]))
     print(pid, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
@@ -49,10 +49,10 @@ class Runner:
         )
         assert self._read() == "ready"
 
-    def start(self) -> int:
+    def start(self, step_ms: int = 10) -> int:
         """The pid."""
         assert self._server.stdin is not None
-        self._server.stdin.write("go\n")
+        self._server.stdin.write(f"--set options.step_ms={step_ms}\n")
         self._server.stdin.flush()
         return int(self._read())
 
@@ -80,7 +80,7 @@ def batch(tmp_path: Path) -> Iterator[tuple[Runner, Path]]:
             body = {"prompt": f"line {number}", "max_tokens": 1 + number % 7, "ignore_eos": True}
             one = {"custom_id": f"r{number}", "method": "POST", "url": "/v1/completions", "body": body}
             file.write("broken\n" if number % 50 == 49 else json.dumps(one) + "\n")
-    settings = ["--backend", "null", "--set", "max_num_seqs=8", "--set", "options.step_ms=10"]
+    settings = ["--backend", "null", "--set", "max_num_seqs=8"]
     runner = Runner(["generate", str(find_demo_model()), *settings, "-i", str(source), "-o", str(out)])
     yield runner, out
     runner.close()
@@ -125,7 +125,7 @@ def test_twenty_kills_lose_nothing_and_double_nothing(batch: tuple[Runner, Path]
 
 def test_an_interrupt_keeps_what_there_is_and_says_so(batch: tuple[Runner, Path]) -> None:
     runner, out = batch
-    pid = runner.start()
+    pid = runner.start(step_ms=100)  # it must not be done before the signal comes
     end = time.monotonic() + DEADLINE_S
     while num_rows(out) < 20:
         assert time.monotonic() < end

@@ -23,7 +23,7 @@ import msgspec
 
 from trivet.config import Settings
 from trivet.engine.process import SWITCH_INTERVAL_S, EngineProcess
-from trivet.errors import Overloaded, Unavailable
+from trivet.errors import DeadlinePassed, Overloaded, Unavailable
 from trivet.llm import LLM
 from trivet.messages import LaunchOrder
 from trivet_web.app import create_app
@@ -41,7 +41,6 @@ RETRY_S = 0.05
 PREFIX = "trivet-generate-"
 MAX_FOLDER_BYTES = 50
 LEFT_BEHIND_S = 600.0  # a start takes seconds
-_LOST = ("engine_lost", "instance_stopped")  # codes of answers that say nothing about their request
 
 
 class EngineEnded(Unavailable):
@@ -105,7 +104,7 @@ class OfflineSite:
         answered = Answered(response.status_code, response.headers["X-Request-ID"], response.data)
         if answered.status == Unavailable.status:
             error = read_answer(answered).error
-            if error is not None and error.code in _LOST:
+            if error is not None and error.code != DeadlinePassed.code:  # which alone is the request's own
                 raise EngineEnded(error.message)
         return answered
 
