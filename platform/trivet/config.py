@@ -186,7 +186,7 @@ def home_of_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
 
 
 def kernels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
-    """TRIVET_KERNELS_DIR: where `trivet kernels build --output` has put kernels ahead of time, as in an image."""
+    """TRIVET_KERNELS_DIR: where `trivet kernels build --output` has put kernels, as in an image."""
     environ = os.environ if environ is None else environ
     folder = environ.get(KERNELS_VARIABLE)
     return Path(folder) if folder else None
