@@ -138,6 +138,13 @@ def test_penalties_biases_and_words_reach_the_engine(sdk: openai.OpenAI) -> None
     assert len(allowed) == 8
 
 
+def test_wishes_that_leave_no_token_are_the_requests_fault(sdk: openai.OpenAI) -> None:
+    wish = {"structured_outputs": {"regex": "[0-9]+"}, "allowed_token_ids": [1000]}
+    with pytest.raises(openai.BadRequestError, match="leave no token after 0 tokens") as refused:
+        sdk.completions.create(model="smol", prompt=PROMPT, max_tokens=4, extra_body=wish)
+    assert refused.value.param == "allowed_token_ids"
+
+
 def test_prompt_logprobs_are_vllms(sdk: openai.OpenAI) -> None:
     done: Any = sdk.completions.create(
         model="smol", prompt=PROMPT, max_tokens=1, extra_body={"prompt_logprobs": 1}

@@ -173,16 +173,22 @@ def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason
 
 
 def _not_finite(sequence: Sequence) -> TrivetError:
-    params, place = sequence.params, f"after {len(sequence.token_ids)} tokens of this sequence"
+    params = sequence.params
+    place = f"after {len(sequence.token_ids) - sequence.num_prompt_tokens} tokens of this completion"
     if sequence.grammar is not None and sequence.grammar.error:
         return RequestError(
             f"structured_outputs: the grammar cannot go on {place}: {sequence.grammar.error}",
             param="structured_outputs",
         )
-    if params.allowed_token_ids or params.bad_words or sequence.grammar is not None:
+    if sequence.is_walled_in:
+        return RequestError(
+            f"structured_outputs and allowed_token_ids together leave no token {place}; allow more",
+            param="allowed_token_ids" if params.allowed_token_ids else "structured_outputs",
+        )
+    if params.bad_words:
         return GenerationError(
-            f"allowed_token_ids, bad_words and structured_outputs together leave no token {place}, or the "
-            "model's logits are not finite; allow more"
+            f"bad_words, with the other settings, leave no token {place}, or the model's logits are not "
+            "finite; forbid less"
         )
     return GenerationError(
         f"the model's logits are not finite {place}; "

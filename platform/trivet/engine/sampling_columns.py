@@ -199,6 +199,10 @@ class SamplingColumns:
             allowed = self._allowed[slot]
             if allowed is not None:
                 bits[index] &= allowed
+        for index in np.flatnonzero(~bits.any(axis=1)).tolist():
+            owner = owners[index]
+            assert owner is not None, "a row that draws has an owner"
+            owner.is_walled_in = True
         return rows, bits
 
 

@@ -93,6 +93,7 @@ class Sequence:
     num_published_blocks: int = field(init=False, default=0)  # leading blocks that the prefix cache knows
     prompt_logprobs: list[TokenLogprob] = field(init=False, default_factory=list)  # from the 2nd token on
 
+    is_walled_in: bool = field(init=False, default=False)  # its masks together allow no token
     pooled_sum: NDArray[np.float64] | None = field(init=False, default=None)  # of the chunks so far
 
     # Monotonic seconds; None until it happens.
