@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("trivet.contract_suite.cases")
 EMULATED = Path(__file__).parents[1] / "backends/trivet_ascend"
 sys.path.append(str(EMULATED / "emulated"))
 
