@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
+from trivet_ascend_emulated.openers import open_emulated, refuse_rank_1
 
 from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, greedy_work
@@ -19,25 +19,8 @@ from trivet.engine.agreement import compare
 from trivet.errors import BackendError, DeviceLost
 from trivet.models.model_files import ModelFiles, open_model
 from trivet_ascend.backend import resolve_shape
-from trivet_ascend.npu_device import Device
 from trivet_ascend.ranks import TensorParallelRunner
 from trivet_ascend.runner import AscendRunner
-
-TOTAL_BYTES = 12 << 30
-
-
-def open_emulated(index: int) -> tuple[Device, str]:
-    """The emulated device and gloo, in a rank's own process too."""
-    from trivet_ascend_emulated.device import EmulatedDevice
-
-    torch.set_num_threads(1)
-    return EmulatedDevice(TOTAL_BYTES), "gloo"
-
-
-def refuse_rank_1(index: int) -> tuple[Device, str]:
-    if index == 1:
-        raise BackendError("NPU 1 cannot be opened: 507018")
-    return open_emulated(index)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 
 @pytest.fixture(autouse=True)
 def children_find_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{folder / 'emulated'}:{folder}", prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "emulated"), prepend=":")
 
 
 class Launch:
