@@ -31,11 +31,13 @@ def ask(sdk: openai.OpenAI, prompt: str = "gold", max_tokens: int = LONG_TOKENS,
 
 
 @contextmanager
-def busy(sdk: openai.OpenAI, shared_site: Any, count: int) -> Iterator[list[Future[Any]]]:
-    """So many long requests are there, one of them running."""
-    with ThreadPoolExecutor(count) as pool:
-        asked = [pool.submit(ask, sdk) for _ in range(count)]
-        wait_for_load(shared_site, count)
+def busy(sdk: openai.OpenAI, shared_site: Any, *lengths: int) -> Iterator[list[Future[Any]]]:
+    """Requests of so many tokens are there, the first of them running."""
+    with ThreadPoolExecutor(len(lengths)) as pool:
+        asked: list[Future[Any]] = []
+        for length in lengths:
+            asked.append(pool.submit(ask, sdk, max_tokens=length))
+            wait_for_load(shared_site, len(asked))
         yield asked
 
 
@@ -53,7 +55,7 @@ def wait_for_load(shared_site: Any, count: int) -> None:
 def test_a_timeout_that_passes_in_the_queue_is_503_with_retry_after(
     sdk: openai.OpenAI, shared_site: Any
 ) -> None:
-    with busy(sdk, shared_site, 1) as asked:
+    with busy(sdk, shared_site, LONG_TOKENS) as asked:
         with pytest.raises(openai.InternalServerError) as caught:
             ask(sdk, timeout=0.3)
         assert caught.value.status_code == 503
@@ -70,7 +72,7 @@ def test_a_timeout_that_passes_while_it_runs_ends_with_what_there_is(sdk: openai
 
 
 def test_a_full_queue_is_429_with_retry_after(sdk: openai.OpenAI, shared_site: Any) -> None:
-    with busy(sdk, shared_site, 3) as asked:
+    with busy(sdk, shared_site, 3 * LONG_TOKENS, 1, 1) as asked:
         with pytest.raises(openai.RateLimitError) as caught:
             ask(sdk)
         assert caught.value.code == "overloaded"
