@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,10 +19,12 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.contract import Batch, MemoryPlan, RunnerConfig, Sampling
+from trivet.engine.block_pool import BlockPool
 from trivet.engine.commit import Update
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.sampler import sample_rows
-from trivet.engine.sequence import Sequence
+from trivet.engine.scheduler import Scheduled, Scheduler
+from trivet.engine.sequence import Sequence, SequenceState
 from trivet.engine.swap_space import SwapCosts
 from trivet.engine.uniform import uniforms
 from trivet.messages import Beat, ControlRequest
@@ -34,17 +38,9 @@ from trivet_null.runner import NullRunner
 EOS = 2
 # Of a sequence, not of its parameters.
 OWN = (
-    "priority",
-    "key",
-    "key_class",
-    "deadline_s",
-    "adapter",
-    "cache_salt",
-    "group",
-    "text",
-    "bad_word_ids",
+    "priority", "key", "key_class", "deadline_s", "adapter", "cache_salt", "group", "text", "bad_word_ids",
     "pooling",
-)
+)  # fmt: skip
 
 
 def tiny_spec(vocab_size: int, num_tokens: int, max_position: int) -> ModelSpec:
@@ -98,6 +94,21 @@ class Engine:
         sequence = Sequence(request_id or str(self.num_added), prompt, SamplingParams(**params), **own)
         self.core.add(sequence)
         return sequence
+
+    def prompt(self, length: int, seed: float = 0) -> list[int]:
+        """Ids that a vocabulary of 64 has, and none that ends; the same for the same seed."""
+        return random.Random(seed).choices(range(EOS + 1, 64), k=length)
+
+    def count_tokens(self) -> list[int]:
+        """Grows by the number of tokens that each step computes from now on."""
+        forward, counts = self.runner.forward, []
+
+        def counting(batch: Batch) -> None:
+            counts.append(len(batch.token_ids))
+            forward(batch)
+
+        self.runner.forward = counting  # type: ignore[method-assign]
+        return counts
 
     def step(self) -> list[Update]:
         updates = self.core.step()
@@ -181,6 +192,34 @@ def draw_alone(logits: Any, params: SamplingParams, seed: int, position: int) ->
 EngineFactory = Callable[..., Engine]
 
 
+@pytest.fixture(params=[1, 2])
+def depth(request: pytest.FixtureRequest) -> int:
+    """Steps in flight: a test that takes it runs at both depths of the loop."""
+    return int(request.param)
+
+
+@pytest.fixture
+def count_calls() -> Callable[[Callable[[], object]], int]:
+    """How many functions are called by one: the cost of a step, where timings are no verdict."""
+
+    def count(function: Callable[[], object]) -> int:
+        calls = 0
+
+        def profile(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            function()
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    return count
+
+
 @pytest.fixture
 def make_engine() -> Iterator[EngineFactory]:
     """Builds engines and closes them."""
@@ -235,6 +274,81 @@ def make_engine() -> Iterator[EngineFactory]:
     yield make
     for runner in runners:
         runner.close()
+
+
+@dataclass
+class World:
+    """A scheduler whose steps are collected at once, with token 7 for everybody."""
+
+    scheduler: Scheduler
+    pool: BlockPool
+    clock: Clock
+    num_steps: int = 0
+    sequences: list[Sequence] = field(default_factory=list)
+    seeds: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def unique_tokens(self, count: int) -> list[int]:
+        """That no other prompt of this world shares."""
+        return [self.seeds.randrange(10, 10**6) for _ in range(count)]
+
+    def add(self, prompt: int | list[int], max_tokens: int = 50, **own: Any) -> Sequence:
+        tokens = prompt if isinstance(prompt, list) else self.unique_tokens(prompt)
+        sequence = Sequence(f"r{len(self.sequences)}", tokens, SamplingParams(), **own)
+        sequence.arrival, sequence.arrival_s = len(self.sequences), self.clock.now_s
+        sequence.max_total_tokens = len(tokens) + max_tokens
+        self.sequences.append(sequence)
+        self.scheduler.waiting.push(sequence)
+        return sequence
+
+    def submit(self) -> list[Scheduled]:
+        step = self.scheduler.schedule()
+        self.pool.check_integrity()
+        self.num_steps += 1
+        self.scheduler.submitted(step, self.num_steps)
+        for part in step:
+            part.sequence.first_scheduled_s = part.sequence.first_scheduled_s or 1.0
+        return step
+
+    def commit(self, step: list[Scheduled], number: int | None = None) -> None:
+        self.pool.confirm(self.num_steps if number is None else number)
+        for part in step:
+            sequence = part.sequence
+            if part.draws and sequence.state is not SequenceState.FINISHED:
+                sequence.num_pending_tokens -= 1
+                sequence.token_ids.append(7)
+                if len(sequence.token_ids) >= sequence.max_total_tokens:
+                    self.scheduler.finish(sequence)
+
+    def step(self) -> dict[Sequence, int]:
+        """Submit and commit; what each sequence got."""
+        step = self.submit()
+        self.commit(step)
+        return {part.sequence: part.num_tokens for part in step}
+
+
+WorldFactory = Callable[..., World]
+
+
+@pytest.fixture
+def make_world() -> WorldFactory:
+    """Builds a scheduler over a block pool, without an engine."""
+
+    def make(
+        *,
+        num_blocks: int = 100,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        budget: int = 16,
+        caches: bool = True,
+    ) -> World:
+        pool = BlockPool(num_blocks, block_size, max_num_seqs, max_model_len=(num_blocks - 1) * block_size)
+        clock = Clock()
+        scheduler = Scheduler(
+            pool, max_num_seqs=max_num_seqs, token_budget=budget, enable_prefix_caching=caches, clock=clock
+        )
+        return World(scheduler, pool, clock)
+
+    return make
 
 
 class Watcher:

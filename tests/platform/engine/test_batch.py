@@ -102,7 +102,6 @@ def test_the_largest_step_fits_the_buffer(pool: BlockPool) -> None:
     assert len(batch.token_ids) == 16
 
 
-@pytest.mark.parametrize("depth", [1, 2])
 def test_a_steps_arrays_rest_while_it_may_be_in_flight(pool: BlockPool, depth: int) -> None:
     pool.open(0, [], 8)
     builder = make_builder(pool, make_plan(), HostMemory(depth))

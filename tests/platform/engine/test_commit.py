@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 
 from trivet.contract import StepOutput
 from trivet.engine.scheduler import Scheduled
@@ -54,7 +53,6 @@ def texts(engine: Any, request_id: str) -> list[str]:
     return [update.text for update in engine.updates[request_id]]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
 def test_the_pieces_joined_are_the_whole_text(make_engine: EngineFactory, depth: int) -> None:
     engine = make_engine(depth=depth)
     sequence = engine.add([3, 4, 5], max_tokens=6, ignore_eos=True, text=Words())
@@ -64,7 +62,6 @@ def test_the_pieces_joined_are_the_whole_text(make_engine: EngineFactory, depth:
     assert [update.token_ids for update in engine.updates["1"]] == [[t] for t in sequence.output_token_ids]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
 def test_a_stop_string_ends_the_sequence_with_itself_as_the_reason(
     make_engine: EngineFactory, depth: int
 ) -> None:

@@ -17,11 +17,6 @@ from trivet_null.model import NullModel
 
 EngineFactory = Callable[..., Any]
 LAST, MEAN = PoolingParams(pooling="last"), PoolingParams(pooling="mean")
-BOTH_DEPTHS = pytest.mark.parametrize("depth", [1, 2])
-
-
-def random_prompt(length: int, seed: float = 0) -> list[int]:
-    return random.Random(seed).choices(range(3, 64), k=length)
 
 
 def embed(engine: Any, prompt: list[int], pooling: PoolingParams, **more: Any) -> Any:
@@ -47,7 +42,6 @@ def ran_out_of_memory(engine: Any, sequence: Any) -> bool:
     return failure is not None and failure.code == OutOfMemory.code
 
 
-@BOTH_DEPTHS
 @pytest.mark.parametrize("caches", [False, True], ids=["no-cache", "cache"])
 def test_any_mix_of_vectors_and_tokens_equals_each_request_alone(
     make_engine: EngineFactory, depth: int, caches: bool
@@ -66,11 +60,11 @@ def test_any_mix_of_vectors_and_tokens_equals_each_request_alone(
             enable_prefix_caching=caches,
             options={"out_of_memory_steps": failing} if seed % 2 else None,
         )
-        shared = random_prompt(30, seed)
+        shared = engine.prompt(30, seed)
         sequences, aborted = [], set()
         while len(sequences) < 16 or engine.core.has_work:
             if len(sequences) < 16 and rng.random() < 0.5:
-                prompt = shared[: rng.randint(0, 30)] + random_prompt(rng.randint(1, 8), rng.random())
+                prompt = shared[: rng.randint(0, 30)] + engine.prompt(rng.randint(1, 8), rng.random())
                 wish = rng.choice([LAST, MEAN, None])
                 more = {"max_tokens": rng.randint(1, 10), "ignore_eos": True} if wish is None else {}
                 sequences.append(engine.add(prompt, pooling=wish, **more))
@@ -92,7 +86,7 @@ def test_any_mix_of_vectors_and_tokens_equals_each_request_alone(
 
 def test_a_last_token_that_stands_alone_in_its_step_is_computed(make_engine: EngineFactory) -> None:
     engine = make_engine(token_budget=8)
-    sequences = [embed(engine, random_prompt(17), pooling) for pooling in (LAST, MEAN)]
+    sequences = [embed(engine, engine.prompt(17), pooling) for pooling in (LAST, MEAN)]
     engine.run()
     for sequence in sequences:
         check(engine, sequence)
@@ -102,25 +96,25 @@ def test_the_last_token_is_found_behind_the_prefix_cache_and_a_mean_computes_all
     make_engine: EngineFactory,
 ) -> None:
     engine = make_engine()
-    engine.add(random_prompt(20), max_tokens=1)
+    engine.add(engine.prompt(20), max_tokens=1)
     engine.run()
-    last, mean = (embed(engine, random_prompt(20), pooling) for pooling in (LAST, MEAN))
+    last, mean = (embed(engine, engine.prompt(20), pooling) for pooling in (LAST, MEAN))
     engine.run()
     check(engine, last)
     check(engine, mean)
     assert (last.num_cached_tokens, mean.num_cached_tokens) == (16, 0)
-    again = engine.add(random_prompt(20), max_tokens=1)
+    again = engine.add(engine.prompt(20), max_tokens=1)
     engine.run()
     assert again.num_cached_tokens == 16, "what was embedded can be hit"
 
 
 def test_a_text_may_fill_the_context_and_no_more(make_engine: EngineFactory) -> None:
     engine = make_engine(max_model_len=32)
-    sequence = embed(engine, random_prompt(32), MEAN)
+    sequence = embed(engine, engine.prompt(32), MEAN)
     engine.run()
     check(engine, sequence)
     with pytest.raises(ContextLengthExceeded, match=r"has 33 tokens and the context is 32 tokens; shorten"):
-        embed(engine, random_prompt(33), MEAN)
+        embed(engine, engine.prompt(33), MEAN)
 
 
 @pytest.mark.parametrize("pooling", [LAST, MEAN], ids=["last", "mean"])
@@ -139,7 +133,7 @@ def test_a_vector_that_is_not_finite_fails_its_request_only(
 
 def test_a_small_step_without_memory_fails_the_text_that_it_embeds(make_engine: EngineFactory) -> None:
     engine = make_engine(depth=1, options={"out_of_memory_steps": "1,2"})
-    sequence = embed(engine, random_prompt(5), LAST)
+    sequence = embed(engine, engine.prompt(5), LAST)
     engine.run()
     (update,) = engine.updates[sequence.request_id]
     assert update.failure.code == OutOfMemory.code
@@ -149,7 +143,7 @@ def test_a_runner_without_the_feature_refuses(make_engine: EngineFactory) -> Non
     engine = make_engine()
     engine.runner.features = frozenset()
     with pytest.raises(UnsupportedParameter, match="computes no embeddings"):
-        embed(engine, random_prompt(5), LAST)
+        embed(engine, engine.prompt(5), LAST)
     assert not engine.core.has_work
 
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from trivet.contract import Batch
-
 EngineFactory = Callable[..., Any]
 BLOCK = 16
 SYSTEM, USER, ANSWER, TURNS = 512, 32, 96, 10
 GREEDY = {"max_tokens": ANSWER, "ignore_eos": True}
-
-
-def tokens(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(3, 64), k=count)
 
 
 def conversation_engine(make_engine: EngineFactory, **settings: Any) -> Any:
@@ -26,28 +19,17 @@ def conversation_engine(make_engine: EngineFactory, **settings: Any) -> Any:
     )
 
 
-def count_tokens(engine: Any) -> list[int]:
-    """Grows by the tokens of each step."""
-    forward, counts = engine.runner.forward, []
-
-    def counting(batch: Batch) -> None:
-        counts.append(len(batch.token_ids))
-        forward(batch)
-
-    engine.runner.forward = counting
-    return counts
-
-
 def whole_blocks(num_tokens: int) -> int:
     return num_tokens // BLOCK * BLOCK
 
 
-@pytest.mark.parametrize("depth", [1, 2])
 def test_a_wave_of_sixteen_computes_its_prefix_once(make_engine: EngineFactory, depth: int) -> None:
     engine = conversation_engine(make_engine, depth=depth)
-    counts = count_tokens(engine)
-    prefix = tokens(768, 0)
-    wave = [engine.add(prefix + tokens(32, 1 + seed), max_tokens=4, ignore_eos=True) for seed in range(16)]
+    counts = engine.count_tokens()
+    prefix = engine.prompt(768, 0)
+    wave = [
+        engine.add(prefix + engine.prompt(32, 1 + seed), max_tokens=4, ignore_eos=True) for seed in range(16)
+    ]
     engine.run()
     assert sum(counts) == 768 + 16 * (32 + 3)
     assert [one.num_cached_tokens for one in wave] == [0] + 15 * [768]
@@ -58,10 +40,10 @@ def test_a_wave_of_sixteen_computes_its_prefix_once(make_engine: EngineFactory, 
 def test_a_wave_is_not_held_up_by_a_prefix_that_another_is_computing(make_engine: EngineFactory) -> None:
     """Those who wait for it wait as long as it takes, and no step is smaller than it might be."""
     engine = conversation_engine(make_engine, depth=1)
-    counts = count_tokens(engine)
-    prefix = tokens(768, 0)
+    counts = engine.count_tokens()
+    prefix = engine.prompt(768, 0)
     for seed in range(4):
-        engine.add(prefix + tokens(32, 1 + seed), max_tokens=1)
+        engine.add(prefix + engine.prompt(32, 1 + seed), max_tokens=1)
     engine.run()
     assert counts == [256, 256, 256, 4 * 32]
 
@@ -69,10 +51,10 @@ def test_a_wave_is_not_held_up_by_a_prefix_that_another_is_computing(make_engine
 def test_a_conversation_hits_every_whole_block_of_what_it_repeats(make_engine: EngineFactory) -> None:
     """All but the last token of an answer: it was drawn, and its KV was never computed."""
     engine = conversation_engine(make_engine)
-    prompt = tokens(SYSTEM, 0)
+    prompt = engine.prompt(SYSTEM, 0)
     computed = 0
     for turn in range(1, TURNS + 1):
-        prompt = prompt + tokens(USER, turn)
+        prompt = prompt + engine.prompt(USER, turn)
         one = engine.add(prompt, **GREEDY)
         engine.run()
         assert one.num_cached_tokens == whole_blocks(computed)
@@ -88,9 +70,11 @@ def test_a_conversation_is_the_same_hot_and_cold(make_engine: EngineFactory) -> 
     conversations, hits = [], []
     for is_hot in (True, False):
         engine = conversation_engine(make_engine, enable_prefix_caching=is_hot)
-        prompt = tokens(SYSTEM, 0)
+        prompt = engine.prompt(SYSTEM, 0)
         for turn in range(1, 4):
-            one = engine.add(prompt + tokens(USER, turn), **{**GREEDY, "temperature": 0.8, "seed": turn})
+            one = engine.add(
+                prompt + engine.prompt(USER, turn), **{**GREEDY, "temperature": 0.8, "seed": turn}
+            )
             engine.run()
             prompt = list(one.token_ids)
         conversations.append(prompt)
@@ -111,10 +95,10 @@ def test_an_answer_that_comes_back_changed_hits_up_to_the_change(
     make_engine: EngineFactory, change: Callable[[list[int]], list[int]]
 ) -> None:
     engine = conversation_engine(make_engine)
-    first = engine.add(tokens(SYSTEM + USER, 0), **GREEDY)
+    first = engine.add(engine.prompt(SYSTEM + USER, 0), **GREEDY)
     engine.run()
     answer = change(first.output_token_ids)
-    second = engine.add([*first.prompt_token_ids, *answer, *tokens(USER, 1)], **GREEDY)
+    second = engine.add([*first.prompt_token_ids, *answer, *engine.prompt(USER, 1)], **GREEDY)
     engine.run()
     known, given = first.token_ids[:-1], list(second.prompt_token_ids)
     num_same = next(i for i, (one, other) in enumerate(zip(known, given, strict=False)) if one != other)
@@ -127,11 +111,11 @@ def test_the_end_of_a_prefix_goes_before_its_beginning_and_the_oldest_first(
     make_engine: EngineFactory,
 ) -> None:
     engine = make_engine(block_size=4, num_blocks=21, max_model_len=80, depth=1)
-    old, new = ([*tokens(32, seed), 3] for seed in (1, 2))
+    old, new = ([*engine.prompt(32, seed), 3] for seed in (1, 2))
     for prompt in (old, new):
         engine.add(prompt, max_tokens=1)
         engine.run()
-    engine.add(tokens(25, 3), max_tokens=1)  # needs seven blocks, and four are blank
+    engine.add(engine.prompt(25, 3), max_tokens=1)  # needs seven blocks, and four are blank
     engine.run()
     assert [len(engine.core.block_pool.find(keys_of(engine, prompt))) for prompt in (old, new)] == [5, 8]
 
@@ -146,15 +130,55 @@ def keys_of(engine: Any, prompt: list[int]) -> list[bytes]:
 
 def test_after_a_reset_nothing_is_found_and_what_runs_goes_on(make_engine: EngineFactory) -> None:
     engine = conversation_engine(make_engine)
-    done = engine.add(tokens(100, 0), **GREEDY)
+    done = engine.add(engine.prompt(100, 0), **GREEDY)
     engine.run()
-    running = engine.add(tokens(100, 1), **GREEDY)
+    running = engine.add(engine.prompt(100, 1), **GREEDY)
     for _ in range(5):
         engine.step()
     assert engine.core.reset_prefix_cache() > 0
-    again = engine.add(tokens(100, 0), **GREEDY)
+    again = engine.add(engine.prompt(100, 0), **GREEDY)
     engine.run()
     assert again.num_cached_tokens == 0
     assert again.output_token_ids == done.output_token_ids
     assert running.output_token_ids == engine.expected(running)
     assert engine.core.block_pool.usage == 0
+
+
+def test_the_second_request_finds_the_firsts_prompt_and_answer_in_the_cache(
+    make_engine: EngineFactory,
+) -> None:
+    engine = make_engine()
+    first = engine.add(engine.prompt(17), max_tokens=12, ignore_eos=True)
+    engine.run()
+    again = engine.add([*first.token_ids, 3], max_tokens=2)
+    engine.run()
+    assert again.num_cached_tokens == 28  # 29 tokens, of which the last has no KV, in blocks of 4
+    load = engine.core.load()
+    assert (load.prefix_queries, load.prefix_hits) == (17 + 30, 28)
+
+
+def test_the_last_prompt_token_is_always_computed(make_engine: EngineFactory) -> None:
+    engine = make_engine()
+    first = engine.add(engine.prompt(16), max_tokens=3)
+    engine.run()
+    second = engine.add(engine.prompt(16), max_tokens=3)
+    engine.run()
+    assert second.num_cached_tokens == 12
+    assert second.output_token_ids == first.output_token_ids
+
+
+def test_salts_never_share(make_engine: EngineFactory) -> None:
+    engine = make_engine()
+    for salt, cached in (("a", 0), ("b", 0), ("", 0), ("a", 16)):
+        sequence = engine.add(engine.prompt(18), max_tokens=2, cache_salt=salt)
+        engine.run()
+        assert sequence.num_cached_tokens == cached
+
+
+def test_the_cache_can_be_switched_off(make_engine: EngineFactory) -> None:
+    engine = make_engine(enable_prefix_caching=False)
+    for _ in range(2):
+        sequence = engine.add(engine.prompt(18), max_tokens=2)
+        engine.run()
+        assert sequence.num_cached_tokens == 0
+    assert engine.core.load().prefix_queries == 0
