@@ -1,0 +1,102 @@
+"""A supervisor that comes after another takes over its engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.messages import Phase
+from trivet_registry.deployments_store import stop_deployment
+from trivet_registry.instances_store import update_instance
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+
+def test_a_new_supervisor_takes_over_living_engines_untouched(site: Site) -> None:
+    site.make_ready()
+    before = site.only()
+    site.start_supervisor()
+    site.settle()
+    assert (site.only().state, site.only().pid, site.only().lease) == ("ready", before.pid, before.lease)
+    assert site.process.signals == []
+    assert site.wire.sent == []
+    assert len(site.launcher.processes) == 1
+    site.keep_alive(10)
+    assert site.states() == ["ready"]
+
+
+@pytest.mark.parametrize("phase", [None, Phase.LOADING, Phase.WARMING])
+def test_an_engine_that_comes_up_meanwhile_is_adopted_too(site: Site, phase: Phase | None) -> None:
+    site.launch()
+    site.settle()
+    if phase is not None:
+        site.say(phase)
+    site.start_supervisor()
+    site.settle()
+    site.say(Phase.READY)
+    assert site.states() == ["ready"]
+
+
+def test_an_engine_that_died_unwatched_is_replaced_with_a_reason(site: Site) -> None:
+    site.make_ready()
+    site.process.code = -9
+    site.launcher.processes.clear()
+    site.start_supervisor()
+    site.settle()
+    assert "while no supervisor was there" in site.only().reason
+    site.wait(1)
+    assert site.states() == ["starting"]
+    assert site.only().boot_failures == 0
+
+
+def test_an_engine_whose_pid_was_never_written_down_is_found_by_its_lease(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.launch()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(site.reconciler.fleet, "_follow", die)
+    with pytest.raises(KeyboardInterrupt):
+        site.settle()
+    assert (site.only().state, site.only().pid) == ("starting", None)
+    site.start_supervisor()
+    site.settle()
+    site.say(Phase.READY)
+    assert len(site.launcher.processes) == 1
+    assert (site.only().state, site.only().pid) == ("ready", 1001)
+
+
+def test_an_engine_is_followed_in_the_folder_where_it_was_started(site: Site) -> None:
+    site.make_ready()
+    assert site.wire.run_dirs == {site.only().id: str(site.settings.paths.run)}
+    site.change(update_instance, site.only().id, run_dir="/another/home/run")
+    site.start_supervisor()
+    site.settle()
+    assert site.wire.run_dirs == {site.only().id: "/another/home/run"}
+
+
+def test_a_lost_engine_is_killed_by_the_next_supervisor(site: Site) -> None:
+    site.make_ready()
+    site.process.obeys = ()
+    site.wait(9)
+    assert site.states() == ["lost"]
+    site.start_supervisor()
+    site.process.obeys = ("kill",)
+    site.wait(2)
+    assert site.launcher.processes[0].code == -9
+    assert site.states() == ["starting"]
+
+
+def test_a_drain_goes_on_under_a_new_supervisor(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat")
+    site.settle()
+    site.start_supervisor()
+    site.settle()
+    site.process.code = 0
+    site.settle()
+    assert site.states() == ["stopped"]

@@ -1,0 +1,250 @@
+"""Engines that die, fall silent or cannot be written down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.messages import Phase
+from trivet_registry.events_store import list_events
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+
+# ---- failures ----
+
+
+def test_an_engine_that_dies_while_loading_is_started_again_with_a_reason(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.LOADING)
+    site.process.order.log_file.parent.mkdir(parents=True, exist_ok=True)
+    site.process.order.log_file.write_text("reading tensors\nSegmentation fault\n")
+    site.process.code = -11
+    site.settle()
+    instance = site.only()
+    assert instance.state == "pending"
+    assert instance.reason == "attempt 2 in 0.5 s, because: killed by SIGSEGV"
+    assert instance.log_tail == "reading tensors\nSegmentation fault"
+    assert (instance.exit_code, instance.pid) == (-11, None)
+    site.wait(0.5)
+    assert site.only().state == "starting"
+    assert site.process.order.log_file.name.endswith("-2.log")
+    assert site.process.order.lease != site.launcher.processes[0].order.lease
+
+
+def test_a_boot_that_fails_again_and_again_is_given_up_with_its_first_reason(site: Site) -> None:
+    site.launch()
+    site.settle()
+    for reason in ("first", "second", "third"):
+        site.say(Phase.FAILED, reason=reason)
+        site.process.code = 4
+        site.wait(5)
+    instance = site.only()
+    assert instance.state == "failed"
+    assert "the first: exit code 4: first" in instance.reason
+    assert "the last: exit code 4: third" in instance.reason
+    assert len(site.launcher.processes) == 3
+    site.wait(300, step_s=10)
+    assert len(site.launcher.processes) == 3
+    with site.database.reading() as session:
+        moves = [e.to_state for e in list_events(session, instance=instance.id)]
+    assert moves.count("failed") == 3
+
+
+def test_a_start_that_is_hopeless_is_told_at_once(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.say(Phase.FAILED, reason="tensor x is missing")
+    site.process.code = 3
+    site.settle()
+    assert (site.only().state, site.only().reason) == ("failed", "exit code 3: tensor x is missing")
+
+
+def test_a_failed_launch_does_not_block_the_next(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.process.code = 3
+    site.settle()
+    site.launch()
+    site.settle()
+    states = sorted(site.states())
+    assert states == ["starting", "stopped"]
+
+
+def test_delays_grow_and_begin_anew_after_a_stable_while(site: Site) -> None:
+    site.make_ready()
+    delays = []
+    for _ in range(4):
+        site.process.code = 4
+        site.settle()
+        delays.append(site.only().reason.split(" in ")[1].split(",")[0])
+        site.wait(10)
+        site.say(Phase.READY)
+    assert delays == ["0.5 s", "1 s", "2 s", "4 s"]
+    site.keep_alive(61)
+    site.process.code = 4
+    site.settle()
+    assert "in 0.5 s" in site.only().reason
+
+
+def test_one_that_served_before_is_not_given_up_after_three_boots(site: Site) -> None:
+    site.make_ready()
+    for _ in range(5):
+        site.process.code = 3
+        site.wait(40)
+    assert site.states() == ["starting"]
+
+
+def test_an_exit_nobody_asked_for_is_a_failure_even_with_code_0(site: Site) -> None:
+    site.make_ready()
+    site.process.code = 0
+    site.settle()
+    assert "ended by itself with exit code 0" in site.only().reason
+
+
+def test_an_engine_stopped_by_someone_else_is_replaced(site: Site) -> None:
+    site.make_ready()
+    site.say(Phase.STOPPING)
+    assert site.states() == ["stopping", "starting"]
+    site.launcher.processes[0].code = 0
+    site.settle()
+    assert site.states() == ["stopped", "starting"]
+
+
+def test_a_process_that_cannot_be_started_is_retried_then_given_up(site: Site) -> None:
+    site.launcher.breaks_with = "no such interpreter"
+    site.launch()
+    site.settle()
+    assert site.only().reason == "attempt 2 in 0.5 s, because: no such interpreter"
+    site.wait(5)
+    assert site.states() == ["failed"]
+
+
+# ---- deadlines ----
+
+
+def test_a_start_without_a_sign_of_life_ends_at_its_deadline(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.wait(119, step_s=1)
+    assert site.states() == ["starting"]
+    site.wait(2)
+    assert site.launcher.processes[0].signals == ["kill"]
+    assert "no sign of life" in (site.only().first_failure or "")
+
+
+def test_a_silent_engine_is_asked_then_lost_killed_and_replaced(site: Site) -> None:
+    site.make_ready()
+    site.wait(4.5)
+    watches = site.wire.num_watches
+    site.wait(1)
+    assert site.wire.num_watches > watches
+    assert site.states() == ["ready"], "asked, and time to answer"
+    site.launcher.processes[0].obeys = ()
+    site.wait(3.5)
+    assert site.states() == ["lost"], "not replaced while its process exists"
+    assert "silent" in site.only().reason
+    site.launcher.processes[0].code = -9
+    site.settle()
+    assert "silent" in site.only().reason, "why it was given up, not how it was killed"
+    site.wait(1)
+    assert site.states() == ["starting"]
+
+
+def test_an_answer_saves_a_silent_engine(site: Site) -> None:
+    site.make_ready()
+    site.wait(6)
+    site.say(Phase.READY)
+    site.wait(4)
+    assert site.states() == ["ready"]
+    assert site.process.signals == []
+
+
+def test_a_supervisor_that_slept_blames_nobody(site: Site) -> None:
+    site.make_ready()
+    site.clock.advance(3600)
+    site.settle()
+    site.wait(4)
+    assert site.states() == ["ready"]
+
+
+def test_of_many_that_fall_silent_at_once_most_are_kept(site: Site) -> None:
+    site.make_ready(replicas=8)
+    for process in site.launcher.processes:
+        process.obeys = ()
+    site.wait(20)
+    assert sorted(site.states()) == ["lost"] * 3 + ["ready"] * 5
+
+
+def test_setting_the_clock_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.make_ready()
+    for hours in (-1, 1):
+        monkeypatch.setattr("time.time", lambda hours=hours: 1.8e9 + 3600 * hours)
+        site.keep_alive(3)
+    assert site.states() == ["ready"]
+    assert site.process.signals == []
+
+
+# ---- a registry that cannot be written ----
+
+
+class DiskFull(Exception):
+    """Stands for what SQLAlchemy raises."""
+
+
+def test_an_end_that_could_not_be_written_is_written_later_with_its_reason(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make_ready()
+    site.process.code = -9
+
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trivet_supervisor.endings.move_instance", fail)
+        with pytest.raises(DiskFull):
+            site.settle()
+    assert site.states() == ["ready"]
+    site.settle()
+    assert "SIGKILL" in site.only().reason
+
+
+def test_an_end_that_is_written_late_counts_as_one_failure(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full for seconds made the next attempt wait a minute."""
+    site.make_ready()
+    site.process.code = -9
+
+    def fail(self: object, *_: object) -> None:
+        raise DiskFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sqlalchemy.orm.Session.commit", fail)
+        patch.setattr("sqlalchemy.orm.SessionTransaction.commit", fail)
+        for _ in range(8):
+            with pytest.raises(DiskFull):
+                site.settle()
+    site.settle()
+    assert "attempt 2 in 0.5 s" in site.only().reason
+
+
+def test_a_pid_that_could_not_be_written_is_written_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.launch()
+
+    def fail(*_: object, **__: object) -> None:
+        raise DiskFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trivet_supervisor.fleet.update_instance", fail)
+        with pytest.raises(DiskFull):
+            site.settle()
+    assert site.only().pid is None
+    site.settle()
+    assert (site.only().pid, len(site.launcher.processes)) == (1001, 1)
