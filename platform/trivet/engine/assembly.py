@@ -153,7 +153,7 @@ def planned_spec(files: ModelFiles) -> ModelSpec:
 
     Raises: UnsupportedArchitecture where transformers cannot run it either.
     """
-    return files.spec or outline_spec(files.config)
+    return files.spec or outline_spec(files.config, files.num_tokens)
 
 
 def _devices(backend: Backend, uids: Sequence[str], count: int) -> tuple[DeviceInfo, ...]:
@@ -203,6 +203,5 @@ def assemble(
             seed=settings.seed,
         ),
     )
-    grammars = GrammarCompiler(tokenizer, spec.num_tokens, files.eos_token_ids)
     grammars = GrammarCompiler(tokenizer, spec.num_tokens, files.eos_token_ids)
     return Engine(files, placement, runner, core, tokenizer, grammars, spec.hidden_size)

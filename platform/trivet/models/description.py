@@ -38,6 +38,7 @@ class ModelFiles:
     size_bytes: int  # of all files
     licence: str | None
     config: Mapping[str, Any]  # config.json, or GGUF metadata without the vocabulary
+    num_tokens: int | None = None  # ids that the tokenizer can make, where that is known
     spec_missing_because: str | None = None
 
 

@@ -41,6 +41,7 @@ def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) ->
     config = read_json(folder / CONFIG)
     architecture = _architecture(config, folder)
     _refuse_quantization(config, folder)
+    _refuse_bidirectional(config, folder)
     weight_files = read_safetensors_folder(folder)
     companions = read_companions(folder, config)
     spec, reason = _spec(architecture, {**ARCHITECTURES, **extra_architectures}, config, folder)
@@ -66,6 +67,7 @@ def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) ->
         size_bytes=total_bytes(files),
         licence=companions.licence,
         config=MappingProxyType(config),
+        num_tokens=companions.num_tokens,
         spec_missing_because=reason,
     )
 
@@ -90,6 +92,16 @@ def _refuse_quantization(config: Mapping[str, Any], folder: Path) -> None:
         )
 
 
+def _refuse_bidirectional(config: Mapping[str, Any], folder: Path) -> None:
+    """Of models that embed; transformers and vLLM honour both keys."""
+    for key, is_wanted in (("is_causal", True), ("use_bidirectional_attention", False)):
+        if config.get(key) is (not is_wanted):
+            raise UnsupportedArchitecture(
+                f"{folder / CONFIG}: {key} is {str(not is_wanted).lower()}, so every token would see those "
+                "behind it; models that generate are supported: choose another one"
+            )
+
+
 def _spec(
     architecture: str, builders: Mapping[str, SpecBuilder], config: Mapping[str, Any], folder: Path
 ) -> tuple[ModelSpec | None, str | None]:
@@ -108,7 +120,7 @@ def _checked(
     spec: ModelSpec, tensors: Iterable[RawTensor], companions: Companions
 ) -> tuple[ModelSpec, WeightIndex]:
     """The spec completed by what the files hold, and the index of the tensors that it reads."""
-    named = {from_hf(tensor.name): tensor for tensor in tensors}
+    named = _by_canonical_name(tensors)
     if spec.tie_embeddings and "head.weight" in named:
         # As transformers 5 does: a head of its own in the file is used, whatever the config says.
         spec = replace(spec, tie_embeddings=False)
@@ -119,6 +131,22 @@ def _checked(
     _report_unread(tensors, weights)
     check_tensors(spec, weights)
     return spec, weights
+
+
+def _by_canonical_name(tensors: Iterable[RawTensor]) -> dict[str, RawTensor]:
+    """Raises: WeightsError where two tensors are one and the same to the model."""
+    named: dict[str, RawTensor] = {}
+    for tensor in tensors:
+        name = from_hf(tensor.name)
+        if name is None:
+            continue
+        if name in named:
+            raise WeightsError(
+                f"{tensor.file}: tensors {named[name].name!r} and {tensor.name!r} both are the model's "
+                f"{name!r}; remove one of them, or fetch the weights again"
+            )
+        named[name] = tensor
+    return named
 
 
 def _report_unread(tensors: Iterable[RawTensor], weights: WeightIndex) -> None:

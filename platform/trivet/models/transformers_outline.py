@@ -29,8 +29,8 @@ DEFAULT_MAX_POSITION = 2048
 PAGED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
-def outline_spec(config: Mapping[str, Any]) -> ModelSpec:
-    """A `ModelSpec` with `shapes_only` set.
+def outline_spec(config: Mapping[str, Any], num_tokens: int | None = None) -> ModelSpec:
+    """A `ModelSpec` with `shapes_only` set; `num_tokens`: ids that the tokenizer can make, where known.
 
     Raises: UnsupportedArchitecture where transformers does not know the architecture, routes its attention
         past the AttentionInterface, or keeps state besides keys and values.
@@ -47,11 +47,12 @@ def outline_spec(config: Mapping[str, Any]) -> ModelSpec:
         rope=None,
         soft_cap=config.get("attn_logit_softcapping"),  # Gemma 2
     )
+    vocab_size = _size(config, "vocab_size")
     mlp = MLP(_optional(config, "intermediate_size") or 4 * hidden)
     return ModelSpec(
         architecture=architecture,
-        vocab_size=_size(config, "vocab_size"),
-        num_tokens=_size(config, "vocab_size"),
+        vocab_size=vocab_size,
+        num_tokens=min(vocab_size, num_tokens or vocab_size),
         hidden_size=hidden,
         max_position=context_length(config) or DEFAULT_MAX_POSITION,
         kinds=(Layer(attention, mlp),),
@@ -89,9 +90,13 @@ def _modelling_source(model_type: str) -> str:
     found = importlib.util.find_spec("transformers")
     if found is None or not found.submodule_search_locations:
         return ""
+    models = Path(found.submodule_search_locations[0]) / "models"
     name = re.sub(r"[^a-z0-9]", "_", model_type.lower())
-    file = Path(found.submodule_search_locations[0]) / f"models/{name}/modeling_{name}.py"
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
+    for module in (name, name.removesuffix("_text")):  # gemma3_text stands in the module of its family
+        file = models / module / f"modeling_{module}.py"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return ""
 
 
 def _check_layers(architecture: str, config: Mapping[str, Any]) -> None:

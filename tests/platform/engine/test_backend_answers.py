@@ -198,7 +198,7 @@ def test_a_dynamic_rope_of_a_model_without_a_spec_is_read_in_its_config(
 ) -> None:
     assert files.spec is not None
     outline: ModelSpec = replace(files.spec, shapes_only=True)
-    monkeypatch.setattr("trivet.engine.assembly.outline_spec", lambda config: outline)
+    monkeypatch.setattr("trivet.engine.assembly.outline_spec", lambda config, num_tokens: outline)
     settings = EngineSettings(max_model_len=9000, max_num_seqs=1)
     for name, is_free in (("dynamic", True), ("yarn", False)):
         config = MappingProxyType({key: {"rope_type": name, "factor": 2.0}})

@@ -14,6 +14,7 @@ import pytest
 import transformers
 from safetensors.torch import load_file, save_file
 
+from trivet.engine.assembly import planned_spec
 from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
 from trivet.models.architectures.llama import llama_spec
 from trivet.models.model_files import ModelFiles, open_model
@@ -232,6 +233,21 @@ def test_quantised_weights_are_refused_with_a_way_out(llama: Path) -> None:
         open_model(llama)
 
 
+@pytest.mark.parametrize(("key", "value"), [("is_causal", False), ("use_bidirectional_attention", True)])
+def test_attention_in_both_directions_is_refused(llama: Path, key: str, value: bool) -> None:
+    edit_config(llama, **{key: not value})
+    open_model(llama)
+    edit_config(llama, **{key: value})
+    with pytest.raises(UnsupportedArchitecture, match=rf"config.json: {key} is {str(value).lower()}"):
+        open_model(llama)
+
+
+def test_a_tensor_under_two_names_is_refused(llama: Path) -> None:
+    edit_tensors(llama, lambda tensors: tensors.update({"norm.weight": tensors["model.norm.weight"] + 1}))
+    with pytest.raises(WeightsError, match=r"'model.norm.weight' and 'norm.weight' both are"):
+        open_model(llama)
+
+
 def test_folder_without_config_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"has no config.json and no GGUF file"):
         open_model(tmp_path)
@@ -258,6 +274,16 @@ def test_page_and_plan_read_the_context_length_alike(tmp_path: Path, save_tiny: 
     files = open_model(tmp_path)
     assert files.context_length == 77
     assert outline_spec(files.config).max_position == 77
+
+
+def test_a_model_left_to_transformers_draws_no_token_that_its_tokenizer_lacks(
+    tmp_path: Path, save_tiny: SaveTiny
+) -> None:
+    save_tiny(tmp_path, "gpt_neox", tie_word_embeddings=False)
+    assert planned_spec(open_model(tmp_path)).num_tokens == 96
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0, "b": 89}}}))
+    spec = planned_spec(open_model(tmp_path))
+    assert (spec.num_tokens, spec.vocab_size) == (90, 96)
 
 
 def test_config_that_a_spec_cannot_state_is_left_to_transformers(llama: Path) -> None:

@@ -36,6 +36,7 @@ FAMILIES: Mapping[str, Mapping[str, object]] = {
     "olmo2": GQA,
     "starcoder2": {**GQA, "sliding_window": 16},
     "gemma2": {**GQA, "head_dim": 12, "sliding_window": 16, "attn_logit_softcapping": 2.0},
+    "gemma3_text": {**GQA, "head_dim": 12, "sliding_window": 16, "layer_types": ["sliding_attention"] * 3},
     "mixtral": {**GQA, "num_local_experts": 4},
 }
 NUM_TOKENS = 12
