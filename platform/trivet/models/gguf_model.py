@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from trivet.errors import ModelFilesError
+from trivet.errors import ModelFilesError, UnsupportedArchitecture
 from trivet.models.architectures.gguf_spec import PERMUTED, gguf_spec
 from trivet.models.architectures.tensor_names import from_gguf
 from trivet.models.description import ModelFiles, commonest_format, total_bytes
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 FREQUENCY_TENSORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 MAX_FREQUENCIES = 1 << 15
+# What no result here depends on: rotary factors (read above) and buffers, scales of activations that are
+# quantised (ours are not), a classifier's head. llama.cpp refuses any other tensor that it does not read; the
+# scales beside nvfp4 matrices are such.
+UNREAD = re.compile(
+    r"rope_(freqs|factors_short|factors_long)\.weight|.+\.(attn_rot_embd.*|input_scale)|cls\..+"
+)
 END_KEYS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 # Files from before the key eot_token_id name the end of the text only; a chat model that closes its turns
 # with one of these would never stop. llama.cpp finds them by their text, too.
@@ -48,8 +55,9 @@ def open_gguf(path: Path) -> ModelFiles:
     raw = {tensor.name: tensor for tensor in weight_files.tensors}
     spec = gguf_spec(metadata, raw, _frequency_factors(raw), str(first))
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and tokens:
-        spec = replace(spec, num_tokens=min(spec.vocab_size, len(tokens)))
+    num_tokens = len(tokens) if isinstance(tokens, list) and tokens else None
+    if num_tokens is not None:
+        spec = replace(spec, num_tokens=min(spec.vocab_size, num_tokens))
     is_permuted = metadata["general.architecture"] in PERMUTED
     weights = _index(weight_files.tensors, spec, is_permuted=is_permuted)
     check_tensors(spec, weights)
@@ -70,6 +78,7 @@ def open_gguf(path: Path) -> ModelFiles:
         size_bytes=total_bytes(weight_files.files),
         licence=_text(metadata.get("general.license")),
         config=MappingProxyType({key: v for key, v in metadata.items() if not _is_vocabulary(key, v)}),
+        num_tokens=num_tokens,
     )
 
 
@@ -100,7 +109,10 @@ def _info(tensor: RawTensor, name: str, unpermute_heads: int = 0) -> TensorInfo:
 
 
 def _index(tensors: Iterable[RawTensor], spec: ModelSpec, *, is_permuted: bool) -> WeightIndex:
-    """The tensors that the spec reads; what it does not read costs no memory and is left out."""
+    """The tensors that the spec reads.
+
+    Raises: UnsupportedArchitecture for one that it does not read and that a result may depend on.
+    """
     wanted = {name for name, _ in expected_tensors(spec)}
     attention = spec.kinds[0].attention
     heads = {"q": attention.num_heads, "k": attention.num_kv_heads} if is_permuted else {}
@@ -109,6 +121,12 @@ def _index(tensors: Iterable[RawTensor], spec: ModelSpec, *, is_permuted: bool) 
         name = from_gguf(tensor.name)
         if name in wanted:
             infos.append(_info(tensor, name, heads.get(name.split(".")[-2], 0)))
+        elif not UNREAD.fullmatch(tensor.name):
+            raise UnsupportedArchitecture(
+                f"{tensor.file}: {spec.architecture} does not read tensor {tensor.name!r} ({tensor.format} "
+                f"of shape {list(tensor.shape)}), without which its results would be wrong: use the model's "
+                "safetensors, or a GGUF of another type"
+            )
     return WeightIndex(tuple(infos))
 
 

@@ -256,6 +256,15 @@ def test_mistral_window_of_the_metadata_counts(
     assert spec.kinds[0].attention.window == 32
 
 
+def test_tensors_that_change_no_result_are_passed_over(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    names = ("blk.0.ffn_up.input_scale", "blk.0.attn_rot_embd", "cls.output.weight")
+    tensors = {name: np.ones(8, np.float32) for name in names}
+    files = open_model(write_gguf(tmp_path / "m.gguf", llama, tensors=tensors))
+    assert len(files.weights.tensors) == 3 * 9 + 3
+
+
 def test_sizes_that_stand_for_every_layer_may_be_lists(
     llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
 ) -> None:
@@ -294,6 +303,31 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ModelFilesError], str]] = {
         {"tensors": {"blk.2.ffn_up.weight": None}},
         WeightsError,
         "tensor 'layers.2.up.weight' is in none of",
+    ),
+    "scale of a matrix": (  # llama.cpp's converter writes one beside each matrix of nvfp4
+        {"tensors": {"blk.1.ffn_up.scale": np.full(1, 0.5, np.float32)}},
+        UnsupportedArchitecture,
+        r"LlamaForCausalLM does not read tensor 'blk.1.ffn_up.scale' \(f32 of shape \[1\]\), without which",
+    ),
+    "bias of the head": (
+        {"tensors": {"output.bias": np.ones(96, np.float32)}},
+        UnsupportedArchitecture,
+        "does not read tensor 'output.bias'",
+    ),
+    "bias of k alone": (
+        {"tensors": {"blk.0.attn_k.bias": np.ones(32, np.float32)}},
+        UnsupportedArchitecture,
+        "does not read tensor 'blk.0.attn_k.bias'",
+    ),
+    "a layer too many": (
+        {"tensors": {"blk.3.attn_norm.weight": np.ones(64, np.float32)}},
+        UnsupportedArchitecture,
+        "does not read tensor 'blk.3.attn_norm.weight'",
+    ),
+    "attention in both directions": (
+        {"add": lambda w: w.add_causal_attention(False)},
+        UnsupportedArchitecture,
+        "attention.causal is false",
     ),
     "wrong shape": (
         {"tensors": {"blk.1.attn_v.weight": np.zeros((16, 64), np.float32)}},

@@ -62,6 +62,11 @@ def gguf_spec(
             f"{source}: {architecture} with {values.get('expert_count')} experts is not supported; "
             "use the model's safetensors, which transformers may know"
         )
+    if not values.flag("attention.causal", True):
+        raise UnsupportedArchitecture(
+            f"{source}: attention.causal is false, so every token would see those behind it; models that "
+            "generate are supported: choose another one"
+        )
     hidden_size = read_width(values, "embedding_length")
     heads = _heads(values, hidden_size)
     rope = _rope(values, heads, factors, is_permuted=architecture in PERMUTED)
