@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import httpx2
 import pytest
 
-LONG = {
+GOES_ON = {
     "model": "m",
     "prompt": "Hello",
     "temperature": 0,
-    "max_tokens": 7500,
     "ignore_eos": True,
     "stream": True,
 }
@@ -24,18 +22,17 @@ LONG = {
 class Stream(threading.Thread):
     """A streamed completion, read to its end."""
 
-    def __init__(self, site: Any) -> None:
+    def __init__(self, site: Any, max_tokens: int) -> None:
         super().__init__(daemon=True)
         self._url = f"{site.base_url}/v1/completions"
+        self._body = {**GOES_ON, "max_tokens": max_tokens}
         self.lines: list[str] = []
-        self.ended_s: float | None = None
         self.start()
         site.wait_for("the stream has begun", lambda: len(self.lines) > 5)
 
     def run(self) -> None:
-        with httpx2.stream("POST", self._url, json=LONG, timeout=60) as response:
+        with httpx2.stream("POST", self._url, json=self._body, timeout=60) as response:
             self.lines.extend(line for line in response.iter_lines() if line)
-        self.ended_s = time.monotonic()
 
 
 @pytest.fixture
@@ -46,15 +43,14 @@ def serving(site: Any) -> Any:
 
 
 def test_a_killed_engine_ends_its_streams_with_an_error_and_is_restarted(serving: Any) -> None:
-    stream = Stream(serving)
+    stream = Stream(serving, max_tokens=7500)
     (pid,) = serving.engine_pids()
     os.kill(pid, signal.SIGKILL)
-    killed_s = time.monotonic()
     stream.join(30)
-    assert stream.ended_s is not None
-    assert stream.ended_s - killed_s < 2.0
+    assert not stream.is_alive()
     assert '"error"' in stream.lines[-1]
     assert "engine_lost" in stream.lines[-1]
+    assert " ended while " in stream.lines[-1], "seen by its connection, not by its silence"
     serving.wait_ready("m")
     assert serving.engine_pids() != [pid]
     events = serving.run("events", "m").stdout
@@ -62,7 +58,7 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_is_restarted(serving
 
 
 def test_a_killed_supervisor_touches_no_stream_and_adopts_its_engine(serving: Any) -> None:
-    stream = Stream(serving)
+    stream = Stream(serving, max_tokens=3000)
     (engine,) = serving.engine_pids()
     old = serving.supervisor_pid()
     os.kill(old, signal.SIGKILL)
@@ -116,17 +112,3 @@ def test_stop_all_works_without_a_supervisor(serving: Any) -> None:
     done = serving.run("stop", "--all")
     assert done.returncode == 0, done.stderr
     assert not serving.processes()
-
-
-def test_a_client_that_hangs_up_frees_the_engine(serving: Any) -> None:
-    with httpx2.stream("POST", f"{serving.base_url}/v1/completions", json=LONG, timeout=60) as response:
-        next(response.iter_lines())
-    closed_s = time.monotonic()
-
-    def is_idle() -> bool:
-        with serving.client() as client:
-            (instance,) = client.instances.list("m")
-        return instance.load is not None and instance.load.num_running == 0
-
-    serving.wait_for("the engine is idle", is_idle)
-    assert time.monotonic() - closed_s < 5.0  # far below the 10 s that the stream would take

@@ -83,12 +83,10 @@ def test_killed_engine_ends_its_requests_at_once(site: Site, relay: Relay) -> No
     relay.submit(engine.instance, submit("r", 5), mailbox, 0)
     relay.submit(other.instance, submit("r", 50), untouched, 0)
     assert isinstance(untouched.read(20)[0], Arrival)
-    begun_s = time.monotonic()
     engine.kill()
     end = read_all(mailbox)[1]
     assert isinstance(end, EngineLost)
-    assert engine.instance in str(end)
-    assert time.monotonic() - begun_s < 2.0
+    assert f"{engine.instance} ended" in str(end), "seen by its connection, not by its silence"
     assert read_all(untouched)[1] is FinishReason.LENGTH
 
 
@@ -102,7 +100,7 @@ def test_end_of_an_idle_engine_is_noticed(site: Site, relay: Relay, eventually: 
 
     eventually(lambda: view_says(True), what="the engine is seen")
     engine.kill()
-    eventually(lambda: view_says(False), within_s=2.0, what="its end is seen")
+    eventually(lambda: view_says(False), what="its end is seen")
     assert relay.view(engine.instance).why_not == "ended"
 
 
