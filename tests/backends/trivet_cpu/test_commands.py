@@ -17,6 +17,7 @@ from trivet_cpu.kernel_compiler import machine_levels
 from trivet_cpu.native_library import load_library
 
 
+@pytest.mark.compiles
 def test_the_host_s_own_level_is_built_into_a_folder_and_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ def _words_of(compiler: str, flags: tuple[str, ...]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_compiles_without_a_warning(level: str) -> None:
     compiler = find_compiler()
@@ -38,12 +39,14 @@ def test_a_level_compiles_without_a_warning(level: str) -> None:
     assert _words_of(compiler, compiler_flags(level)) == ""
 
 
+@pytest.mark.compiles
 def test_aarch64_compiles_to_the_portable_path_without_a_warning() -> None:
     if shutil.which(AARCH64) is None:
         pytest.skip(f"{AARCH64} is not installed (Debian: apt-get install g++-aarch64-linux-gnu)")
     assert _words_of(AARCH64, COMMON_FLAGS) == ""
 
 
+@pytest.mark.compiles
 def test_a_library_for_aarch64_is_one(tmp_path: Path) -> None:
     """Linked too: a symbol that only an x86 path defines would be missing at the first call."""
     if shutil.which(AARCH64) is None:
