@@ -75,10 +75,21 @@ class TransformersModel:
                 f"{self._spec.architecture}; fetch them again"
             )
         self._model = model.eval()
-        self._base = _inner_model(model)
+        name = self._inner_name(model)
+        self._base = getattr(model, name)
         self._fix_rope()
         self._tail = copy.copy(model)
-        self._tail._modules = {**model._modules, model.base_model_prefix: self._given}
+        self._tail._modules = {**model._modules, name: self._given}
+
+    def _inner_name(self, model: PreTrainedModel) -> str:
+        """Of the layers without the head; Llama 4's prefix is another one's.
+
+        Raises: UnsupportedArchitecture.
+        """
+        for name in (model.base_model_prefix, "model"):
+            if name in model._modules:
+                return name
+        raise self._unsupported("the layers cannot be told from the head")
 
     def _fix_rope(self) -> None:
         """Take rotary frequencies that follow the longest sequence of a batch once, for `max_model_len`.
@@ -103,8 +114,11 @@ class TransformersModel:
         """[T], [T] -> hidden states after the final norm [T, hidden_size]."""
         if not len(token_ids):
             return torch.empty(0, self._spec.hidden_size, dtype=self._dtype)
+        return self._hidden(token_ids, step, position_ids=positions[None])
+
+    def _hidden(self, token_ids: Tensor, step: PagedStep, **positions: Tensor) -> Tensor:
         self._step, self._layers_seen = step, []
-        output = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
+        output = self._base(input_ids=token_ids[None], use_cache=False, **positions)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 
@@ -185,11 +199,11 @@ class TransformersModel:
     def check_paging(self) -> None:
         """Compare a prompt in one piece with the same in two, the second beside other sequences.
 
-        One of those is as long as a sequence may be.
+        One of those is as long as a sequence may be. Positions that are given must be the model's own.
 
         Raises: UnsupportedArchitecture where they differ: positions are then taken from the row, follow the
-            longest sequence, or the model keeps state besides keys and values; also where it has no position
-            for the longest.
+            longest sequence, start elsewhere (RoBERTa's), or the model keeps state besides keys and values;
+            also where it has no position for the longest.
         """
         assert self.kv is not None
         count = min(CHECK_TOKENS, self.kv.block_size)
@@ -207,12 +221,20 @@ class TransformersModel:
             parts = self._check_step([*mates, (1, tokens[half:], half)])[-1]
         except IndexError as cause:
             raise self._unsupported(f"has no position {last}; a lower max_model_len may do") from cause
-        scale = whole.abs().max().item() + 1e-9
-        error = (whole - parts).abs().max().item() / scale
-        if not error <= CHECK_TOLERANCE[self._dtype]:
-            raise self._unsupported(f"gives other results for a prompt in chunks (off by {error:.2g})")
+        self._check_equal(whole, parts, "gives other results for a prompt in chunks")
+        own = self._check_step([(1, tokens, 0)], gives_positions=False)[-1]
+        self._check_equal(whole, own, "counts positions in a way of its own")
 
-    def _check_step(self, sequences: list[tuple[int, np.ndarray[Any, Any], int]]) -> Tensor:
+    def _check_equal(self, one: Tensor, other: Tensor, fault: str) -> None:
+        """Raises: UnsupportedArchitecture."""
+        scale = one.abs().max().item() + 1e-9
+        error = (one - other).abs().max().item() / scale
+        if not error <= CHECK_TOLERANCE[self._dtype]:
+            raise self._unsupported(f"{fault} (off by {error:.2g})")
+
+    def _check_step(
+        self, sequences: list[tuple[int, np.ndarray[Any, Any], int]], *, gives_positions: bool = True
+    ) -> Tensor:
         """Hidden states of sequences given as (block, tokens, first position); all they see is that block."""
         assert self.kv is not None
         lengths = np.array([len(tokens) for _, tokens, _ in sequences], np.int32)
@@ -233,12 +255,11 @@ class TransformersModel:
             row_seqs=np.zeros(0, np.int32),
         )
         step = PagedStep(batch, self.kv.block_size, self.kv.workspace_blocks)
+        given = (
+            {"position_ids": torch.from_numpy(positions.astype(np.int64))[None]} if gives_positions else {}
+        )
         with torch.inference_mode():
-            return self.forward(
-                torch.from_numpy(token_ids.astype(np.int64)),
-                torch.from_numpy(positions.astype(np.int64)),
-                step,
-            )
+            return self._hidden(torch.from_numpy(token_ids.astype(np.int64)), step, **given)
 
     def _unsupported(self, what: str) -> UnsupportedArchitecture:
         return UnsupportedArchitecture(
@@ -267,9 +288,3 @@ class _Hidden(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers ha
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
-
-
-def _inner_model(model: PreTrainedModel) -> nn.Module:
-    """The layers without the head."""
-    inner: nn.Module = getattr(model, model.base_model_prefix)
-    return inner

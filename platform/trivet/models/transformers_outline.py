@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trivet.errors import UnsupportedArchitecture
+from trivet.models.architectures.config_values import ConfigValues
+from trivet.models.architectures.dense import MAX_LAYERS, MAX_WIDTH
+from trivet.models.architectures.rope_config import MAX_POSITION
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm
 
 # Names that configs give to one thing; the first that is there counts.
@@ -24,6 +27,7 @@ KEYS = {
     "max_position": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
     "intermediate_size": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
 }
+LARGEST = {"num_layers": MAX_LAYERS, "max_position": MAX_POSITION}
 DEFAULT_MAX_POSITION = 2048
 # Kinds of layers whose whole state is the keys and values of attention.
 PAGED_LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -32,8 +36,8 @@ PAGED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 def outline_spec(config: Mapping[str, Any], num_tokens: int | None = None) -> ModelSpec:
     """A `ModelSpec` with `shapes_only` set; `num_tokens`: ids that the tokenizer can make, where known.
 
-    Raises: UnsupportedArchitecture where transformers does not know the architecture, routes its attention
-        past the AttentionInterface, or keeps state besides keys and values.
+    Raises: ModelFilesError; UnsupportedArchitecture where transformers does not know the architecture, routes
+        its attention past the AttentionInterface, or keeps state besides keys and values.
     """
     architecture = str((config.get("architectures") or ["(none)"])[0])
     _check_known(architecture, str(config.get("model_type", "")))
@@ -42,10 +46,10 @@ def outline_spec(config: Mapping[str, Any], num_tokens: int | None = None) -> Mo
     attention = Attention(
         num_heads=heads,
         num_kv_heads=_num_kv_heads(config, heads),
-        head_dim=config.get("head_dim") or hidden // heads,
+        head_dim=_optional(config, "head_dim") or hidden // heads,
         scale=1.0,
         rope=None,
-        soft_cap=config.get("attn_logit_softcapping"),  # Gemma 2
+        soft_cap=ConfigValues(config, "config.json").number("attn_logit_softcapping", 0.0) or None,  # Gemma 2
     )
     vocab_size = _size(config, "vocab_size")
     mlp = MLP(_optional(config, "intermediate_size") or 4 * hidden)
@@ -100,7 +104,10 @@ def _modelling_source(model_type: str) -> str:
 
 
 def _check_layers(architecture: str, config: Mapping[str, Any]) -> None:
-    others = set(config.get("layer_types") or ()) - PAGED_LAYER_TYPES
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ConfigValues(config, "config.json").wrong("layer_types", "a list of texts")
+    others = set(kinds) - PAGED_LAYER_TYPES
     others |= {"chunked attention"} if config.get("attention_chunk_size") else set()
     others |= {"an encoder"} if config.get("is_encoder_decoder") else set()
     others |= {"latent attention"} if config.get("kv_lora_rank") else set()
@@ -118,10 +125,11 @@ def _num_kv_heads(config: Mapping[str, Any], heads: int) -> int:
 
 
 def _optional(config: Mapping[str, Any], name: str) -> int | None:
+    """Raises: ModelFilesError for a number that no model has."""
     for key in KEYS.get(name, (name,)):
         value = config.get(key)
         if type(value) is int and value > 0:
-            return value
+            return ConfigValues(config, "config.json").integer(key, most=LARGEST.get(name, MAX_WIDTH))
     return None
 
 

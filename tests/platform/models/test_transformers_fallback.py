@@ -12,7 +12,7 @@ import transformers
 
 from trivet.contract import RunnerConfig
 from trivet.contract_suite.driver import Driver
-from trivet.errors import UnsupportedArchitecture, WeightsError
+from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
 from trivet.models.hf_folder import open_folder
 from trivet.models.transformers_outline import outline_spec
 from trivet.plugins import load_plugins
@@ -166,6 +166,28 @@ def test_attention_sinks_are_refused_instead_of_ignored(make_folder: Callable[..
     folder = make_folder("gpt_oss")
     with pytest.raises(UnsupportedArchitecture, match="s_aux"):
         _ours(folder)
+
+
+def test_positions_that_do_not_start_at_zero_are_refused(make_folder: Callable[..., Path]) -> None:
+    """RoBERTa's start behind its padding id, unless they are given."""
+    folder = make_folder("roberta", is_decoder=True, intermediate_size=80, num_key_value_heads=4)
+    with pytest.raises(UnsupportedArchitecture, match="counts positions in a way of its own"):
+        _ours(folder, max_model_len=100)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be a whole number from 1"),
+        ({"layer_types": [None]}, r"layer_types is \[None\]; it must be a list of texts"),
+        ({"attn_logit_softcapping": "high"}, "attn_logit_softcapping is 'high'; it must be a number"),
+    ],
+    ids=["layers", "layer types", "soft cap"],
+)
+def test_damaged_sizes_are_named(change: Mapping[str, object], reason: str) -> None:
+    config = {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", **SHAPE, **change}
+    with pytest.raises(ModelFilesError, match=reason):
+        outline_spec(config)
 
 
 def test_a_missing_weight_is_named(make_folder: Callable[..., Path]) -> None:
