@@ -63,7 +63,7 @@ def read_companions(folder: Path, config: Mapping[str, Any]) -> Companions:
         bos_token_id=bos if type(bos) is int else None,
         chat_template=_chat_template(folder),
         generation_defaults=_generation_defaults(generation, folder / GENERATION_CONFIG),
-        num_tokens=_num_tokens(folder / TOKENIZER),
+        num_tokens=_num_tokens(folder),
         licence=_licence(folder / "README.md"),
         files=tuple(folder / name for name in KEPT if (folder / name).is_file()),
     )
@@ -137,8 +137,12 @@ class _TokenizerFile(msgspec.Struct):
     added_tokens: list[_AddedToken] = []
 
 
-def _num_tokens(path: Path) -> int | None:
-    """One more than the largest id, or None without tokenizer.json."""
+def _num_tokens(folder: Path) -> int | None:
+    """One more than the largest id, or None without tokenizer.json.
+
+    tokenizer_config.json may add tokens to those of tokenizer.json, as fine-tuned chat models do.
+    """
+    path = folder / TOKENIZER
     if not path.is_file():
         return None
     try:
@@ -149,7 +153,9 @@ def _num_tokens(path: Path) -> int | None:
         raise ModelFilesError(f"{path} is no tokenizer file ({str(error)[:100]}): fetch it again") from error
     vocab = parsed.model.vocab
     last = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
-    return max([last, *(token.id for token in parsed.added_tokens)]) + 1
+    added = _optional_json(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
+    named = [int(key) for key in added if re.fullmatch("[0-9]{1,9}", key)] if isinstance(added, dict) else []
+    return max([last, *named, *(token.id for token in parsed.added_tokens)]) + 1
 
 
 _LICENCE = re.compile(r"^license:\s*['\"]?([^\s'\"]+)", re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer as Backend
 from trivet.errors import ModelFilesError
 from trivet.text.special_tokens import EndTokens
 from trivet.text.tokenizer_files import tokenizer_json
+
+_TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 
 def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
@@ -37,8 +40,7 @@ def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
 def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any], folder: Path) -> None:
     """Tokens that only tokenizer_config.json knows, and the named ones, which are always special."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    listed = config.get("added_tokens_decoder") or {}
-    for token_id, entry in sorted(listed.items(), key=lambda item: int(item[0])):
+    for token_id, entry in _listed(config, folder):
         content = _content(entry)
         if not content or content in known:
             continue
@@ -46,7 +48,7 @@ def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any],
         token = AddedToken(content, special=bool(entry.get("special")), **flags)
         backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
         known.add(content)
-        if backend.token_to_id(content) != int(token_id):
+        if backend.token_to_id(content) != token_id:
             raise ModelFilesError(
                 f"{folder / 'tokenizer_config.json'} gives {content!r} the id {token_id}, and with "
                 f"tokenizer.json it gets {backend.token_to_id(content)}; the files are of different models: "
@@ -57,6 +59,19 @@ def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any],
         # One that the vocabulary lacks would get an id for which the model has no embedding.
         if content and content not in known and backend.token_to_id(content) is not None:
             backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+
+
+def _listed(config: dict[str, Any], folder: Path) -> list[tuple[int, dict[str, Any]]]:
+    """The entries of added_tokens_decoder by id. Raises: ModelFilesError."""
+    listed = config.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict) or not all(
+        _TOKEN_ID.fullmatch(token_id) and isinstance(entry, dict) for token_id, entry in listed.items()
+    ):
+        raise ModelFilesError(
+            f"{folder / 'tokenizer_config.json'}: added_tokens_decoder is {str(listed)[:80]}; it must hold "
+            "an object for each token id: fetch the file again"
+        )
+    return sorted((int(token_id), entry) for token_id, entry in listed.items())
 
 
 def _content(entry: object) -> str | None:

@@ -118,6 +118,13 @@ def test_tokens_are_counted_to_the_largest_id(tokenizer: object, num_tokens: int
     assert read(tmp_path, tokenizer=tokenizer).num_tokens == num_tokens
 
 
+@pytest.mark.parametrize(("listed", "num_tokens"), [({"7": {}}, 8), ({"0": {}}, 2), ({"x": {}}, 2), ([9], 2)])
+def test_tokens_that_the_tokenizer_config_adds_count(listed: object, num_tokens: int, tmp_path: Path) -> None:
+    tokenizer = {"model": {"vocab": {"a": 0, "b": 1}}}
+    config = {"added_tokens_decoder": listed}
+    assert read(tmp_path, tokenizer=tokenizer, tokenizer_config=config).num_tokens == num_tokens
+
+
 @pytest.mark.parametrize("tokenizer", [{}, {"model": {"vocab": {"a": "x"}}}, [1], {"model": 5}])
 def test_tokenizer_of_another_form_is_refused(tokenizer: object, tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"tokenizer.json is no tokenizer file"):

@@ -96,6 +96,12 @@ def test_named_token_of_the_plain_vocabulary_becomes_special(save: Save) -> None
     assert ours.id_of("a") in ours.special_ids
 
 
+@pytest.mark.parametrize("listed", [True, ["<x>"], {"a": {}}, {"601": "<x>"}, {"9" * 5000: {}}])
+def test_damaged_list_of_added_tokens_is_refused(save: Save, listed: object) -> None:
+    with pytest.raises(ModelFilesError, match=r"tokenizer_config.json: added_tokens_decoder is .* fetch"):
+        load_tokenizer(save({"added_tokens_decoder": listed}))
+
+
 def test_config_of_another_model_is_refused(save: Save) -> None:
     folder = save({"added_tokens_decoder": {"9000": {"content": "<new>"}}})
     with pytest.raises(ModelFilesError, match=r"'<new>' the id 9000.*it gets 601"):
