@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from trivet_bars.child import Child, EngineFailed
-from trivet_bars.engines import RunnerEngine, wait_for_health
+from trivet_bars.engines import RunnerEngine, retried, wait_for_health
 from trivet_bars.ladder import MEASURES
 
 from trivet.bench.arrivals import Arrivals
 from trivet.bench.prompts import Prompt
 from trivet.bench.workload import Turn, Workload
+from trivet.errors import TrivetError
 
 RUNNER = """
 import sys, time
@@ -102,3 +103,16 @@ def test_a_server_that_dies_before_it_answers_is_an_error(tmp_path: Path) -> Non
             wait_for_health("http://127.0.0.1:1", child)
     finally:
         child.stop()
+
+
+def test_a_server_that_ends_while_the_model_is_deployed_is_told_at_once(tmp_path: Path) -> None:
+    child = Child(
+        "trivet serve", [sys.executable, "-c", "raise SystemExit('no supervisor')"], {}, tmp_path / "log"
+    )
+
+    def refused() -> None:
+        raise TrivetError("no server answers")
+
+    with pytest.raises(EngineFailed, match="no supervisor"):
+        retried(refused, child)
+    child.stop()

@@ -206,7 +206,10 @@ class TrivetServer:
     def _deploy(self, model: Path, settings: Mapping[str, str]) -> None:
         token = (self._home / "run" / "token").read_text().strip()
         with Client(self._url, token, timeout_s=LOAD_TIMEOUT_S) as client:
-            _retried(lambda: client.deployments.create(str(model), name=TRIVET, settings=dict(settings)))
+            retried(
+                lambda: client.deployments.create(str(model), name=TRIVET, settings=dict(settings)),
+                self._child,
+            )
             end = time.monotonic() + TRIVET_TIMEOUT_S
             while True:
                 self._child.check_alive()
@@ -231,10 +234,11 @@ class TrivetServer:
         self._child.stop(signal.SIGINT)
 
 
-def _retried(create: Callable[[], object]) -> None:
-    """The supervisor may need a moment more than the web server."""
+def retried(create: Callable[[], object], child: Child) -> None:
+    """The supervisor may need a moment more than the web server. Raises: EngineFailed, TrivetError."""
     end = time.monotonic() + LOAD_TIMEOUT_S
     while True:
+        child.check_alive()
         try:
             create()
             return
