@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from trivet.errors import EngineLost
-from trivet.messages import Piece
+from trivet.messages import Piece, TokenLogprob
 from trivet_web.mailbox import MAX_READ, Arrival, Loss, Mailbox
 
 
@@ -27,6 +29,23 @@ def test_reader_that_stays_behind_is_refused_until_it_reads() -> None:
     assert 0 < taken < 20
     mailbox.read(0)
     assert mailbox.put(0, piece(), 0.0)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        Piece("r", "x" * 2500, [1]),
+        Piece("r", "x", [1] * 400),
+        Piece("r", "x", [1], logprobs=[TokenLogprob(1, -1.0, 1, [(i, -1.0) for i in range(100)])]),
+        Piece("r", "x", [1], prompt_logprobs=[TokenLogprob(1, -1.0, 1, [])] * 70),
+        Piece("r", "", [], embedding=bytes(10_000)),
+    ],
+    ids=["text", "tokens", "top logprobs", "prompt logprobs", "embedding"],
+)
+def test_whatever_a_piece_holds_counts(large: Piece) -> None:
+    mailbox = Mailbox(capacity_bytes=10_000)
+    assert mailbox.put(0, piece(), 0.0)
+    assert not mailbox.put(0, large, 0.0)
 
 
 def test_loss_always_fits() -> None:

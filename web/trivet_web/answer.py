@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trivet.errors import DeadlinePassed, GenerationError, TrivetError, Unavailable
 from trivet.messages import Failure, FinishReason, Piece, Submit
-from trivet_web.mailbox import Arrival, Item, Loss, Mailbox
+from trivet_web.mailbox import CAPACITY_BYTES, Arrival, Item, Loss, Mailbox
 from trivet_web.relay import Relay
 from trivet_web.routing import Claim, Router
 
@@ -41,8 +41,16 @@ class _Sequence:
 class Answer:
     """One reader; `close` at the end, whatever happened."""
 
-    def __init__(self, relay: Relay, router: Router, deployment: str, observe: Observer) -> None:
-        self.mailbox = Mailbox()
+    def __init__(
+        self,
+        relay: Relay,
+        router: Router,
+        deployment: str,
+        observe: Observer,
+        capacity_bytes: int = CAPACITY_BYTES,
+    ) -> None:
+        """Args: capacity_bytes: of what has come and has not been read."""
+        self.mailbox = Mailbox(capacity_bytes)
         self._relay = relay
         self._router = router
         self._deployment = deployment

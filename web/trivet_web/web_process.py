@@ -12,7 +12,7 @@ from flask import current_app
 
 from trivet.access import management_token
 from trivet.config import Settings
-from trivet.errors import Overloaded, Unavailable
+from trivet.errors import Unavailable
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_web.engine_link import EngineView
@@ -22,6 +22,7 @@ from trivet_web.registry_view import table_reader
 from trivet_web.relay import Relay
 from trivet_web.routing import Router, Table
 from trivet_web.served_models import ServedModel, ServedModels, load_served_model
+from trivet_web.slots import Slots
 from trivet_web.supervisor_link import SupervisorLink
 from trivet_web.web_metrics import WebMetrics
 
@@ -54,7 +55,7 @@ class WebProcess:
         self.router = Router(read_table or table_reader(self.database), self.relay.view, self._follow)
         self.supervisor = SupervisorLink(settings.paths)
         self.hang_up = HangUpWatcher()
-        self._slots = threading.BoundedSemaphore(num_slots(settings.web_threads))
+        self.slots = Slots(num_slots(settings.web_threads))
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.is_draining = False
@@ -66,15 +67,6 @@ class WebProcess:
             if self._plugins is None:
                 self._plugins = load_plugins()
             return self._plugins
-
-    def take_slot(self) -> Callable[[], None]:
-        """A thread for one inference request; call the result to give it back. Raises: Overloaded."""
-        if not self._slots.acquire(blocking=False):
-            raise Overloaded(
-                f"this web process holds {num_slots(self.settings.web_threads)} requests already; "
-                "retry, or raise web_threads or web_workers"
-            )
-        return self._slots.release
 
     def engine_view(self, instance_id: str) -> EngineView | None:
         """What the instance's own beats say; None until it is known."""

@@ -67,6 +67,12 @@ def test_wishes_reach_the_engine(ask: Ask) -> None:
     assert np.linalg.norm(vector) != pytest.approx(1, abs=1e-3)
 
 
+def test_a_timeout_ends_a_request_that_waits(ask: Ask) -> None:
+    assert ask(input="x", timeout=60)[0] == 200
+    status, answer = ask(input=["x", "y"], timeout=1e-6)
+    assert (status, answer["error"]["code"]) == (503, "deadline_passed")
+
+
 def test_a_text_may_fill_the_context(ask: Ask) -> None:
     assert ask(input=[5] * 64)[0] == 200
 
@@ -83,6 +89,7 @@ def test_a_text_may_fill_the_context(ask: Ask) -> None:
         ({"input": [[5], [70_000]]}, "input[1]", "token id 70000"),
         ({"input": "x", "dimensions": 577}, "dimensions", "between 1 and 576"),
         ({"input": "x", "pooling": "cls"}, "pooling", "one of last, mean"),
+        ({"input": "x", "timeout": 0}, "timeout", "timeout is 0.0"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", "encoding_format is wrong"),
         ({"input": [5] * 65}, "prompt", "the prompt has 65 tokens and the context is 64"),
     ],

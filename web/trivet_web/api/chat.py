@@ -101,7 +101,7 @@ def create() -> Response:
     messages = for_template(body.messages)
     target = find_target(body.model)
     params = body.sampling_params(target.model.sampling_defaults, body.completion_limit, body.num_logprobs)
-    with closing_on_error(Exchange(target, "chatcmpl")) as exchange:
+    with closing_on_error(Exchange(target, "chatcmpl", is_streamed=bool(body.stream))) as exchange:
         prompt = _prompt(target, messages, body.chat_template_kwargs or {})
         check_context(len(prompt), params.max_tokens, target.max_model_len, "messages")
         exchange.start([prompt], params, body)

@@ -14,7 +14,6 @@ from trivet.text.tokenizer import Tokenizer
 from trivet_web.api.inference import (
     Completed,
     Exchange,
-    Target,
     closing_on_error,
     find_target,
     read_whole,
@@ -28,12 +27,12 @@ from trivet_web.api.openai_objects import (
     PromptLogprobs,
     Usage,
 )
+from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields, check_context
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
-from trivet_web.web_process import web_process
 
 blueprint = Blueprint("completions", __name__)
 MAX_CHOICES = 256  # of a request: prompts times n
@@ -43,31 +42,22 @@ _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "suffix": ("",)
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """What is read of the body. msgspec tells no list from another, so items are sorted out here."""
+    """What is read of the body."""
 
-    prompt: str | list[str | Integer | list[Integer]]
+    prompt: Given
     logprobs: Integer | None = None
     echo: bool | None = None
 
-    def prompts(self) -> list[str | list[int]]:
-        """Each prompt by itself. Raises: RequestError naming the item that is wrong."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        items = self.prompt
-        if not items:
-            raise RequestError("prompt is an empty list; send at least one prompt", param="prompt")
-        kinds = {type(item) for item in items}
-        if len(kinds) > 1:
-            raise RequestError("prompt mixes texts, token ids and lists; send one kind", param="prompt")
-        if kinds == {int}:
-            return [[item for item in items if isinstance(item, int)]]
-        if len(items) * (self.n or 1) > MAX_CHOICES:
+    def prompts(self) -> list[Item]:
+        """Each prompt by itself. Raises: RequestError."""
+        items, n = items_of(self.prompt, "prompt"), self.n or 1
+        if len(items) > 1 and len(items) * n > MAX_CHOICES:
             raise RequestError(
-                f"prompt has {len(items)} items and n is {self.n or 1}; a request makes at most "
+                f"prompt has {len(items)} items and n is {n}; a request makes at most "
                 f"{MAX_CHOICES} completions",
                 param="prompt",
             )
-        return [item for item in items if not isinstance(item, int)]
+        return items
 
     @property
     def num_logprobs(self) -> int | None:
@@ -90,8 +80,8 @@ def create() -> Response:
     if body.echo and params.logprobs is not None:
         wanted = max(params.logprobs, params.prompt_logprobs or 0)
         params = msgspec.structs.replace(params, prompt_logprobs=wanted)
-    with closing_on_error(Exchange(target, "cmpl")) as exchange:
-        token_ids = _token_ids(target, prompts)
+    with closing_on_error(Exchange(target, "cmpl", is_streamed=bool(body.stream))) as exchange:
+        token_ids = token_ids_of(target, prompts, "prompt")
         for ids in token_ids:
             check_context(len(ids), params.max_tokens, target.max_model_len, "prompt")
         form = ChoiceForm(body, params, target.model.tokenizer, prompts, token_ids)
@@ -107,31 +97,6 @@ def create() -> Response:
         )
 
 
-def _token_ids(target: Target, prompts: list[str | list[int]]) -> list[list[int]]:
-    """Raises: RequestError for a prompt without tokens, or with an id that the model does not have.
-
-    ContextLengthExceeded or RequestTooLarge for texts that are too long to be looked at.
-    """
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    encoded = iter(
-        web_process().prompts.encode(
-            target.model, texts, target.max_model_len, "prompt", add_special_tokens=True
-        )
-    )
-    all_ids = [next(encoded) if isinstance(prompt, str) else prompt for prompt in prompts]
-    for index, ids in enumerate(all_ids):
-        path = "prompt" if len(prompts) == 1 else f"prompt[{index}]"
-        if not ids:
-            raise RequestError(f"{path} has no tokens; send at least one", param=path)
-        wrong = [one for one in (min(ids), max(ids)) if not 0 <= one < target.model.num_tokens]
-        if wrong:
-            raise RequestError(
-                f"{path} holds token id {wrong[0]}; ids go from 0 to {target.model.num_tokens - 1}",
-                param=path,
-            )
-    return all_ids
-
-
 class ChoiceForm:
     """Makes choices, whole ones or parts: text with the echoed prompt before it, logprobs as asked for."""
 
@@ -140,7 +105,7 @@ class ChoiceForm:
         body: CompletionRequest,
         params: SamplingParams,
         tokenizer: Tokenizer,
-        prompts: list[str | list[int]],
+        prompts: list[Item],
         token_ids: list[list[int]],
     ) -> None:
         self.num_choices = len(prompts) * params.n

@@ -17,16 +17,15 @@ from trivet.sampling_params import SamplingParams
 from trivet_web.api.inference import (
     READ_S,
     Exchange,
-    Target,
     check_settings,
     closing_on_error,
     find_target,
 )
+from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body
-from trivet_web.api.sampling_fields import Integer
+from trivet_web.api.sampling_fields import Integer, check_timeout
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
-from trivet_web.web_process import web_process
 
 blueprint = Blueprint("embeddings", __name__)
 MAX_INPUTS = 2048  # OpenAI's
@@ -34,31 +33,24 @@ NO_DRAWS = SamplingParams(max_tokens=1)  # not used by a sequence that is embedd
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
-    """What is read of the body. msgspec tells no list from another, so items are sorted out here."""
+    """What is read of the body."""
 
     model: str
-    input: str | list[str | Integer | list[Integer]]
+    input: Given
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Integer | None = None
     pooling: str | None = None
     normalize: bool | None = None
     priority: Integer | None = None
+    timeout: float | None = None  # seconds from the request's arrival
     cache_salt: str | None = None
 
-    def inputs(self) -> list[str | list[int]]:
-        """Each by itself. Raises: RequestError naming the item that is wrong."""
-        if isinstance(self.input, str):
-            return [self.input]
-        items = self.input
-        if not items:
-            raise RequestError("input is an empty list; send at least one text", param="input")
-        if len({type(item) for item in items}) > 1:
-            raise RequestError("input mixes texts, token ids and lists; send one kind", param="input")
-        if isinstance(items[0], int):
-            return [[item for item in items if isinstance(item, int)]]
+    def inputs(self) -> list[Item]:
+        """Each by itself. Raises: RequestError."""
+        items = items_of(self.input, "input")
         if len(items) > MAX_INPUTS:
             raise RequestError(f"input has {len(items)} items; at most {MAX_INPUTS} are read", param="input")
-        return [item for item in items if not isinstance(item, int)]
+        return items
 
     def pooling_params(self) -> PoolingParams:
         """The engine checks them: it knows how many dimensions there are."""
@@ -95,10 +87,11 @@ def create() -> Response:
     """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(EmbeddingRequest)
     inputs, pooling = body.inputs(), body.pooling_params()
+    check_timeout(body.timeout)
     check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
     target = find_target(body.model)
     with closing_on_error(Exchange(target, "embd")) as exchange:
-        token_ids = _token_ids(target, inputs)
+        token_ids = token_ids_of(target, inputs, "input")
         submits = [
             Submit(
                 f"{exchange.id}-{number}",
@@ -107,6 +100,7 @@ def create() -> Response:
                 priority=body.priority or 0,
                 cache_salt=body.cache_salt or "",
                 pooling=pooling,
+                deadline_s=exchange.deadline_s(body.timeout),
             )
             for number, ids in enumerate(token_ids)
         ]
@@ -117,28 +111,6 @@ def create() -> Response:
     data = [EmbeddingObject(number, _shown(vector, as_numbers)) for number, vector in enumerate(vectors)]
     num_tokens = sum(map(len, token_ids))
     return json_response(EmbeddingList(data, target.deployed.name, EmbeddingUsage(num_tokens, num_tokens)))
-
-
-def _token_ids(target: Target, inputs: list[str | list[int]]) -> list[list[int]]:
-    """Raises: RequestError for an input without tokens or with an id that the model does not have."""
-    texts = [one for one in inputs if isinstance(one, str)]
-    encoded = iter(
-        web_process().prompts.encode(
-            target.model, texts, target.max_model_len, "input", add_special_tokens=True
-        )
-    )
-    all_ids = [next(encoded) if isinstance(one, str) else one for one in inputs]
-    for number, ids in enumerate(all_ids):
-        path = "input" if len(inputs) == 1 else f"input[{number}]"
-        if not ids:
-            raise RequestError(f"{path} has no tokens; send at least one", param=path)
-        wrong = [one for one in (min(ids), max(ids)) if not 0 <= one < target.model.num_tokens]
-        if wrong:
-            raise RequestError(
-                f"{path} holds token id {wrong[0]}; ids go from 0 to {target.model.num_tokens - 1}",
-                param=path,
-            )
-    return all_ids
 
 
 def _read_all(exchange: Exchange) -> list[bytes]:

@@ -18,7 +18,7 @@ from trivet.sampling_params import SamplingParams
 from trivet_web.answer import Answer
 from trivet_web.api.openai_objects import PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
-from trivet_web.mailbox import Arrival, ClientGone
+from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
 from trivet_web.request_timer import RequestTimer
 from trivet_web.routing import Deployed
 from trivet_web.served_models import ServedModel
@@ -52,7 +52,7 @@ def find_target(name: str) -> Target:
 class Exchange:
     """One API request on its way: its answer, its watched socket, its slot. `close` ends all of it."""
 
-    def __init__(self, target: Target, kind: str) -> None:
+    def __init__(self, target: Target, kind: str, *, is_streamed: bool = False) -> None:
         self.target = target
         self.id = f"{kind}-{secrets.token_hex(12)}"
         self.created = now_s()
@@ -60,8 +60,14 @@ class Exchange:
         self._begun_s = time.monotonic()
         timer = RequestTimer(self._process.metrics, target.deployed.name, self._begun_s)
         self._fd = client_fd()
-        self._give_slot_back = self._process.take_slot()
-        self.answer = Answer(self._process.relay, self._process.router, target.deployed.name, timer.observe)
+        self._give_slot_back = self._process.slots.take()
+        self.answer = Answer(
+            self._process.relay,
+            self._process.router,
+            target.deployed.name,
+            timer.observe,
+            CAPACITY_BYTES if is_streamed else WHOLE_CAPACITY_BYTES,
+        )
         self.num_completions = 1  # of each prompt
         self._is_open = True
         if self._fd is not None:
@@ -75,7 +81,7 @@ class Exchange:
         check_settings(params, fields.cache_salt, len(prompts), "prompt")
         _check_scores(params, sum(map(len, prompts)))
         self.num_completions = params.n
-        deadline_s = None if fields.timeout is None else self._begun_s + fields.timeout
+        deadline_s = self.deadline_s(fields.timeout)
         submits = [
             Submit(
                 f"{self.id}-{number}-{index}",
@@ -90,6 +96,10 @@ class Exchange:
             for index in range(params.n)
         ]
         self.answer.start(submits, self.target.max_model_len)
+
+    def deadline_s(self, timeout_s: float | None) -> float | None:
+        """CLOCK_MONOTONIC, of a timeout that counts from the request's arrival."""
+        return None if timeout_s is None else self._begun_s + timeout_s
 
     def close(self) -> None:
         """Idempotent."""

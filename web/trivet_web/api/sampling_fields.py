@@ -92,8 +92,7 @@ class SamplingFields(StructuredFields, kw_only=True):
             raise RequestError(
                 "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
             )
-        if self.timeout is not None and not self.timeout > 0:
-            raise RequestError(f"timeout is {self.timeout}; it must be seconds, more than 0", param="timeout")
+        check_timeout(self.timeout)
         if isinstance(self.stop, list) and len(self.stop) > 64:
             raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
 
@@ -122,6 +121,12 @@ class SamplingFields(StructuredFields, kw_only=True):
         )
         params.check()
         return params
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Raises: RequestError."""
+    if timeout_s is not None and not timeout_s > 0:
+        raise RequestError(f"timeout is {timeout_s}; it must be seconds, more than 0", param="timeout")
 
 
 def check_context(num_prompt_tokens: int, max_tokens: int | None, max_model_len: int, param: str) -> None:

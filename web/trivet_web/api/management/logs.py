@@ -97,7 +97,7 @@ class Follower:
         self._tail = tail
         self._fd = fd
         self._is_over = threading.Event()
-        self._give_slot_back = process.take_slot()
+        self._give_slot_back = process.slots.take()
         if fd is not None:
             process.hang_up.watch(fd, self._is_over.set)
 
