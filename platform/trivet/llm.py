@@ -79,11 +79,15 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete the prompts, batched continuously; the results stand in the prompts' order.
 
+        Args:
+            sampling_params: of all prompts, or of each; None: `get_default_sampling_params()`.
+
         Raises: RequestError, ContextLengthExceeded: nothing has been generated then. A sequence that
         fails in the engine has `error` set and finish_reason "error".
         """
         many = _as_prompts(prompts)
-        outputs, sequences = self._prepare(many, _params_per_prompt(sampling_params, len(many)))
+        wishes = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        outputs, sequences = self._prepare(many, _params_per_prompt(wishes, len(many)))
         with tqdm(total=len(many), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
             for output in self._run(outputs, sequences):
                 if output.finished:
@@ -350,11 +354,7 @@ def _pairs(queries: str | Sequence[str], documents: str | Sequence[str]) -> list
     return list(zip(first, many, strict=True))
 
 
-def _params_per_prompt(
-    given: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if given is None:
-        return [SamplingParams()] * count
+def _params_per_prompt(given: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
     if isinstance(given, SamplingParams):
         return [given] * count
     if len(given) != count:

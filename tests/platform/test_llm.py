@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,26 @@ def test_an_abandoned_stream_leaves_nothing_behind(llm: LLM) -> None:
     next(iter(stream))
     del stream
     assert not llm.engine.core.has_work or llm.engine.core.load().num_running == 0
+
+
+def test_without_sampling_params_the_models_own_defaults_count(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its generation_config, as in vLLM, and alike whether the text is streamed."""
+    files = replace(llm.engine.files, generation_defaults={"top_k": 3, "temperature": 0.5})
+    monkeypatch.setattr(llm, "_engine", replace(llm.engine, files=files))
+    seen: list[SamplingParams] = []
+    prepare = llm._prepare
+
+    def watch(prompts: Any, params: Any) -> Any:
+        seen.extend(params)
+        return prepare(prompts, params)
+
+    monkeypatch.setattr(llm, "_prepare", watch)
+    llm.generate(["Hello", "Bye"], use_tqdm=False)
+    llm.chat([{"role": "user", "content": "Hello"}], use_tqdm=False)
+    "".join(llm.stream("Hello"))
+    assert seen == [SamplingParams(top_k=3, temperature=0.5)] * 4
 
 
 def test_bad_arguments_are_named(llm: LLM) -> None:
