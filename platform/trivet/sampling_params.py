@@ -32,7 +32,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_k, top_p, min_p. Logprobs are the model's own, before all that.
     """
 
-    n: int = 1  # completions of the prompt, which is computed once; a seed counts up from one to the next
+    n: int = 1  # completions of the prompt, which is computed once; a seed counts away from 0 between them
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1 = all
@@ -43,7 +43,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] | None = None  # added to a token's logit
     allowed_token_ids: tuple[int, ...] | None = None  # None: all
     bad_words: tuple[str, ...] = ()  # whose last token never follows the others
-    seed: int | None = None
+    seed: int | None = None  # -1 is none, too
     max_tokens: int | None = 16
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -65,6 +65,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, tuple(value))
             elif value is None and name != "allowed_token_ids":
                 msgspec.structs.force_setattr(self, name, ())
+        if self.seed == -1:  # what front ends send for "draw anew", and vLLM takes so
+            msgspec.structs.force_setattr(self, "seed", None)
 
     def check(self) -> None:
         """Raises: RequestError naming the field, its value and the values that would do."""
@@ -92,7 +94,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """What the completion `index` of `n` asks for."""
         if self.n == 1:
             return self
-        seed = None if self.seed is None else (self.seed + 2**63 + index) % 2**64 - 2**63
+        seed = self.seed
+        if seed is not None:
+            step = index if seed >= 0 else -index  # never comes to -1
+            seed = (seed + 2**63 + step) % 2**64 - 2**63
         return msgspec.structs.replace(self, n=1, seed=seed)
 
     def _draw_rules(self) -> Iterator[Rule]:

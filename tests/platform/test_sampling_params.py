@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from trivet.errors import RequestError
@@ -54,3 +55,18 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> N
     with pytest.raises(RequestError, match=field) as caught:
         SamplingParams(**{field: value}).check()  # type: ignore[arg-type]
     assert caught.value.param == field
+
+
+def test_the_seed_minus_one_is_none() -> None:
+    assert SamplingParams(seed=-1) == SamplingParams()
+    assert msgspec.json.decode('{"seed": -1}', type=SamplingParams).seed is None
+
+
+@pytest.mark.parametrize("seed", [0, 7, -2, 2**63 - 2, -(2**63) + 1])
+def test_completions_of_one_prompt_have_seeds_of_their_own(seed: int) -> None:
+    seeds = [SamplingParams(n=4, seed=seed).child(index).seed for index in range(4)]
+    assert seeds[0] == seed
+    assert None not in seeds
+    assert len(set(seeds)) == 4
+    for one in seeds:
+        SamplingParams(seed=one).check()
