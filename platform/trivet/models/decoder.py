@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from trivet.errors import Unsupported
 from trivet.models.ops import Ops, Tensor
-from trivet.models.spec import MLP, Layer, ModelSpec, MoE, Norm
+from trivet.models.spec import MLP, Attention, Layer, ModelSpec, MoE, Norm
 
 ORDERS = ("pre", "sandwich", "parallel")
 
@@ -176,13 +176,21 @@ class Decoder:
         qkv = ops.linear(h, weights.qkv)
         qkv = qkv.view(qkv.shape[0], heads + 2 * kv_heads, attention.head_dim)  # -1 is refused at T = 0
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-        if attention.qk_norm is not None:
-            norm = replace(attention.qk_norm, add_one=False)
-            q, k = ops.norm(q, weights.q_norm, norm)[0], ops.norm(k, weights.k_norm, norm)[0]
-        if attention.rope is not None:
-            q, k = ops.rope(q, k, positions, attention.rope)
+        q, k = self._placed(q, k, attention, weights, positions)
         out = ops.attention(q, k, v, index, attention, step)
         return ops.linear(out.reshape(out.shape[0], heads * attention.head_dim), weights.o)
+
+    def _placed(
+        self, q: Tensor, k: Tensor, attention: Attention, weights: _LayerWeights, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys, normed and rotated to their positions where the layer has that."""
+        ops, rope = self._ops, attention.rope
+        if attention.qk_norm is None:
+            return (q, k) if rope is None else ops.rope(q, k, positions, rope)
+        norm = replace(attention.qk_norm, add_one=False)
+        if rope is None:
+            return ops.norm(q, weights.q_norm, norm)[0], ops.norm(k, weights.k_norm, norm)[0]
+        return ops.norm_rope(q, k, weights.q_norm, weights.k_norm, norm, positions, rope)
 
     def _mlp(self, h: Tensor, layer: Layer, weights: _LayerWeights) -> Tensor:
         ops, mlp = self._ops, layer.mlp

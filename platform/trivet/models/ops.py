@@ -39,6 +39,11 @@ class Ops(Protocol):
     def rope(self, q: Tensor, k: Tensor, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
         """Rotate q [T, num_heads, head_dim] and k [T, num_kv_heads, head_dim]; positions [T]."""
 
+    def norm_rope(
+        self, q: Tensor, k: Tensor, q_norm: Any, k_norm: Any, norm: Norm, positions: Tensor, spec: Rope
+    ) -> tuple[Tensor, Tensor]:
+        """`norm` over each head of q and k, then `rope`; apart from it, so that one kernel can do both."""
+
     def attention(self, q: Tensor, k: Tensor, v: Tensor, layer: int, spec: Attention, step: Any) -> Tensor:
         """Write K and V of all tokens to the paged cache, then attend (contract rule 2).
 

@@ -99,6 +99,12 @@ class TorchOps:
         turned = rotate(both, cos, sin, spec)
         return turned[:, : q.shape[1]], turned[:, q.shape[1] :]
 
+    def norm_rope(
+        self, q: Tensor, k: Tensor, q_norm: Any, k_norm: Any, norm: Norm, positions: Tensor, spec: Rope
+    ) -> tuple[Tensor, Tensor]:
+        """As `ops.Ops.norm_rope`."""
+        return self.rope(self.norm(q, q_norm, norm)[0], self.norm(k, k_norm, norm)[0], positions, spec)
+
     def _cos_sin(self, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
         """[T, 1, dim] each in float32, laid out for `rotate`; kept for the other layers of the step."""
         if self._rotation is not None and self._rotation[0] is spec and self._rotation[1] is positions:
