@@ -1,0 +1,115 @@
+"""Tile sizes by architecture, head size and KV type: what a kernel is compiled with.
+
+A table instead of measuring at run time: every row is compiled ahead of time for every architecture, its
+spills and shared memory are looked at (`tests/run cuda`), and no request waits for a compiler. The numbers
+are judged by registers, shared memory and the shapes of the tensor cores; no device was at hand to measure
+them.
+
+An architecture is a compute capability times ten: 80 A100, 86 and 87 smaller Ampere, 89 Ada, 90 Hopper, 100
+data-centre Blackwell, 120 consumer Blackwell. A program has 99 KiB of shared memory on 86, 89 and 120, 163
+KiB on 80 and 87, 227 KiB on 90 and 100, whose tensor cores read operands from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+ARCHITECTURES = (80, 86, 87, 89, 90, 100, 120)
+GROUP_SIZE = 32  # values that share a scale in GGUF's q4_0, q4_1 and q8_0
+MIN_PROGRAMS = 128  # of a product; what keeps a large card busy
+MAX_MATMUL_SPLITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTiles:
+    """Keys a step of the loop; the rows are the query heads of one KV head."""
+
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendTiles:
+    """`tile_tokens` new tokens with all query heads of a KV head fill `block_m` rows, or most of them."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    tile_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTiles:
+    """Of a product with a quantised matrix."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def supported_arch(arch: int) -> int:
+    """The listed architecture whose table a device of `arch` uses: the newest that is not newer."""
+    return max(each for each in ARCHITECTURES if each <= max(arch, ARCHITECTURES[0]))
+
+
+def decode_tiles(arch: int, head_dim: int, query: torch.dtype, cache: torch.dtype) -> DecodeTiles:
+    """Four warps: the rows of a tile are few, keys fill it."""
+    is_wide = head_dim > 128 or query == torch.float32
+    return DecodeTiles(block_n=32 if is_wide else 64, num_warps=4, num_stages=2)
+
+
+def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache: torch.dtype) -> ExtendTiles:
+    """Eight warps share a tile of 128 rows: with four, accumulators spill below sm_90 and on sm_120."""
+    arch = supported_arch(arch)
+    block_m, block_n = 128, 64
+    if head_dim > 128 or query == torch.float32:
+        block_m, block_n = 64, 32
+    elif cache != query and (arch < 90 or arch >= 120):
+        block_n = 32  # the keys exist twice in registers, as stored and as floats
+    while block_m < group:  # at least one token's heads
+        block_m *= 2
+    num_warps = 8 if block_m >= 128 or head_dim > 128 else 4
+    return ExtendTiles(block_m, block_n, num_warps, 2, tile_tokens=max(1, block_m // group))
+
+
+def matmul_tiles(arch: int, num_rows: int) -> MatmulTiles:
+    """Rows in steps of 16, which decoding seldom fills, or of 64."""
+    if num_rows <= 16:
+        return MatmulTiles(16, 64, 64, 4, 3)
+    return MatmulTiles(64, 64, 64, 4, 3)
+
+
+def matmul_splits(tiles: MatmulTiles, num_rows: int, num_inner: int, num_columns: int) -> int:
+    """Programs that share K: a power of two, so that few kernels exist, each with 4 steps or more."""
+    programs = -(-num_columns // tiles.block_n) * -(-num_rows // tiles.block_m)
+    splits = 1
+    while splits < MAX_MATMUL_SPLITS and programs * splits < MIN_PROGRAMS:
+        if num_inner < 4 * tiles.block_k * 2 * splits:
+            break
+        splits *= 2
+    return splits
+
+
+def decode_splits(num_seqs: int, num_kv_heads: int, max_model_len: int, num_multiprocessors: int) -> int:
+    """Programs that share a sequence's keys, in steps of at most `num_seqs` sequences: a power of two.
+
+    Two programs a multiprocessor, and at least 256 keys each of the longest sequence. It depends on the
+    bucket and never on lengths: in a replayed graph only the device knows those.
+    """
+    splits = 1
+    while 2 * splits * num_seqs * num_kv_heads <= 2 * num_multiprocessors and 2 * splits <= 32:
+        if max_model_len < 2 * splits * 256:
+            break
+        splits *= 2
+    return splits
+
+
+def row_warps(block: int) -> int:
+    """Of a program that holds a row of `block` values: 256 to 1024 values a warp."""
+    return min(16, max(1, block // 512))

@@ -1,0 +1,252 @@
+"""Every kernel in plain torch: the reference of the self-test, and what runs where a kernel fails.
+
+T tokens, S sequences, Hq query heads, Hkv KV heads, D head size, B blocks of the cache. Arithmetic is in
+float32 and rounded once, as in the kernels. `arch` and `num_splits` choose tiles of a kernel and change no
+result.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trivet_cuda.tiles import GROUP_SIZE
+
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
+
+
+def write_kv(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    slots: Tensor,
+) -> None:
+    """Store keys and values [T, Hkv, D] at slots [T], block * block_size + offset; -1 is not written.
+
+    Caches are [B, block_size, Hkv, D] of key's dtype, of float8 e4m3 or of int8; int8 has scales
+    [B, block_size, Hkv] in float32, the others None.
+    """
+    for new, cache, scales in ((key, key_cache, key_scales), (value, value_cache, value_scales)):
+        stored, scale = new, None
+        if cache.dtype == torch.int8:
+            values = new.float()
+            scale = values.abs().amax(-1).clamp(min=1e-8) / 127
+            ratio = values / scale[..., None]
+            stored = torch.where(ratio >= 0, (ratio + 0.5).floor(), (ratio - 0.5).ceil()).to(torch.int8)
+        elif cache.dtype == FP8:
+            stored = new.float().clamp(-FP8_MAX, FP8_MAX).to(FP8)
+        _put(stored.to(cache.dtype), cache, slots)
+        if scale is not None and scales is not None:
+            _put(scale, scales, slots)
+
+
+def _put(new: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """Without a boolean mask, which would wait for the device: padding writes back what slot 0 holds."""
+    flat = cache.view(-1, *cache.shape[2:])
+    flat = flat.view(torch.uint8) if flat.dtype == FP8 else flat
+    new = new.view(torch.uint8) if new.dtype == FP8 else new
+    is_real = (slots >= 0).view(-1, *(1,) * (new.dim() - 1))
+    first = flat[:1].clone()
+    at = slots.clamp(min=0).long()
+    # Slot 0 is scratch: whichever of several writes to it wins, nobody reads it.
+    flat.index_copy_(0, at, torch.where(is_real, new, first))
+
+
+def decode_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    num_splits: int,
+    arch: int,
+) -> Tensor:
+    """Causal attention of one query a sequence, [S, Hq, D], over its `seq_lens` keys.
+
+    Args:
+        block_table: int32 [S, n]; what stands behind a sequence's blocks is not read.
+        scale: of the scores.
+        window: keys that a query sees, its own the last; 0 for all.
+        soft_cap: scores become cap * tanh(score / cap); 0 for none.
+
+    Returns:
+        [S, Hq, D], contiguous; zeros for a sequence of length 0.
+    """
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    caches = (key_cache, value_cache, key_scales, value_scales)
+    for seq in range(len(query)):
+        keys, values = _gathered(block_table[seq], *caches)
+        positions = seq_lens[seq : seq + 1] - 1
+        out[seq] = _attend(query[seq : seq + 1], keys, values, positions, scale, window, soft_cap)[0]
+    return out
+
+
+def extend_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    block_table: Tensor,
+    query_starts: Tensor,
+    seq_lens: Tensor,
+    tiles: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    arch: int,
+) -> Tensor:
+    """Causal attention of the last queries of each sequence, end to end in [T, Hq, D], over all its keys.
+
+    Waits for the device, which knows the lengths.
+
+    Args:
+        query_starts: int32 [S + 1] cumulative.
+        seq_lens: int32 [S] keys, those of the new tokens included; they are in the cache.
+        tiles: int32 [n, 2] sequence and first of `tiles.extend_tiles(...).tile_tokens` tokens.
+
+    Returns:
+        [T, Hq, D], contiguous; undefined for tokens of no tile.
+    """
+    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+    caches = (key_cache, value_cache, key_scales, value_scales)
+    starts, lengths = query_starts.tolist(), seq_lens.tolist()
+    for seq in sorted({row[0] for row in tiles.tolist()}):
+        first, stop = starts[seq], starts[seq + 1]
+        keys, values = _gathered(block_table[seq], *caches)
+        keys, values = keys[: lengths[seq]], values[: lengths[seq]]
+        positions = torch.arange(lengths[seq] - (stop - first), lengths[seq], device=query.device)
+        out[first:stop] = _attend(query[first:stop], keys, values, positions, scale, window, soft_cap)
+    return out
+
+
+def _gathered(
+    blocks: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Keys and values [n * block_size, Hkv, D] of the blocks [n], in float32."""
+    blocks = blocks.clamp(min=0).long()
+    found = []
+    for cache, scales in ((key_cache, key_scales), (value_cache, value_scales)):
+        if cache.dtype == FP8:  # which has no index_select
+            rows = cache.view(torch.uint8).index_select(0, blocks).view(FP8).float()
+        else:
+            rows = cache.index_select(0, blocks).float()
+        if scales is not None:
+            rows = rows * scales.index_select(0, blocks)[..., None]
+        found.append(rows.flatten(0, 1))
+    return found[0], found[1]
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float, window: int, soft_cap: float
+) -> Tensor:
+    """[T, Hq, D] of queries at `positions` [T]; a query that sees no key gives zeros."""
+    num_tokens, _, head_dim = query.shape
+    rows = query.float().view(num_tokens, keys.shape[1], -1, head_dim)
+    places = torch.arange(len(keys), device=keys.device)
+    is_visible = places <= positions[:, None]
+    if window:
+        is_visible = is_visible & (places > positions[:, None] - window)
+    # Slots that nobody sees may hold NaN, and zero times NaN is NaN.
+    is_used = is_visible.any(0)[:, None, None]
+    keys, values = torch.where(is_used, keys, 0), torch.where(is_used, values, 0)
+    scores = torch.einsum("thgd,nhd->hgtn", rows, keys) * scale
+    if soft_cap:
+        scores = (scores / soft_cap).tanh() * soft_cap
+    scores = scores.masked_fill(~is_visible, -torch.inf)
+    weights = torch.where(is_visible, scores.softmax(-1), 0)
+    return torch.einsum("hgtn,nhd->thgd", weights, values).reshape(query.shape).to(query.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Rows x [T, n] over its root mean square, times weight [n] (float32), in `dtype`."""
+    values = x.float()
+    return (values * (values.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(dtype)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(x + residual), x + residual), the sum in residual's dtype; both inputs [T, n]."""
+    total = (x.float() + residual.float()).to(residual.dtype)
+    return rms_norm(total, weight, eps, dtype), total
+
+
+def norm_rope(
+    x: Tensor,
+    num_q_heads: int,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool,
+) -> Tensor:
+    """Norm and turn the heads x [T, Hq + Hkv, D], queries first.
+
+    Args:
+        num_q_heads: Hq.
+        q_weight: [D] of the norm over a query's head, in float32; k_weight alike. None for no norm.
+        cos: [T, n] in float32; the first 2 n values of a head are turned. sin alike.
+        interleaved: pairs are (0, 1), (2, 3) ...; else (0, n), (1, n + 1) ...
+
+    Returns:
+        [T, Hq + Hkv, D], contiguous.
+    """
+    values = x.float()
+    if q_weight is not None and k_weight is not None:
+        factor = (values.square().mean(-1, keepdim=True) + eps).rsqrt()
+        is_q = (torch.arange(x.shape[1], device=x.device) < num_q_heads)[:, None]
+        values = values * factor * torch.where(is_q, q_weight, k_weight)
+    half = cos.shape[-1]
+    turned, rest = values[..., : 2 * half], values[..., 2 * half :]
+    cos, sin = cos[:, None], sin[:, None]
+    if interleaved:
+        one, other = turned[..., 0::2], turned[..., 1::2]
+        pairs = torch.stack((one * cos - other * sin, other * cos + one * sin), -1).flatten(-2)
+    else:
+        one, other = turned[..., :half], turned[..., half:]
+        pairs = torch.cat((one * cos - other * sin, other * cos + one * sin), -1)
+    return torch.cat((pairs, rest), -1).to(x.dtype)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """The silu of the first half of x [T, 2 n], times the second."""
+    gate, up = x.float().chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+
+
+def group_matmul(x: Tensor, weight: Tensor, scales: Tensor, offsets: Tensor | None, arch: int) -> Tensor:
+    """Rows x [T, K] times a matrix in groups of GROUP_SIZE values along K, in x's dtype.
+
+    Args:
+        weight: int32 [K / 8, N] of eight 4-bit values each, the lowest first; int8 [K, N] without offsets.
+        scales: [K / GROUP_SIZE, N] in float16; a value is weight * scale + offset. offsets alike.
+    """
+    return (x.float() @ unpacked(weight, scales, offsets).to(x.dtype).float()).to(x.dtype)
+
+
+def unpacked(weight: Tensor, scales: Tensor, offsets: Tensor | None) -> Tensor:
+    """The matrix [K, N] of `group_matmul` in float32."""
+    if offsets is None:
+        values = weight.float()
+    else:
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=weight.device)
+        values = ((weight[:, None] >> shifts[:, None]) & 0xF).flatten(0, 1).float()
+    groups = values.view(-1, GROUP_SIZE, values.shape[-1]) * scales.float()[:, None]
+    if offsets is not None:
+        groups = groups + offsets.float()[:, None]
+    return groups.view(values.shape)
