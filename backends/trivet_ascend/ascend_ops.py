@@ -13,27 +13,27 @@ from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import Attention, Norm, Rope
 from trivet.models.torch_attention import alibi_slopes
 from trivet.models.torch_ops import TorchOps
+from trivet.runners.sharded_weights import Linear, Packer
 from trivet_ascend import npu_ops, npu_twins
 from trivet_ascend.op_table import OpTable
 from trivet_ascend.options import AscendOptions
-from trivet_ascend.packed_weights import Packed, Packer
 from trivet_ascend.paged_kv import PagedKV, StepView
 
 
 class AscendOps(TorchOps):
-    """Weights come from `packer`; `cache` is set once the KV cache has been allocated.
+    """`packer` is set before weights are loaded, `cache` once the KV cache has been allocated.
 
     Unlike the reference, the residual stream has the model's dtype: the fused add and norm takes one dtype.
     """
 
     def __init__(
-        self, dtype: str, max_model_len: int, table: OpTable, options: AscendOptions, packer: Packer
+        self, dtype: str, max_model_len: int, table: OpTable, options: AscendOptions, device: torch.device
     ) -> None:
         super().__init__(dtype, max_model_len)
         self.table = table
+        self.packer: Packer | None = None
         self.cache: PagedKV | None = None
-        self._dtype_name, self._options, self._packer = dtype, options, packer
-        self._device = packer.device
+        self._dtype_name, self._options, self._device = dtype, options, device
         self._mask: Tensor | None = None
         self._slopes: dict[int, Tensor] = {}
 
@@ -41,15 +41,16 @@ class AscendOps(TorchOps):
 
     def pack(self, name: str, parts: Sequence[Any], shard: str, bias: Tensor | None = None) -> Any:
         """As `ops.Ops.pack`; parts are tensors or `stored_matrix.StoredMatrix`."""
-        return self._packer.pack(name, parts, shard, bias)
+        assert self.packer is not None  # the runner makes it after the self-test
+        return self.packer.pack(name, parts, shard, bias)
 
-    def embed(self, token_ids: Tensor, w: Packed) -> Tensor:
+    def embed(self, token_ids: Tensor, w: Linear) -> Tensor:
         """As `ops.Ops.embed`."""
         return w.look_up(token_ids)
 
-    def linear(self, x: Tensor, w: Packed, adapters: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, w: Linear, adapters: Tensor | None = None) -> Tensor:
         """As `ops.Ops.linear`."""
-        return w.multiply(x, self.table)
+        return w.multiply(x)
 
     # ---- norm, rope, activation ------------------------------------------------------------------
 

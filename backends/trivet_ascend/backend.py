@@ -9,7 +9,8 @@ from trivet.contract import Advice, DeviceInfo, DeviceUsage, MemoryPlan, Runner,
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
-from trivet.models.spec import MLP, ModelSpec
+from trivet.models.spec import ModelSpec
+from trivet.runners.slices import check_divisible
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
 from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape
@@ -93,7 +94,7 @@ class AscendBackend:
             )
         check_dense(spec)
         check_tensors(spec, weights)
-        _check_ranks(spec, shape)
+        _check_ranks(spec, shape.num_ranks)
         _check_weights(weights, shape)
 
     def plan(
@@ -108,14 +109,14 @@ class AscendBackend:
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
     ) -> Runner:
         """Opens the NPU. Raises: BackendError with what to do where torch-npu or CANN do not work."""
+        from trivet.runners.ranks import TensorParallelRunner
         from trivet_ascend.npu_device import NpuDevice
-        from trivet_ascend.ranks import TensorParallelRunner
+        from trivet_ascend.ranks import open_npu
         from trivet_ascend.runner import AscendRunner
 
-        shape = resolve_shape(spec, config, devices[0]).with_max_model_len(plan.max_model_len)
-        if shape.num_ranks > 1:
-            return TensorParallelRunner(spec, plan, shape)
-        return AscendRunner(spec, plan, shape, NpuDevice(0))
+        if config.tensor_parallel > 1:
+            return TensorParallelRunner(spec, config, plan, devices, open_npu)
+        return AscendRunner(spec, plan, runner_shape(spec, config, plan, devices), NpuDevice(0))
 
 
 def resolve_shape(spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> Shape:
@@ -133,6 +134,13 @@ def resolve_shape(spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> 
     )
 
 
+def runner_shape(
+    spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
+) -> Shape:
+    """With the length that the plan settled on. Raises: Unsupported."""
+    return resolve_shape(spec, config, devices[0]).with_max_model_len(plan.max_model_len)
+
+
 def resolve_dtype(dtype: str, device: DeviceInfo) -> str:
     """ "auto" is bf16 where the chip has it. Raises: Unsupported."""
     if dtype == "auto":
@@ -145,25 +153,10 @@ def resolve_dtype(dtype: str, device: DeviceInfo) -> str:
     return dtype
 
 
-def _check_ranks(spec: ModelSpec, shape: Shape) -> None:
-    ranks = shape.num_ranks
-    if ranks == 1:
-        return
-    for layer in spec.kinds:
-        attention = layer.attention
-        assert isinstance(layer.mlp, MLP)  # check_dense
-        for what, count in (
-            ("query heads", attention.num_heads),
-            ("KV heads", attention.num_kv_heads),
-            ("columns of the feed-forward block", layer.mlp.intermediate_size),
-        ):
-            if count % ranks:
-                raise Unsupported(
-                    f"tensor_parallel_size {ranks} does not divide the model's {count} {what}; "
-                    "use a number that does"
-                )
-        if attention.alibi:
-            raise Unsupported(f"tensor_parallel_size {ranks} is not supported with ALiBi; use 1")
+def _check_ranks(spec: ModelSpec, num_ranks: int) -> None:
+    check_divisible(spec, num_ranks)
+    if num_ranks > 1 and any(layer.attention.alibi for layer in spec.kinds):
+        raise Unsupported(f"tensor_parallel_size {num_ranks} is not supported with ALiBi; use 1")
 
 
 def _check_weights(weights: WeightIndex, shape: Shape) -> None:

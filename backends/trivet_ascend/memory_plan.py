@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
+from trivet.runners.slices import Rank, local_spec
 from trivet.weights.index import WeightIndex
 from trivet_ascend.options import AscendOptions
-from trivet_ascend.slices import Rank
 from trivet_ascend.weight_kinds import kind_of, matrix_bytes, shares_embedding
 
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
@@ -59,18 +59,6 @@ class Shape:
 
     def with_max_model_len(self, length: int) -> Shape:
         return replace(self, max_model_len=length)
-
-
-def local_spec(spec: ModelSpec, num_ranks: int) -> ModelSpec:
-    """What one rank computes: its heads, and its part of every feed-forward block."""
-    kinds = []
-    for layer in spec.kinds:
-        assert isinstance(layer.mlp, MLP)  # check_dense
-        heads, kv_heads = layer.attention.num_heads, layer.attention.num_kv_heads
-        attention = replace(layer.attention, num_heads=heads // num_ranks, num_kv_heads=kv_heads // num_ranks)
-        mlp = replace(layer.mlp, intermediate_size=layer.mlp.intermediate_size // num_ranks)
-        kinds.append(replace(layer, attention=attention, mlp=mlp))
-    return replace(spec, kinds=tuple(kinds))
 
 
 def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trivet.models.block_copy import copy_blocks
 from trivet.models.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from trivet.contract import Batch
+    from trivet.contract import Batch, Int32
 
 
 class PagedKV:
@@ -40,12 +39,10 @@ class PagedKV:
     def size_bytes(self) -> int:
         return sum(cache.nbytes for layer in self.layers for cache in layer)
 
-    def copy_blocks(self, pairs: NDArray[np.int32]) -> None:
+    def copy_blocks(self, pairs: Int32) -> None:
         """Copy whole blocks; pairs [n, 2] of source and target. All sources are read first."""
-        both = torch.from_numpy(pairs.astype(np.int64)).to(self.layers[0][0].device)
-        source, target = both.unbind(1)
-        for cache in (cache for layer in self.layers for cache in layer):
-            cache.index_copy_(0, target, cache.index_select(0, source))
+        caches = [cache for layer in self.layers for cache in layer]
+        copy_blocks(caches, caches, pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,29 +22,38 @@ from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.decoder import Decoder
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
+from trivet.runners.collectives import Alone, Collectives
+from trivet.runners.pooling import pool
+from trivet.runners.sharded_weights import Packer
+from trivet.runners.slices import Rank, local_spec
+from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
+from trivet.runners.stored_matrix import MappedSource
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_ascend import memory_plan
 from trivet_ascend.ascend_ops import AscendOps
-from trivet_ascend.collectives import Alone, Collectives
 from trivet_ascend.graphs import DecodeGraphs
 from trivet_ascend.memory_plan import Shape
 from trivet_ascend.npu_device import Device, as_step_failure
 from trivet_ascend.op_table import NPU, TWINS
-from trivet_ascend.packed_weights import Packer
+from trivet_ascend.packed_weights import Layout
 from trivet_ascend.paged_kv import PagedKV, StepView
 from trivet_ascend.self_test import without_failing_ops
-from trivet_ascend.slices import Rank
-from trivet_ascend.step_state import NewestTokens, Step, pooled_states, warm_up_batch
-from trivet_ascend.stored_matrix import StoredMatrix
+from trivet_ascend.weight_kinds import shares_embedding
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from trivet.contract import Int32
+    from trivet.contract import Float32, Int32
 
 logger = logging.getLogger(__name__)
 GIB = 1 << 30
+
+
+@dataclass(slots=True)
+class _Step(StepState):
+    """With what `sample` needs of the final hidden states."""
+
+    hidden: Tensor | None = None  # [R, hidden_size] of the logits rows
+    pooled: Float32 | None = None  # [S, hidden_size]
 
 
 class AscendRunner:
@@ -63,16 +72,15 @@ class AscendRunner:
         collectives: Collectives | None = None,
     ) -> None:
         self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
-        self._local = memory_plan.local_spec(spec, rank.count)
+        self._local = local_spec(spec, rank.count)
         table = TWINS if shape.dtype == "f32" else NPU  # the fused operations take 16 bits
-        self._packer = Packer(
-            DTYPES[shape.dtype], shape.options.weights, device.torch_device, rank, collectives or Alone()
-        )
-        self.ops = AscendOps(shape.dtype, plan.max_model_len, table, shape.options, self._packer)
+        self._rank, self._collectives = rank, collectives or Alone()
+        self.ops = AscendOps(shape.dtype, plan.max_model_len, table, shape.options, device.torch_device)
+        self._weights_bytes = 0
         self._decoder: Decoder | None = None
         self._kv: PagedKV | None = None
         self._newest = NewestTokens(shape.max_num_seqs)
-        self._step: Step | None = None
+        self._step: _Step | None = None
         self._graphs: DecodeGraphs | None = None
 
     # ---- start -----------------------------------------------------------------------------------
@@ -83,14 +91,22 @@ class AscendRunner:
         decoder = Decoder(self._local, self.ops)
         try:
             self._test_operations()
-            self._packer.table = self.ops.table
+            packer = self.ops.packer = self._new_packer()
             with TensorReader(weights) as reader, torch.inference_mode():
-                decoder.load(_Source(reader, on_progress))
+                decoder.load(MappedSource(reader, on_progress))
         except torch.OutOfMemoryError as error:
             raise self._does_not_fit("the weights", "weights") from error
-        self._packer.finish()
+        packer.finish()
+        self._weights_bytes = packer.size_bytes
         on_progress(weights.size_bytes, weights.size_bytes)
         self._decoder = decoder
+
+    def _new_packer(self) -> Packer:
+        dtype, weights = DTYPES[self._shape.dtype], self._shape.options.weights
+        device = self._device.torch_device
+        layout = Layout(dtype, weights, device, self.ops.table)
+        shares = shares_embedding(weights)
+        return Packer(dtype, device, self._rank, self._collectives, layout, shares_embedding=shares)
 
     def _say_what_is_gathered(self) -> None:
         for layer in self._local.kinds:
@@ -170,14 +186,14 @@ class AscendRunner:
 
     def forward(self, batch: Batch) -> None:
         """As the contract."""
-        self._step = Step(batch, time.perf_counter())
+        self._step = _Step(batch, time.perf_counter())
         try:
             self._copy_blocks(batch)
             hidden = self._run(batch)
             with torch.inference_mode():
                 rows = torch.from_numpy(batch.logits_rows.astype(np.int64)).to(hidden.device)
                 self._step.hidden = hidden.index_select(0, rows)
-                self._step.pooled = pooled_states(batch, hidden)
+                self._step.pooled = pool(batch, hidden.shape[1], _sums_of(hidden))
         except RuntimeError as error:
             self._step.failure = as_out_of_memory(error)
 
@@ -216,7 +232,7 @@ class AscendRunner:
         self._step = None
         return current.result()
 
-    def _current(self, step: int) -> Step:
+    def _current(self, step: int) -> _Step:
         if self._step is None or self._step.batch.step != step:
             raise BackendError(f"step {step} is not in flight; forward has to come first")
         return self._step
@@ -244,7 +260,7 @@ class AscendRunner:
         hidden: Tensor = self._decoder.forward(token_ids, positions, view)
         return hidden
 
-    def _logits(self, current: Step) -> Iterator[NDArray[np.float32]]:
+    def _logits(self, current: _Step) -> Iterator[Float32]:
         """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
         assert self._decoder is not None
         assert current.hidden is not None
@@ -266,7 +282,7 @@ class AscendRunner:
 
     def memory(self) -> tuple[MemoryPart, ...]:
         """Weights and KV as allocated; the rest as planned."""
-        measured = {"weights": self._packer.size_bytes, "kv": self._kv.size_bytes if self._kv else 0}
+        measured = {"weights": self._weights_bytes, "kv": self._kv.size_bytes if self._kv else 0}
         return tuple(
             MemoryPart(part.name, measured.get(part.name, part.size_bytes)) for part in self._plan.parts
         )
@@ -288,29 +304,14 @@ class AscendRunner:
         self._device.release()
 
 
-class _Source:
-    """`decoder.TensorSource` over mapped files: vectors as tensors, matrices unread. Counts bytes."""
+def _sums_of(hidden: Tensor) -> Callable[[int, int], Float32]:
+    """For `pool`: sums of rows of hidden states [T, hidden_size]."""
 
-    def __init__(self, reader: TensorReader, on_progress: Callable[[int, int], None]) -> None:
-        self._reader, self._on_progress = reader, on_progress
-        self._done: set[str] = set()
-        self._done_bytes = 0
+    def sum_of(first: int, stop: int) -> Float32:
+        total: Float32 = hidden[first:stop].sum(dim=0, dtype=torch.float32).cpu().numpy()
+        return total
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._reader.index
-
-    def tensor(self, name: str) -> Tensor | StoredMatrix:
-        if len(self._reader.index[name].shape) == 2:
-            return StoredMatrix(self._reader, name, self._count)
-        values = torch.from_numpy(self._reader.float32(name))
-        self._count(name)
-        return values
-
-    def _count(self, name: str) -> None:
-        if name not in self._done:
-            self._done.add(name)
-            self._done_bytes += self._reader.index[name].size_bytes
-        self._on_progress(self._done_bytes, self._reader.index.size_bytes)
+    return sum_of
 
 
 def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from trivet.weights.formats import FORMATS
+
 # The quantised products take at most 65,535 rows or columns: a wider head is done in pieces of a multiple
 # of 64 columns.
 MAX_COLUMNS = 65_535
 PIECE_COLUMNS = 65_472
-GROUP_SIZE = 32  # values that share a scale in GGUF's q4_0 and q4_1
+GROUP_SIZE = FORMATS["q4_0"].block_size  # 32 values share a scale, as in q4_1
 FOUR_BIT_FORMATS = ("q4_0", "q4_1")
 WORD_VALUES = 8  # of 4 bits in an int32
 

@@ -20,6 +20,8 @@ from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, St
 from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import ModelSpec
+from trivet.runners.pooling import pool
+from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan, native_plan
@@ -30,9 +32,8 @@ from trivet_cpu.native_plan import NativeShape
 from trivet_cpu.native_pool import NativePool
 from trivet_cpu.native_sampler import NativeSampler
 from trivet_cpu.native_weights import Arena, NativeWeights
-from trivet_cpu.pooling import floats_at, pool, sum_of_normed
+from trivet_cpu.pooling import floats_at, sum_of_normed
 from trivet_cpu.process_memory import return_free_memory
-from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
 
 if TYPE_CHECKING:
     from trivet.contract import Int32
@@ -162,9 +163,9 @@ class CpuNativeRunner:
             self._host_kv.take(size // num_blocks * self._plan.num_host_blocks)
 
     def warm_up(self) -> None:
-        """A small chunk and a decode into scratch bring the code into memory; the buffers are there."""
+        """A small chunk and a decode bring the code into memory; the buffers are there."""
         for length in (min(WARM_UP_TOKENS, self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            self._run(scratch_batch(length))
+            self._run(warm_up_batch(length, self._plan.kv.block_size))
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class CpuNativeRunner:
         """As the contract."""
         state = self._current(step)
         self._step = None
-        return state.result(step)
+        return state.result()
 
     def _current(self, step: int) -> StepState:
         if self._step is None or self._step.batch.step != step:

@@ -32,6 +32,8 @@ from trivet.models.decoder import Decoder
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_attention import PagedKV, PagedStep
 from trivet.models.torch_ops import DTYPES
+from trivet.runners.pooling import pool
+from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan
@@ -40,9 +42,7 @@ from trivet_cpu.memory_plan import Shape
 from trivet_cpu.native_kv import NativeKV
 from trivet_cpu.native_pool import NativePool
 from trivet_cpu.packed_ops import CpuOps
-from trivet_cpu.pooling import pool
 from trivet_cpu.process_memory import return_free_memory
-from trivet_cpu.step_state import NewestTokens, StepState, scratch_batch
 
 if TYPE_CHECKING:
     from trivet.contract import Int32
@@ -140,14 +140,14 @@ class CpuTorchRunner:
         )
 
     def warm_up(self) -> None:
-        """One chunk and one decode into scratch: oneDNN makes its code, torch its thread pool.
+        """One chunk and one decode: oneDNN makes its code, torch its thread pool.
 
         Raises: UnsupportedArchitecture where transformers' code does not fit paged attention.
         """
         if self._fallback is not None:
             self._fallback.check_paging()
         for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            self._run(scratch_batch(length))
+            self._run(warm_up_batch(length, self._plan.kv.block_size))
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class CpuTorchRunner:
         """As the contract."""
         current = self._current(step)
         self._step = None
-        return current.result(step)
+        return current.result()
 
     def _current(self, step: int) -> _Step:
         if self._step is None or self._step.batch.step != step:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trivet.contract import Batch, Feature, MemoryPart, Runner, Sampling, StepOutput
 from trivet.contract_suite.steps import arrays_of
-from trivet.contract_suite.wire import round_trip
+from trivet.runners.wire import round_trip
 from trivet.weights.index import WeightIndex
 
 

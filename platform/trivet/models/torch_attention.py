@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trivet.contract import Batch, BlockCopy
+from trivet.models.block_copy import copy_blocks
 from trivet.models.spec import Attention, ModelSpec
 
 # A group of decoding sequences is split where padding to its longest would gather more token slots than
@@ -114,9 +115,7 @@ class PagedKV:
         """Copy whole blocks within the cache, to the host blocks or from them. All sources are read first."""
         sources = self._host_layers if copy.from_host else self._layers
         targets = self._host_layers if copy.to_host else self._layers
-        source, target = torch.from_numpy(copy.pairs.astype(np.int64)).unbind(1)
-        for one, other in zip(sources, targets, strict=True):
-            other.index_copy_(0, target, one.index_select(0, source))
+        copy_blocks(sources, targets, copy.pairs)
 
 
 def _touched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

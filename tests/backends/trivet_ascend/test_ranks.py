@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trivet_ascend_emulated.openers import open_emulated, refuse_rank_1
+from trivet_ascend_emulated.device import EmulatedDevice
+from trivet_ascend_emulated.openers import TOTAL_BYTES, open_emulated, refuse_rank_1
 
 from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, greedy_work
@@ -18,8 +17,9 @@ from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.engine.agreement import compare
 from trivet.errors import BackendError, DeviceLost
 from trivet.models.model_files import ModelFiles, open_model
-from trivet_ascend.backend import resolve_shape
-from trivet_ascend.ranks import TensorParallelRunner
+from trivet.runners.rank_order import OpensRank
+from trivet.runners.ranks import TensorParallelRunner
+from trivet_ascend.backend import runner_shape
 from trivet_ascend.runner import AscendRunner
 
 
@@ -44,7 +44,8 @@ class Launch:
         (device,) = backend.probe(1.0)
         assert files.spec is not None
         self.spec, self.weights = files.spec, files.weights
-        config = RunnerConfig(
+        self.devices = [device]
+        self.config = config = RunnerConfig(
             dtype=dtype,
             max_model_len=512,
             max_num_seqs=8,
@@ -54,7 +55,10 @@ class Launch:
             options=options,
         )
         self.plan: MemoryPlan = backend.plan(self.spec, self.weights, config, [device])
-        self.shape = resolve_shape(self.spec, config, device)
+        self.shape = runner_shape(self.spec, config, self.plan, self.devices)
+
+    def over_ranks(self, opens: OpensRank = open_emulated) -> TensorParallelRunner:
+        return TensorParallelRunner(self.spec, self.config, self.plan, self.devices, opens)
 
     def ready(self, runner: AscendRunner | TensorParallelRunner) -> Driver:
         runner.load(self.weights, lambda done, total: None)
@@ -68,7 +72,7 @@ def parallel(
     request: pytest.FixtureRequest, files: ModelFiles
 ) -> Iterator[tuple[Launch, TensorParallelRunner]]:
     launch = Launch(files, **request.param)
-    runner = TensorParallelRunner(launch.spec, launch.plan, launch.shape, open_emulated)
+    runner = launch.over_ranks()
     yield launch, runner
     runner.close()
 
@@ -98,7 +102,7 @@ def test_ranks_together_give_what_one_gives(parallel: tuple[Launch, TensorParall
         launch.spec,
         replace(launch.plan),
         replace(launch.shape, num_ranks=1),
-        open_emulated(0)[0],
+        EmulatedDevice(TOTAL_BYTES),
     )
     try:
         wanted, expected = tokens_and_scores(launch.ready(alone), prompt)
@@ -128,16 +132,14 @@ def test_a_rank_that_is_killed_ends_the_runner_with_a_reason(
     driver = launch.ready(runner)
     sequence = driver.add(random_prompt(5, 1))
     driver.run([greedy_work(sequence)])
-    (process,) = runner._processes
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    with pytest.raises(BackendError) as failure:
+    (rank,) = runner._ranks
+    rank.process.kill()
+    rank.process.wait()
+    with pytest.raises(DeviceLost, match="rank 1 has ended with code -9"):
         driver.run([greedy_work(sequence)])
-    assert isinstance(failure.value, DeviceLost), failure.value
 
 
 def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:
     launch = Launch(files, 2)
     with pytest.raises(BackendError, match=r"507018|did not meet"):
-        TensorParallelRunner(launch.spec, launch.plan, launch.shape, refuse_rank_1)
+        launch.over_ranks(refuse_rank_1)

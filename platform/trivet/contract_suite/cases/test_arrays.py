@@ -14,7 +14,7 @@ from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.sampling_oracle import RowSampling
 from trivet.contract_suite.steps import Work, arrays_of, build_batch, build_sampling
 from trivet.contract_suite.subject import Subject
-from trivet.contract_suite.wire import round_trip
+from trivet.runners.wire import round_trip
 
 RICH_ROW = RowSampling(
     temperature=0.9,

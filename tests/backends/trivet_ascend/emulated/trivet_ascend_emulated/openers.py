@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from trivet_ascend_emulated.device import EmulatedDevice
 
 from trivet.errors import BackendError
-from trivet_ascend.npu_device import Device
+from trivet.runners.rank_order import OpenedRank, RankOrder
+from trivet_ascend.backend import runner_shape
+from trivet_ascend.explanations import cure_for
+from trivet_ascend.runner import AscendRunner
 
 TOTAL_BYTES = 12 << 30
 
 
-def open_emulated(index: int) -> tuple[Device, str]:
+def open_emulated(order: RankOrder) -> OpenedRank:
     """The emulated device, and gloo."""
     torch.set_num_threads(1)
-    return EmulatedDevice(TOTAL_BYTES), "gloo"
+    shape = runner_shape(order.spec, order.config, order.plan, order.devices)
+    device = EmulatedDevice(TOTAL_BYTES)
+    return OpenedRank(
+        "gloo", partial(AscendRunner, order.spec, order.plan, shape, device, order.rank), cure_for
+    )
 
 
-def refuse_rank_1(index: int) -> tuple[Device, str]:
+def refuse_rank_1(order: RankOrder) -> OpenedRank:
     """One rank that cannot start."""
-    if index == 1:
+    if order.rank.index == 1:
         raise BackendError("NPU 1 cannot be opened: 507018")
-    return open_emulated(index)
+    return open_emulated(order)

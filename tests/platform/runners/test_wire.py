@@ -10,7 +10,7 @@ import pytest
 from trivet.contract import Batch, BlockCopy
 from trivet.contract_suite.sampling_oracle import RowSampling
 from trivet.contract_suite.steps import DrivenSequence, Work, arrays_of, build_batch, build_sampling
-from trivet.contract_suite.wire import flatten, restore, round_trip
+from trivet.runners.wire import flatten, restore, round_trip
 
 
 def a_batch() -> Batch:

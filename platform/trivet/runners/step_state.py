@@ -1,4 +1,4 @@
-"""What a runner keeps between the calls of one step, and of each slot between steps; no arithmetic."""
+"""What a runner keeps between the calls of one step, and of each slot between steps; no torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class StepState:
     output: StepOutput | None = None
     failure: OutOfMemory | None = None
 
-    def result(self, step: int) -> StepOutput:
+    def result(self) -> StepOutput:
         """Raises: OutOfMemory of the step; BackendError where `sample` has not been called."""
+        step = self.batch.step
         if self.failure is not None:
             raise self.failure
         if self.output is None:
@@ -34,7 +35,7 @@ class StepState:
 
 
 class NewestTokens:
-    """The newest token of each slot, which the host may not have seen when it builds the next batch."""
+    """The newest token of each slot, which the core may not have seen when it builds the next batch."""
 
     def __init__(self, num_slots: int) -> None:
         self._newest = np.zeros(num_slots, np.int32)
@@ -48,7 +49,7 @@ class NewestTokens:
         return np.where(unseen, self._newest[slots], batch.token_ids)
 
     def keep(self, batch: Batch, sampling: Sampling, output: StepOutput) -> None:
-        """The last token that counts becomes the newest of its slot."""
+        """The last drawn token that counts becomes the newest of its slot."""
         if sampling.draws.all() and has_one_row_each(batch.row_seqs):
             self._newest[batch.slots[batch.row_seqs]] = output.token_ids
             return
@@ -58,15 +59,19 @@ class NewestTokens:
         self._newest[batch.slots[seqs]] = output.token_ids[lasts]
 
 
-def scratch_batch(length: int) -> Batch:
-    """One sequence whose every block is scratch, block 0."""
+def warm_up_batch(length: int, block_size: int) -> Batch:
+    """One sequence of `length` tokens in the blocks from 1 on, before any sequence owns one.
+
+    A plan has that many: one sequence of `max_model_len` always fits. Every token has a slot of its own,
+    which NPUs ask for.
+    """
     one = np.ones(1, np.int32)
     return Batch(
         step=0,
         slots=one * 0,
         query_start_loc=np.array([0, length], np.int32),
         seq_lens=one * length,
-        block_tables=(np.zeros((1, length), np.int32),),
+        block_tables=(1 + np.arange(-(-length // block_size), dtype=np.int32)[None],),
         token_ids=np.zeros(length, np.int32),
         positions=np.arange(length, dtype=np.int32),
         logits_rows=one * (length - 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from trivet.errors import WeightsError
+from trivet.runners.slices import Span
 from trivet.weights.blocks import float16_field, nibbles
 from trivet.weights.dequantize import dequantize
 from trivet.weights.formats import FORMATS, row_bytes
 from trivet.weights.reader import TensorReader
-from trivet_ascend.slices import Span
-from trivet_ascend.weight_kinds import GROUP_SIZE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,11 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Int4Groups:
-    """A piece of a matrix in 4 bits: (values + offsets) * scales, group by group along a row."""
+    """A piece of a matrix in 4 bits: (values + offsets) * scales, in groups of 32 along a row."""
 
     values: NDArray[np.int8]  # [rows, columns], -8 ... 7
-    scales: NDArray[np.float32]  # [rows, columns / GROUP_SIZE]
+    scales: NDArray[np.float32]  # [rows, columns / 32]
     offsets: NDArray[np.float32]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Int4Groups]) -> Int4Groups:
+        """The rows of all pieces, one after the other."""
+        return cls(
+            np.concatenate([piece.values for piece in pieces]),
+            np.concatenate([piece.scales for piece in pieces]),
+            np.concatenate([piece.offsets for piece in pieces]),
+        )
 
 
 class StoredMatrix:
@@ -62,7 +70,7 @@ class StoredMatrix:
             offsets = np.where(is_flat, 1, minimum / np.where(is_flat, 1, scales) + 8)
             scales = np.where(is_flat, minimum, scales)
         self._on_read(self.info.name)
-        shape = (rows.size, columns.size // GROUP_SIZE)
+        shape = (rows.size, columns.size // FORMATS[self.info.format].block_size)
         return Int4Groups(
             quants.reshape(rows.size, columns.size),
             scales.reshape(shape),
@@ -93,3 +101,29 @@ def _file_row(row: NDArray[np.int64], head_dim: int) -> NDArray[np.int64]:
     half, index = np.divmod(inside, head_dim // 2)
     found: NDArray[np.int64] = head * head_dim + index * 2 + half
     return found
+
+
+class MappedSource:
+    """`decoder.TensorSource` over mapped files: vectors as tensors, matrices unread. Counts bytes."""
+
+    def __init__(self, reader: TensorReader, on_progress: Callable[[int, int], None]) -> None:
+        self._reader, self._on_progress = reader, on_progress
+        self._done: set[str] = set()
+        self._done_bytes = 0
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._reader.index
+
+    def tensor(self, name: str) -> Tensor | StoredMatrix:
+        """As `decoder.TensorSource`."""
+        if len(self._reader.index[name].shape) == 2:
+            return StoredMatrix(self._reader, name, self._count)
+        values = torch.from_numpy(self._reader.float32(name))
+        self._count(name)
+        return values
+
+    def _count(self, name: str) -> None:
+        if name not in self._done:
+            self._done.add(name)
+            self._done_bytes += self._reader.index[name].size_bytes
+        self._on_progress(self._done_bytes, self._reader.index.size_bytes)

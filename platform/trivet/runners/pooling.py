@@ -1,0 +1,31 @@
+"""Pools final hidden states as `Batch.pooling` asks; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trivet.contract import Batch, PoolKind
+
+if TYPE_CHECKING:
+    from trivet.contract import Float32
+
+    SumOf = Callable[[int, int], Float32]
+
+
+def pool(batch: Batch, hidden_size: int, sum_of: SumOf) -> Float32 | None:
+    """[S, hidden_size], zeros where a sequence is not pooled; None where none is.
+
+    Args:
+        sum_of: gives, of the step's tokens [first, stop), the sum of their hidden states after the final
+            norm [hidden_size].
+    """
+    if batch.pooling is None:
+        return None
+    pooled = np.zeros((len(batch.slots), hidden_size), np.float32)
+    for index in np.flatnonzero(batch.pooling):
+        first, stop = batch.query_start_loc[index : index + 2].tolist()
+        pooled[index] = sum_of(stop - 1 if batch.pooling[index] == PoolKind.LAST else first, stop)
+    return pooled

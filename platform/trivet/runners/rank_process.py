@@ -1,0 +1,92 @@
+"""Body of a rank's process: `python -m trivet.runners.rank_process FD`, which `ranks` starts.
+
+It opens its device, meets the other ranks and carries out what rank 0 says over the socket FD. Answers are
+the words of a failure, or empty; steps are not answered, since the next may be under way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch.distributed as dist
+
+from trivet.errors import TrivetError
+from trivet.runners.frames import Frames
+from trivet.runners.rank_order import OpensRank, RankOrder, ShardedRunner, meet
+from trivet.runners.wire import restore
+
+STEPS = ("forward", "take_part_in_sampling")
+
+
+def carry_out(frames: Frames) -> None:
+    """Until rank 0 says `close` or has gone."""
+    runner: ShardedRunner | None = None
+    try:
+        order = RankOrder(*restore(frames.receive()))
+        opened = _opener(order.opens)(order)
+        frames.send(b"")
+        runner = meet(order, opened)
+        frames.send(b"")
+        _obey(runner, frames)
+    except EOFError:
+        return
+    except (TrivetError, RuntimeError, OSError, ValueError, ImportError) as error:
+        logging.getLogger(__name__).exception("this rank has failed")
+        frames.send(f"{type(error).__name__}: {error}".encode())
+    finally:
+        if runner is not None:
+            runner.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _obey(runner: ShardedRunner, frames: Frames) -> None:
+    commands: Mapping[str, Callable[..., Any]] = {
+        "load": lambda weights: runner.load(weights, lambda done, total: None),
+        "allocate_kv": runner.allocate_kv,
+        "warm_up": runner.warm_up,
+        "forward": runner.forward,
+        "take_part_in_sampling": runner.take_part_in_sampling,
+    }
+    while True:
+        name, *arguments = restore(frames.receive())
+        if name == "close":
+            return
+        commands[name](*arguments)
+        if name not in STEPS:
+            frames.send(b"")
+
+
+def _opener(name: str) -> OpensRank:
+    """The function that "package.module:function" names; rank 0 chose it, in its own program."""
+    module, _, function = name.partition(":")
+    return cast("OpensRank", getattr(importlib.import_module(module), function))
+
+
+def _end_with_rank_0(frames: Frames) -> None:
+    """This process may stand inside a collective, where it reads nothing and no exception reaches it."""
+    frames.wait_for_end()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> int:
+    """Entry of the process."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    frames = Frames(socket.socket(fileno=int(sys.argv[1])))
+    threading.Thread(target=_end_with_rank_0, args=(frames,), daemon=True).start()
+    carry_out(frames)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

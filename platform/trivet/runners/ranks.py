@@ -1,0 +1,243 @@
+"""A model over several devices: one process a device, which all run the same steps on their slices.
+
+Rank 0 is the engine process itself. It tells the others each step over a socket that it made for them, in
+MessagePack; arrays that a rank computes travel by the collectives.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from trivet.contract import (
+    Batch,
+    DeviceInfo,
+    Feature,
+    MemoryPart,
+    MemoryPlan,
+    RunnerConfig,
+    Sampling,
+    StepOutput,
+)
+from trivet.errors import DeviceLost, OutOfMemory
+from trivet.models.spec import ModelSpec
+from trivet.runners.frames import Frames
+from trivet.runners.rank_order import OpensRank, RankOrder, meet
+from trivet.runners.slices import Rank
+from trivet.runners.wire import flatten
+from trivet.weights.index import WeightIndex
+
+if TYPE_CHECKING:
+    from trivet.contract import Int32
+
+logger = logging.getLogger(__name__)
+CLOSE_TIMEOUT_S = 10.0
+# Loading a large model from a slow disk takes minutes; a rank that has died is noticed at once.
+ANSWER_TIMEOUT_S = 3600.0
+POLL_S = 0.5
+
+
+class RankProcess:
+    """Another rank, as rank 0 sees it."""
+
+    def __init__(self, order: RankOrder) -> None:
+        """Starts it; nothing of this process is forked into it but the socket."""
+        self.index = order.rank.index
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", f"{__package__}.rank_process", str(theirs.fileno())]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self._frames = Frames(ours)
+        self.tell(order.as_message())
+
+    def tell(self, message: bytes) -> None:
+        """Raises: DeviceLost where it has ended."""
+        try:
+            self._frames.send(message)
+        except OSError as error:
+            self.check()  # its own words, where it left some
+            raise DeviceLost(f"{self._ending()}: {error}; see its lines in this engine's log") from error
+
+    def check(self) -> None:
+        """Raises: DeviceLost with the words of a rank that has failed."""
+        if self._frames.has_message(0):
+            self._take_answer()
+
+    def await_answer(self) -> None:
+        """To the last command. Raises: DeviceLost."""
+        waited_s = 0.0
+        while not self._frames.has_message(POLL_S):
+            waited_s += POLL_S
+            if waited_s > ANSWER_TIMEOUT_S:
+                raise DeviceLost(f"rank {self.index} gave no answer within {ANSWER_TIMEOUT_S:.0f} s")
+        self._take_answer()
+
+    def _take_answer(self) -> None:
+        try:
+            failure = self._frames.receive().decode()
+        except EOFError:
+            raise DeviceLost(f"{self._ending()} without a word; see its lines in this engine's log") from None
+        if failure:
+            raise DeviceLost(f"rank {self.index}: {failure}")
+
+    def _ending(self) -> str:
+        try:
+            return f"rank {self.index} has ended with code {self.process.wait(CLOSE_TIMEOUT_S)}"
+        except subprocess.TimeoutExpired:
+            return f"rank {self.index} has closed its socket"
+
+    def say_close(self) -> None:
+        """It may have ended already."""
+        try:
+            self._frames.send(flatten(("close",)))
+        except OSError:
+            logger.info("rank=%d had ended before it was told to", self.index)
+
+    def end(self) -> None:
+        """Wait for its end, or bring it about; device memory is back when this returns."""
+        try:
+            self.process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            logger.warning("rank=%d did not end within %.0f s and is killed", self.index, CLOSE_TIMEOUT_S)
+            self.process.kill()
+            self.process.wait()
+        self._frames.close()
+
+
+class TensorParallelRunner:
+    """`contract.Runner` over all ranks; sampling is rank 0's.
+
+    A step that fails on one rank leaves the others waiting inside it, so running out of memory is final here:
+    the plan is the same on every rank, and its margin is what prevents it.
+    """
+
+    max_in_flight = 1
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        config: RunnerConfig,
+        plan: MemoryPlan,
+        devices: Sequence[DeviceInfo],
+        opens: OpensRank,
+    ) -> None:
+        """Starts the ranks. `opens` is a function of a module, which they import by its name.
+
+        Raises: BackendError of any of them.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="trivet-ranks-")
+        count, meeting = config.tensor_parallel, str(Path(self._folder.name, "meeting"))
+        name = f"{opens.__module__}:{opens.__qualname__}"  # type: ignore[attr-defined]  # of any function
+        orders = [
+            RankOrder(name, Rank(index, count), meeting, spec, config, plan, tuple(devices))
+            for index in range(count)
+        ]
+        self._ranks: list[RankProcess] = []
+        try:
+            for order in orders[1:]:
+                self._ranks.append(RankProcess(order))
+            opened = opens(orders[0])
+            self._await_answers()
+            self._inner = meet(orders[0], opened)
+            self._await_answers()
+        except BaseException:
+            self._end_ranks()
+            raise
+        self.features: frozenset[Feature] = self._inner.features
+
+    # ---- start -----------------------------------------------------------------------------------
+
+    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
+        """As the contract; every rank reads its slices."""
+        self._tell("load", weights)
+        self._inner.load(weights, on_progress)
+        self._await_answers()
+
+    def allocate_kv(self) -> None:
+        """As the contract."""
+        self._tell("allocate_kv")
+        self._inner.allocate_kv()
+        self._await_answers()
+
+    def warm_up(self) -> None:
+        """As the contract."""
+        self._tell("warm_up")
+        self._inner.warm_up()
+        self._await_answers()
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def host_buffer(self, num_int32: int) -> Int32:
+        """As the contract."""
+        return self._inner.host_buffer(num_int32)
+
+    def forward(self, batch: Batch) -> None:
+        """As the contract; the other ranks get token ids that are all known."""
+        resolved = self._inner.resolved(batch)
+        self._tell("forward", resolved)
+        self._inner.forward(resolved)
+
+    def sample(self, step: int, sampling: Sampling) -> None:
+        """As the contract."""
+        self._tell("take_part_in_sampling", step)
+        self._inner.sample(step, sampling)
+
+    def collect(self, step: int) -> StepOutput:
+        """As the contract. Raises: DeviceLost where a rank is gone or ran out of memory."""
+        try:
+            output = self._inner.collect(step)
+        except OutOfMemory as error:
+            raise DeviceLost(f"rank 0 left a step of {len(self._ranks) + 1} ranks: {error}") from error
+        self._check_ranks()
+        return output
+
+    # ---- the rest --------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """Of rank 0, whose slices are the largest."""
+        return self._inner.memory()
+
+    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
+        """Raises: Unsupported."""
+        self._inner.load_adapter(slot, weights)
+
+    def unload_adapter(self, slot: int) -> None:
+        """Raises: Unsupported."""
+        self._inner.unload_adapter(slot)
+
+    def close(self) -> None:
+        """As the contract."""
+        self._inner.close()
+        self._end_ranks()
+
+    def _tell(self, name: str, *arguments: object) -> None:
+        self._check_ranks()
+        message = flatten((name, *arguments))
+        for rank in self._ranks:
+            rank.tell(message)
+
+    def _check_ranks(self) -> None:
+        for rank in self._ranks:
+            rank.check()
+
+    def _await_answers(self) -> None:
+        for rank in self._ranks:
+            rank.await_answer()
+
+    def _end_ranks(self) -> None:
+        for rank in self._ranks:
+            rank.say_close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for rank in self._ranks:
+            rank.end()
+        self._ranks = []
+        self._folder.cleanup()
