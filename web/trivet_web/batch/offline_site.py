@@ -60,7 +60,7 @@ class OfflineSite:
         """Args: names under which requests may call the model. Raises: Unavailable."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._turn, self._counting = threading.Lock(), threading.Lock()
-        self._num_posted = 0  # requests under way
+        self._num_begun = self._num_ended = 0  # requests
         _remove_leftovers()
         home = tempfile.mkdtemp(prefix=PREFIX, dir=_short_folder())
         try:
@@ -77,25 +77,28 @@ class OfflineSite:
 
     def answer(self, request: Request) -> Answered:
         """Tried again while the engine's queue is full, for the batch is the queue. Raises: EngineEnded."""
-        answered = self._post(request)
+        answered, _ = self._post(request)
         if answered.status != Overloaded.status:
             return answered
         with self._turn:  # one at a time
             while True:
-                is_alone = self._num_posted == 0
-                answered = self._post(request)
+                answered, is_alone = self._post(request)
                 if answered.status != Overloaded.status or is_alone:  # alone, it never fits
                     return answered
                 time.sleep(RETRY_S)
 
-    def _post(self, request: Request) -> Answered:
+    def _post(self, request: Request) -> tuple[Answered, bool]:
+        """The answer, and whether no other request was under way from its begin to its end."""
         with self._counting:
-            self._num_posted += 1
+            number, is_alone = self._num_begun, self._num_begun == self._num_ended
+            self._num_begun += 1
         try:
-            return self._call(request)
+            answered = self._call(request)
         finally:
             with self._counting:
-                self._num_posted -= 1
+                self._num_ended += 1
+                is_alone = is_alone and self._num_begun == number + 1
+        return answered, is_alone
 
     def _call(self, request: Request) -> Answered:
         """Raises: EngineEnded."""
