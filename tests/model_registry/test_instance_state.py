@@ -23,6 +23,7 @@ def test_every_state_has_its_row_of_legal_moves() -> None:
 def test_the_way_to_ready_and_back_is_legal() -> None:
     way = [S.PENDING, S.PLACING, S.STARTING, S.LOADING, S.WARMING, S.READY, S.DRAINING, S.STOPPING, S.STOPPED]
     for old, new in itertools.pairwise(way):
+        assert new in LEGAL_MOVES[old]
         check_move(old, new)
 
 

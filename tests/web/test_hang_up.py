@@ -16,7 +16,7 @@ def watcher() -> Iterator[HangUpWatcher]:
     made.close()
 
 
-def test_closed_peer_is_told_once(watcher: HangUpWatcher) -> None:
+def expect_to_be_told_once(watcher: HangUpWatcher) -> None:
     ours, theirs = socket.socketpair()
     gone = threading.Event()
     with ours:
@@ -26,6 +26,10 @@ def test_closed_peer_is_told_once(watcher: HangUpWatcher) -> None:
         theirs.close()
         assert gone.wait(10)
         watcher.forget(ours.fileno())
+
+
+def test_closed_peer_is_told_once(watcher: HangUpWatcher) -> None:
+    expect_to_be_told_once(watcher)
 
 
 def test_forgotten_socket_is_not_told_and_can_be_watched_again(watcher: HangUpWatcher) -> None:
@@ -49,3 +53,4 @@ def test_forgetting_a_closed_or_unknown_socket_is_harmless(watcher: HangUpWatche
     theirs.close()
     watcher.forget(fd)
     watcher.forget(fd)
+    expect_to_be_told_once(watcher)

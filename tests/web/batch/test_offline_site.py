@@ -41,7 +41,10 @@ def test_a_long_folder_for_temporary_files_is_not_used(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
     site = OfflineSite(open_llm(), ["m"], num_threads=2)
-    site.close()
+    try:
+        assert ask(site).status == 200
+    finally:
+        site.close()
 
 
 def ask(site: OfflineSite, **body: object) -> Answered:
