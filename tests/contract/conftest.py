@@ -22,15 +22,19 @@ __all__ = ["hunt", "models", "subject"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """As the plugin, with the emulated NPU in bfloat16; `tests/run ascend` has the other dtypes."""
-    if "subject" not in metafunc.fixturenames:
-        return
-    emulated = EmulatedAscend()
-    candidates = [
-        *find_candidates(load_plugins().backends),
-        *find_candidates({emulated.name: emulated}, dtypes=("bf16",)),
-    ]
-    metafunc.parametrize("subject", [candidate_param(each) for each in candidates], indirect=True)
+    """As the plugin, with the emulated NPU in bfloat16; `tests/run ascend` has the other dtypes.
+
+    A backend without a device here is one test that says so, and not a skip of every case.
+    """
+    installed = find_candidates(load_plugins().backends)
+    if "absent" in metafunc.fixturenames:
+        absent = [each for each in installed if each.absent_because]
+        metafunc.parametrize("absent", absent, ids=[each.name for each in absent])
+    if "subject" in metafunc.fixturenames:
+        emulated = EmulatedAscend()
+        here = [each for each in installed if not each.absent_because]
+        here += find_candidates({emulated.name: emulated}, dtypes=("bf16",))
+        metafunc.parametrize("subject", [candidate_param(each) for each in here], indirect=True)
 
 
 @pytest.fixture(autouse=True)

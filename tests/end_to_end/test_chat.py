@@ -91,6 +91,7 @@ def test_the_cli_shows_and_uses_what_runs(shared_site: Any) -> None:
     table = shared_site.run("ps")
     assert table.returncode == 0
     assert re.search(r"smol.*ready", table.stdout)
-    said = shared_site.run("chat", "smol", "--message", "What is the capital of France?")
+    greedy = ("--temperature", "0", "--max-tokens", "32")
+    said = shared_site.run("chat", "smol", *greedy, "--message", "What is the capital of France?")
     assert said.returncode == 0, said.stderr
-    assert said.stdout.strip()
+    assert "The capital of France is Paris." in said.stdout

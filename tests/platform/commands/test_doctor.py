@@ -39,7 +39,7 @@ def _one(findings: Iterable[Finding], check: str) -> Finding:
 
 def test_a_good_host_passes_and_says_what_it_found(home, trivet) -> None:
     done = trivet("doctor")
-    assert done.code == 0
+    assert done.code == 0, done.out
     assert all(line.split()[0] in ("ok", "warn") for line in done.out.splitlines())
     checks = {finding["check"] for finding in json.loads(trivet("doctor", "--json").out)}
     assert checks >= {
