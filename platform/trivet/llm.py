@@ -265,6 +265,7 @@ class LLM:
                 output.prompt_token_ids,
                 params.child(index),
                 group=group,
+                index=index,
                 grammar=None if form is None else self._engine.grammars.compile(form),
             )
             for index in range(params.n)

@@ -38,6 +38,7 @@ class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
     priority: int = 0  # lower runs first
     cache_salt: str = ""
     group: str = ""  # of the completions of one prompt: they share its KV whatever the settings are
+    index: int = 0  # in the group: the first one's prompt is counted, and scored
     pooling: PoolingParams | None = None  # embed the prompt and draw nothing
     key: str = ""  # whose request: keys share an engine fairly
     key_class: int = 0  # the most urgent priority that the key may have

@@ -67,7 +67,9 @@ ADMISSION_REJECTIONS = Metric(
 DEADLINES_PASSED = Metric(
     "deadlines_passed", Kind.COUNTER, "Sequences whose request's timeout ended them, waiting or running."
 )
-PROMPT_TOKENS = Metric("prompt_tokens", Kind.COUNTER, "Prompt tokens of accepted requests.")
+PROMPT_TOKENS = Metric(
+    "prompt_tokens", Kind.COUNTER, "Prompt tokens of requests that have begun; those of n completions once."
+)
 GENERATION_TOKENS = Metric("generation_tokens", Kind.COUNTER, "Tokens generated.")
 REQUEST_SUCCESS = Metric(
     "request_success",

@@ -91,14 +91,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                     )
 
     def child(self, index: int) -> SamplingParams:
-        """What the completion `index` of `n` asks for."""
+        """What the completion `index` of `n` asks for: the first one alone scores their prompt."""
         if self.n == 1:
             return self
         seed = self.seed
         if seed is not None:
             step = index if seed >= 0 else -index  # never comes to -1
             seed = (seed + 2**63 + step) % 2**64 - 2**63
-        return msgspec.structs.replace(self, n=1, seed=seed)
+        prompt_logprobs = self.prompt_logprobs if index == 0 else None
+        return msgspec.structs.replace(self, n=1, seed=seed, prompt_logprobs=prompt_logprobs)
 
     def _draw_rules(self) -> Iterator[Rule]:
         finite = math.isfinite

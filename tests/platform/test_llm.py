@@ -134,11 +134,12 @@ def test_n_completions_have_the_tokens_of_seeds_that_count_up(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("caches", [True, False])
-def test_n_completions_compute_their_prompt_once(caches: bool) -> None:
+@pytest.mark.parametrize("prompt_logprobs", [None, 1])
+def test_n_completions_compute_their_prompt_once(caches: bool, prompt_logprobs: int | None) -> None:
     """But for the last, partly filled block (128 tokens here), which each of them writes into."""
     with LLM(find_demo_model(), backend="null", enable_prefix_caching=caches) as llm:
         prompt = list(range(100, 100 + 128 * 4 + 7))
-        wish = SamplingParams(n=4, max_tokens=3, ignore_eos=True)
+        wish = SamplingParams(n=4, max_tokens=3, ignore_eos=True, prompt_logprobs=prompt_logprobs)
         held, computed = [], []
         block_pool, forward = llm.engine.core.block_pool, llm.engine.runner.forward
 
@@ -153,10 +154,12 @@ def test_n_completions_compute_their_prompt_once(caches: bool) -> None:
         assert max(held) == 4 + 4, "four shared blocks, and one of its own for each"
         assert sum(computed) == len(prompt) + 3 * 7 + 4 * 2, "the shared blocks once, then 7 tokens each"
         assert output.num_cached_tokens == 0, "its first completion found nothing"
+        assert len(output.prompt_logprobs or ()) == (0 if prompt_logprobs is None else len(prompt))
         once = sum(computed)
         llm.generate([prompt], wish, use_tqdm=False)
         kept = 2 * once - sum(computed)
-        assert kept == (4 * 128 if caches else 0), "without a cache, nothing is kept for others"
+        is_kept = caches and prompt_logprobs is None  # a prompt that is scored is computed
+        assert kept == (4 * 128 if is_kept else 0), "without a cache, nothing is kept for others"
 
 
 def test_a_stream_has_one_completion(llm: LLM) -> None:

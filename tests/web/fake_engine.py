@@ -111,7 +111,9 @@ class FakeEngine:
             socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
         else:
             self.prompt_tokens += len(request.prompt_token_ids)
-            self.running.append(Running(client, request, time.monotonic() + self.options.first_s))
+            begins_late = request.params.prompt_logprobs is not None
+            first_s = self.options.scored_s if begins_late else self.options.first_s
+            self.running.append(Running(client, request, time.monotonic() + first_s))
 
     def step(self, socket: zmq.Socket[bytes]) -> None:
         by_client: dict[bytes, list[Piece]] = {}
@@ -166,6 +168,7 @@ def main() -> None:
     parser.add_argument("instance")
     parser.add_argument("--step-s", type=float, default=0.001)
     parser.add_argument("--first-s", type=float, default=0.0)
+    parser.add_argument("--scored-s", type=float, default=0.0, help="where the prompt is scored")
     parser.add_argument("--beat-s", type=float, default=0.05)
     parser.add_argument("--phase", default="ready")
     parser.add_argument("--refuse", default="")

@@ -74,7 +74,7 @@ class Committer:
             row = next_row - 1
             if sequence.first_token_s is None:
                 sequence.first_token_s = now
-                self.prompt_tokens += sequence.num_prompt_tokens
+                self._count_prompt(sequence)
             if sequence.params.max_tokens == 0:  # drawn because every step draws, and not wanted
                 updates.append(self.end_empty(sequence))
                 continue
@@ -98,7 +98,7 @@ class Committer:
                 updates.append(self.fail(sequence, _not_finite(sequence)))
                 continue
             sequence.first_token_s = self._clock()
-            self.prompt_tokens += sequence.num_prompt_tokens
+            self._count_prompt(sequence)
             self._finish(sequence, FinishReason.STOP)
             updates.append(Update(sequence, finish_reason=FinishReason.STOP, embedding=vector))
         return updates
@@ -126,6 +126,11 @@ class Committer:
         return Update(
             sequence, [token_id], text, reason, stop_reason, logprobs, prompt_logprobs=prompt_logprobs
         )
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        """Once for the n completions of a prompt, as in a request's usage."""
+        if sequence.index == 0:
+            self.prompt_tokens += sequence.num_prompt_tokens
 
     # ---- ends ----
 

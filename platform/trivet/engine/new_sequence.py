@@ -24,6 +24,7 @@ def make_sequence(
     deadline_s: float | None = None,
     cache_salt: str = "",
     group: str = "",
+    index: int = 0,
     grammar: Grammar | None = None,
 ) -> Sequence:
     """One completion (`params.n` is 1). Raises: RequestError for parameters that are out of range."""
@@ -38,6 +39,7 @@ def make_sequence(
         deadline_s=deadline_s,
         cache_salt=cache_salt,
         group=group,
+        index=index,
         grammar=grammar,
         text=TextStream(tokenizer, prompt_token_ids, params),
         bad_word_ids=bad_word_ids(tokenizer, params.bad_words) if params.bad_words else (),

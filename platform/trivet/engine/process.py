@@ -207,6 +207,7 @@ class EngineProcess:
             deadline_s=request.deadline_s,
             cache_salt=request.cache_salt,
             group=request.group,
+            index=request.index,
         )
         if request.pooling is not None:
             sequence.pooling = engine.resolved_pooling(request.pooling)

@@ -144,9 +144,11 @@ class Scheduler:
 
     def _find_cached(self, sequence: Sequence) -> list[int] | None:
         """Cached blocks of its prefix, never its last token's; None if the next one comes with this step."""
-        if not self._shares(sequence) or not sequence.can_read_cache:
+        if not self._shares(sequence):
             return []
-        extend_block_keys(sequence, self._pool.block_size)
+        extend_block_keys(sequence, self._pool.block_size)  # others wait for what it fills, in any case
+        if not sequence.can_read_cache:
+            return []
         keys = sequence.block_keys[: (sequence.num_tokens - 1) // self._pool.block_size]
         cached = self._pool.find(keys)
         if len(cached) < len(keys) and keys[len(cached)] in self._filling:

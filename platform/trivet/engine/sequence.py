@@ -72,6 +72,7 @@ class Sequence:
     adapter: str = ""  # "": the base model
     cache_salt: str = ""  # sequences of different salts, or adapters, never share KV blocks
     group: str = ""  # of the completions of one prompt, which share its KV whatever the settings are
+    index: int = 0  # in the group: the first one's prompt is counted, and scored
     text: TextStream | None = None  # None: token ids only
     bad_word_ids: TokenIds[tuple[int, ...]] = ()  # of `params.bad_words`
     grammar: Grammar | None = None  # of `params.structured_outputs`, at its start

@@ -38,8 +38,8 @@ from trivet_null.runner import NullRunner
 EOS = 2
 # Of a sequence, not of its parameters.
 OWN = (
-    "priority", "key", "key_class", "deadline_s", "adapter", "cache_salt", "group", "text", "bad_word_ids",
-    "pooling",
+    "priority", "key", "key_class", "deadline_s", "adapter", "cache_salt", "group", "index", "text",
+    "bad_word_ids", "pooling",
 )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from trivet.sampling_params import SamplingParams
+
 EngineFactory = Callable[..., Any]
 BLOCK = 16
 SYSTEM, USER, ANSWER, TURNS = 512, 32, 96, 10
@@ -14,9 +16,8 @@ GREEDY = {"max_tokens": ANSWER, "ignore_eos": True}
 
 
 def conversation_engine(make_engine: EngineFactory, **settings: Any) -> Any:
-    return make_engine(
-        block_size=BLOCK, max_model_len=2048, num_blocks=200, token_budget=256, max_num_seqs=16, **settings
-    )
+    sizes = {"block_size": BLOCK, "max_model_len": 2048, "num_blocks": 200, "token_budget": 256}
+    return make_engine(**{**sizes, "max_num_seqs": 16, **settings})
 
 
 def whole_blocks(num_tokens: int) -> int:
@@ -35,6 +36,32 @@ def test_a_wave_of_sixteen_computes_its_prefix_once(make_engine: EngineFactory, 
     assert [one.num_cached_tokens for one in wave] == [0] + 15 * [768]
     for one in wave[:3]:
         assert one.output_token_ids == engine.expected(one)
+
+
+@pytest.mark.parametrize("caches", [True, False])
+@pytest.mark.parametrize("budget", [256, 4096])
+def test_the_completions_of_a_prompt_compute_and_score_and_count_it_once(
+    make_engine: EngineFactory, caches: bool, budget: int
+) -> None:
+    engine = conversation_engine(make_engine, enable_prefix_caching=caches, token_budget=budget)
+    counts = engine.count_tokens()
+    prompt, wish = engine.prompt(769, 0), SamplingParams(n=8, prompt_logprobs=1)
+    many = [
+        engine.add(
+            prompt,
+            max_tokens=4,
+            ignore_eos=True,
+            group="g",
+            index=index,
+            prompt_logprobs=wish.child(index).prompt_logprobs,
+        )
+        for index in range(8)
+    ]
+    engine.run()
+    assert sum(counts) == 769 + 7 * 1 + 8 * 3
+    assert [len(one.prompt_logprobs) for one in many] == [768] + 7 * [0]
+    assert {tuple(one.output_token_ids) for one in many} == {tuple(engine.expected(many[0]))}
+    assert engine.core.load().prompt_tokens == 769
 
 
 def test_a_wave_is_not_held_up_by_a_prefix_that_another_is_computing(make_engine: EngineFactory) -> None:

@@ -133,11 +133,44 @@ def test_a_streamed_echo_is_the_same_text(client: FlaskClient) -> None:
     assert tokens == {choice["index"]: choice["logprobs"]["tokens"] for choice in whole}
 
 
+@pytest.mark.parametrize("scored_s", ["0", "0.1"])
+def test_completions_that_overtake_the_first_wait_for_the_logprobs_of_their_echo(
+    site: Site, site_client: FlaskClient, scored_s: str
+) -> None:
+    served = site.serve("--scored-s", scored_s)
+    body = {
+        "model": served.model,
+        "prompt": ["a b", "c"],
+        "n": 3,
+        "max_tokens": 3,
+        "echo": True,
+        "logprobs": 1,
+    }
+    whole = site_client.post(TEXT, json=body).get_json()["choices"]
+    assert [choice["logprobs"]["token_logprobs"] for choice in whole[1:3]] == [
+        [None, -1.5, -0.5, -0.5, -0.5]
+    ] * 2
+    lines = site_client.post(TEXT, json={**body, "stream": True}).data.decode().split("\n\n")[:-2]
+    texts, logprobs = dict.fromkeys(range(6), ""), {index: [] for index in range(6)}
+    for line in lines:
+        (choice,) = msgspec.json.decode(line.removeprefix("data: "))["choices"]
+        texts[choice["index"]] += choice["text"]
+        logprobs[choice["index"]] += (choice["logprobs"] or {"token_logprobs": []})["token_logprobs"]
+    assert texts == {choice["index"]: choice["text"] for choice in whole}
+    assert logprobs == {choice["index"]: choice["logprobs"]["token_logprobs"] for choice in whole}
+
+
 def test_prompt_logprobs_stand_in_their_choice(client: FlaskClient) -> None:
     answer = ask(client, prompt=["a b", "c"], prompt_logprobs=1)
     lengths = [len(choice["prompt_logprobs"]) for choice in answer["choices"]]
     assert sum(lengths) == answer["usage"]["prompt_tokens"]
     assert all(choice["prompt_logprobs"][0] is None for choice in answer["choices"])
+
+
+def test_prompt_logprobs_are_those_of_every_completion(client: FlaskClient) -> None:
+    choices = ask(client, prompt=["a b", "c d e"], n=2, prompt_logprobs=1)["choices"]
+    assert [len(choice["prompt_logprobs"]) for choice in choices] == [2, 2, 3, 3]
+    assert choices[0]["prompt_logprobs"] == choices[1]["prompt_logprobs"]
 
 
 def test_timeout_ends_a_running_request_with_what_there_is(client: FlaskClient) -> None:

@@ -108,7 +108,7 @@ def create() -> Response:
         if body.stream:
             chunks = ChatChunks(exchange, params, wants_usage=body.wants_usage)
             return stream_response(exchange.answer, chunks, exchange.close)
-        done = read_whole(exchange.answer)
+        done = read_whole(exchange)
         exchange.close()
         return json_response(_completion(exchange, done, params, body.prompt_logprobs))
 

@@ -9,6 +9,7 @@ from flask import Blueprint, Response
 from msgspec import UNSET, UnsetType
 
 from trivet.errors import RequestError
+from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet.text.tokenizer import Tokenizer
 from trivet_web.api.inference import (
@@ -89,7 +90,7 @@ def create() -> Response:
         if body.stream:
             chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
             return stream_response(exchange.answer, chunks, exchange.close)
-        done = read_whole(exchange.answer)
+        done = read_whole(exchange)
         exchange.close()
         choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
         return json_response(
@@ -111,6 +112,7 @@ class ChoiceForm:
         self.num_choices = len(prompts) * params.n
         self._n = params.n
         self._echoes = bool(body.echo)
+        self.echoes_logprobs = bool(body.echo) and params.logprobs is not None
         self._prompt_top = body.prompt_logprobs
         self._tokenizer = tokenizer
         self._skips_special = params.skip_special_tokens
@@ -151,24 +153,44 @@ class ChoiceForm:
 
 
 class CompletionChunks(Chunks):
-    """One chunk for each choice that something came for."""
+    """One chunk for each choice that something came for.
+
+    Where an echoed prompt has logprobs, its completions wait for the first of them, which brings these.
+    """
 
     def __init__(self, exchange: Exchange, form: ChoiceForm, *, wants_usage: bool) -> None:
         self._exchange = exchange
         self._form = form
         self._wants_usage = wants_usage
         self._counts: list[Completed | None] = [None] * form.num_choices
+        self._scores: dict[int, list[TokenLogprob] | None] = {}  # of the prompts, by the first choice of each
+        self._early: list[Arrival] = []  # before these
 
     def of(self, arrivals: list[Arrival]) -> Iterable[Completion]:
         by_choice: dict[int, Completed] = {}
-        for arrival in arrivals:
+        for arrival in self._take_ready(arrivals):
             by_choice.setdefault(arrival.choice, Completed()).add(arrival)
         for index, joined in by_choice.items():
             is_first = self._counts[index] is None
+            joined.prompt_logprobs = self._scores.get(self._first_of(index))
             self._counts[index] = joined
             choice = self._form.part(index, joined, is_first=is_first)
             if choice.text or choice.logprobs is not None or choice.finish_reason:
                 yield self._chunk([choice], None)
+
+    def _take_ready(self, arrivals: list[Arrival]) -> list[Arrival]:
+        for choice, piece, _ in arrivals:
+            if choice == self._first_of(choice) and choice not in self._scores:
+                self._scores[choice] = piece.prompt_logprobs
+        arrivals = self._early + arrivals
+        self._early = [one for one in arrivals if not self._is_ready(one)]
+        return [one for one in arrivals if self._is_ready(one)]
+
+    def _is_ready(self, arrival: Arrival) -> bool:
+        return not self._form.echoes_logprobs or self._first_of(arrival.choice) in self._scores
+
+    def _first_of(self, choice: int) -> int:
+        return choice - choice % self._exchange.num_completions
 
     def last(self) -> Iterable[msgspec.Struct]:
         if self._wants_usage:

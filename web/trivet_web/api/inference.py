@@ -90,6 +90,7 @@ class Exchange:
                 priority=fields.priority or 0,
                 cache_salt=fields.cache_salt or "",
                 group=f"{self.id}-{number}" if params.n > 1 else "",
+                index=index,
                 deadline_s=deadline_s,
             )
             for number, ids in enumerate(prompts)
@@ -192,12 +193,15 @@ class Completed:
             self.stop_reason = piece.stop_reason
 
 
-def read_whole(answer: Answer) -> list[Completed]:
+def read_whole(exchange: Exchange) -> list[Completed]:
     """Wait for all of it. Raises: what ended it early."""
+    answer, n = exchange.answer, exchange.num_completions
     done = [Completed() for _ in range(answer.num_open)]
     while answer.num_open:
         for arrival in answer.read(READ_S):
             done[arrival.choice].add(arrival)
+    for index, one in enumerate(done):
+        one.prompt_logprobs = done[index - index % n].prompt_logprobs  # the first one scores their prompt
     return done
 
 
