@@ -1,7 +1,7 @@
 """Ascend NPUs: the torch-free half that finds and plans, and the runner over torch-npu."""
 
 from trivet.contract import Backend
-from trivet.plugins import Command, hookimpl
+from trivet.plugins import hookimpl
 
 
 @hookimpl
@@ -10,11 +10,3 @@ def trivet_backend() -> Backend:
     from trivet_ascend.backend import AscendBackend
 
     return AscendBackend()
-
-
-@hookimpl
-def trivet_commands() -> list[Command]:
-    """`trivet selftest ascend`."""
-    from trivet_ascend.commands import commands
-
-    return commands()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trivet.contract import Advice, DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
@@ -11,6 +11,7 @@ from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.runners.slices import check_divisible
+from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
 from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape
@@ -59,6 +60,18 @@ class AscendBackend:
         """By uid, what npu-smi says now; empty where it says nothing. Never raises."""
         found = find_npus(self._root, self._npu_smi, timeout_s / 2)
         return {npu.uid: _usage(npu.chip) for npu in found if npu.chip is not None}
+
+    def self_test(self, device: int) -> Iterator[OpOutcome]:
+        """As `trivet.self_test.TestsItself`."""
+        from trivet_ascend.npu_device import NpuDevice
+        from trivet_ascend.op_table import NPU
+        from trivet_ascend.self_test import run_full
+
+        yield from run_full(NPU, NpuDevice(device).torch_device)
+
+    def self_test_versions(self) -> dict[str, str]:
+        """As `trivet.self_test.TestsItself`."""
+        return {"torch-npu": installed_torch_npu() or "not installed", **dict(find_versions(self._root))}
 
     def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
         """Logical ids, ascending: in another order torch_npu reports no device at all (Trinity-RFT #618)."""

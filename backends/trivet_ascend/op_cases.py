@@ -6,12 +6,13 @@ attention (#13699); values that are not numbers in slots behind a sequence's end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from trivet.runners.op_check import OpCase
 from trivet_ascend import npu_ops
 from trivet_ascend.op_table import OpTable
 from trivet_ascend.weight_kinds import GROUP_SIZE
@@ -35,15 +36,6 @@ class ModelShape:
     interleaved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OpCase:
-    """`run` gives the results by the functions of a table; `ops` are what it calls."""
-
-    ops: tuple[str, ...]
-    label: str
-    run: Callable[[OpTable], Sequence[Tensor]]
-
-
 class CaseMaker:
     """Random arguments on one device; the same for every table."""
 
@@ -51,7 +43,7 @@ class CaseMaker:
         self._shape, self._dtype, self._device = shape, dtype, device
         self._generator = torch.Generator().manual_seed(7)
 
-    def cases(self, *, attention: bool = True) -> Iterator[OpCase]:
+    def cases(self, *, attention: bool = True) -> Iterator[OpCase[OpTable]]:
         """All but those of quantised weights; without attention where the model's is gathered anyway."""
         if attention:
             yield self._attention("one token each", (1, 1, 1), (1, 128, 700))
@@ -62,7 +54,7 @@ class CaseMaker:
         yield self._rotate()
         yield self._swiglu()
 
-    def quantised_cases(self, weights: str) -> Iterator[OpCase]:
+    def quantised_cases(self, weights: str) -> Iterator[OpCase[OpTable]]:
         """Of the option `weights`."""
         if weights in ("w8a16", "w8a8"):  # a head is always w8a16
             yield self._weight_only("int8, a scale a column", 0)
@@ -82,7 +74,7 @@ class CaseMaker:
         values = torch.randint(low, high, shape, generator=self._generator, dtype=dtype)
         return values.to(self._device)
 
-    def _attention(self, label: str, query_lens: Sequence[int], seq_lens: Sequence[int]) -> OpCase:
+    def _attention(self, label: str, query_lens: Sequence[int], seq_lens: Sequence[int]) -> OpCase[OpTable]:
         shape = self._shape
         counts = [-(-length // BLOCK_SIZE) for length in seq_lens]
         num_blocks = 1 + sum(counts)
@@ -111,7 +103,7 @@ class CaseMaker:
 
         return OpCase(("fused_attention",), label, run)
 
-    def _write_kv(self) -> OpCase:
+    def _write_kv(self) -> OpCase[OpTable]:
         shape = self._shape
         key, value = (self._random(5, shape.num_kv_heads, shape.head_dim) for _ in range(2))
         slots = torch.tensor([130, 0, 255, 7, 128], dtype=torch.int32).to(self._device)
@@ -124,7 +116,7 @@ class CaseMaker:
 
         return OpCase(("write_kv",), "five slots of two blocks", run)
 
-    def _norms(self) -> Iterator[OpCase]:
+    def _norms(self) -> Iterator[OpCase[OpTable]]:
         x, residual = (self._random(9, self._shape.hidden_size) for _ in range(2))
         weight = self._random(self._shape.hidden_size)
         yield OpCase(("rms_norm",), "nine tokens", lambda ops: (ops.rms_norm(x, weight, 1e-5),))
@@ -132,7 +124,7 @@ class CaseMaker:
             ("add_rms_norm",), "nine tokens", lambda ops: ops.add_rms_norm(x, residual, weight, 1e-5)
         )
 
-    def _rotate(self) -> OpCase:
+    def _rotate(self) -> OpCase[OpTable]:
         shape = self._shape
         x = self._random(9, shape.num_heads, shape.rope_dim)
         angles = torch.rand((9, shape.rope_dim // 2), generator=self._generator) * 6
@@ -141,11 +133,11 @@ class CaseMaker:
         label = "neighbouring pairs" if shape.interleaved else "two halves"
         return OpCase(("rotate",), label, lambda ops: (ops.rotate(x, cos, sin, shape.interleaved),))
 
-    def _swiglu(self) -> OpCase:
+    def _swiglu(self) -> OpCase[OpTable]:
         x = self._random(9, 2 * self._shape.intermediate_size)
         return OpCase(("swiglu",), "nine tokens", lambda ops: (ops.swiglu(x),))
 
-    def _quantise(self) -> OpCase:
+    def _quantise(self) -> OpCase[OpTable]:
         x = self._random(9, self._shape.hidden_size)
 
         def run(ops: OpTable) -> Sequence[Tensor]:
@@ -154,7 +146,7 @@ class CaseMaker:
 
         return OpCase(("quantise_rows",), "nine tokens", run)
 
-    def _w8a8(self) -> OpCase:
+    def _w8a8(self) -> OpCase[OpTable]:
         rows, columns = self._shape.intermediate_size, self._shape.hidden_size
         x = self._integers(-127, 128, torch.int8, 9, columns)
         weight = self._integers(-127, 128, torch.int8, rows, columns)
@@ -166,7 +158,7 @@ class CaseMaker:
 
         return OpCase(("matmul_w8a8",), "nine tokens", run)
 
-    def _weight_only(self, label: str, group_size: int) -> OpCase:
+    def _weight_only(self, label: str, group_size: int) -> OpCase[OpTable]:
         rows, columns = self._shape.intermediate_size, self._shape.hidden_size
         x = self._random(9, columns)
         if not group_size:

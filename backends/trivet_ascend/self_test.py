@@ -1,25 +1,19 @@
-"""Compares torch-npu's operations with their twins: the whole for `trivet selftest ascend`, a part at start.
-
-An operation that raises, gives what is not a number or strays too far has failed. At the start of an
-engine it is replaced by its twin, which is slow and right.
-"""
+"""Which cases of torch-npu's operations are compared: all for `trivet selftest ascend`, a part at start."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
 from trivet.models.spec import MLP, ModelSpec
 from trivet.models.torch_ops import DTYPES
+from trivet.runners.op_check import OpCheck, failing_ops, warn_of
+from trivet.self_test import OpOutcome
 from trivet_ascend.explanations import cure_for
 from trivet_ascend.memory_plan import Shape
-from trivet_ascend.op_cases import TOLERANCES, CaseMaker, ModelShape, OpCase
+from trivet_ascend.op_cases import TOLERANCES, CaseMaker, ModelShape
 from trivet_ascend.op_table import TWINS, OpTable
-
-logger = logging.getLogger(__name__)
 
 # Of well-known models: head size 64, 128, 192; a group of one, few and many query heads.
 FULL_SHAPES = (
@@ -30,62 +24,32 @@ FULL_SHAPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One case. `error` is over the largest value of the twin's result; inf where it is not a number."""
-
-    ops: tuple[str, ...]
-    case: str
-    dtype: str
-    error: float
-    allowed: float
-    failure: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return not self.failure and self.error <= self.allowed
-
-
-def run_full(table: OpTable, device: torch.device) -> Iterator[Outcome]:
+def run_full(table: OpTable, device: torch.device) -> Iterator[OpOutcome]:
     """Every operation in every shape and both 16-bit types."""
-    for dtype in TOLERANCES:
+    check = OpCheck(table, TWINS, cure_for)
+    for dtype, allowed in TOLERANCES.items():
         for shape in FULL_SHAPES:
-            maker = CaseMaker(shape, dtype, device)
-            for case in maker.cases():
-                heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}"
-                yield run_case(case, table, dtype, heads)
+            heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}"
+            for case in CaseMaker(shape, dtype, device).cases():
+                yield check.outcome(case, dtype, allowed, heads)
         maker = CaseMaker(FULL_SHAPES[0], dtype, device)
         for weights in ("w8a8", "w4a16"):
             for case in maker.quantised_cases(weights):
-                yield run_case(case, table, dtype, weights)
-
-
-def run_case(case: OpCase, table: OpTable, dtype: torch.dtype, where: str) -> Outcome:
-    """Results by `table` against those of the twins."""
-    label, name, allowed = f"{case.label} ({where})", str(dtype).removeprefix("torch."), TOLERANCES[dtype]
-    try:
-        found = [result.float().cpu() for result in case.run(table)]
-    except torch.OutOfMemoryError:
-        raise  # says nothing about the operation
-    except (RuntimeError, AttributeError, NotImplementedError) as error:
-        reason = f"{error}{cure_for(str(error))}".strip()
-        return Outcome(case.ops, label, name, float("inf"), allowed, reason)
-    wanted = [result.float().cpu() for result in case.run(TWINS)]
-    shapes = [[list(result.shape) for result in results] for results in (found, wanted)]
-    if shapes[0] != shapes[1]:
-        reason = f"results are of shapes {shapes[0]} and not {shapes[1]}"
-        return Outcome(case.ops, label, name, float("inf"), allowed, reason)
-    errors = [
-        float((one - two).abs().max() / two.abs().max().clamp(min=1e-6))
-        for one, two in zip(found, wanted, strict=True)
-    ]
-    worst = max(float("inf") if value != value else value for value in errors)
-    return Outcome(case.ops, label, name, worst, allowed)
+                yield check.outcome(case, dtype, allowed, weights)
 
 
 def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: torch.device) -> OpTable:
     """`table` with the twins of what fails in this model's own shapes, one warning each."""
-    dtype, failed = DTYPES[shape.dtype], dict[str, Outcome]()
+    with torch.inference_mode():
+        failed = failing_ops(_model_outcomes(spec, shape, table, device))
+    warn_of(failed, "ascend")
+    return table.with_twins(failed)
+
+
+def _model_outcomes(
+    spec: ModelSpec, shape: Shape, table: OpTable, device: torch.device
+) -> Iterator[OpOutcome]:
+    dtype, check = DTYPES[shape.dtype], OpCheck(table, TWINS, cure_for)
     for layer in spec.kinds:
         assert isinstance(layer.mlp, MLP)  # check_dense
         attention, rope = layer.attention, layer.attention.rope
@@ -100,19 +64,5 @@ def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: t
         )
         is_fused = shape.options.why_gathered(attention, shape.dtype, shape.max_model_len) is None
         maker = CaseMaker(sizes, dtype, device)
-        with torch.inference_mode():
-            for case in (*maker.cases(attention=is_fused), *maker.quantised_cases(shape.options.weights)):
-                outcome = run_case(case, table, dtype, "this model")
-                if not outcome.passed:
-                    failed.update(dict.fromkeys(outcome.ops, outcome))
-    for op, outcome in failed.items():
-        logger.warning(
-            "op=%s failed its self-test, case=%r error=%.3g allowed=%.3g %s; its twin in plain torch runs "
-            "instead, slower; `trivet selftest ascend` tells more",
-            op,
-            outcome.case,
-            outcome.error,
-            outcome.allowed,
-            outcome.failure,
-        )
-    return table.with_twins(failed)
+        for case in (*maker.cases(attention=is_fused), *maker.quantised_cases(shape.options.weights)):
+            yield check.outcome(case, dtype, TOLERANCES[dtype], "this model")

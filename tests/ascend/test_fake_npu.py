@@ -203,18 +203,15 @@ def test_the_suite_of_the_contract_passes_on_npu_0(tmp_path: Path) -> None:
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) >= 30, done.stdout
 
 
-SERVE = """
-import sys
-from trivet_fake_cann.device import install_once
-install_once()
-from trivet.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
+TRIVET = "import sys; from trivet.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def test_the_self_test_of_the_command_line_passes_on_npu_0() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SERVE, "selftest", "ascend"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", TRIVET, "selftest", "ascend-fake-npu"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     passed, total = re.findall(r"(\d+) of (\d+) cases passed", done.stdout)[0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trivet.commands import bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, stop
+from trivet.commands import bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop
 from trivet.plugins import Command
 
-MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, stop)
+MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop)
 
 
 def core_commands() -> list[Command]:

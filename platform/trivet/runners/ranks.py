@@ -53,7 +53,7 @@ class RankProcess:
         self.index = order.rank.index
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", f"{__package__}.rank_process", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", f"{__package__}.rank_process", str(theirs.fileno())]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         self._frames = Frames(ours)
         self.tell(order.as_message())

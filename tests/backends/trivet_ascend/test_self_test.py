@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,13 +13,15 @@ from torch import Tensor
 from trivet_ascend_emulated.operators import define_operators
 
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
+from trivet.runners.op_check import OpCheck
+from trivet.self_test import OpOutcome
 from trivet_ascend import npu_ops
-from trivet_ascend.commands import report
+from trivet_ascend.explanations import cure_for
 from trivet_ascend.memory_plan import Shape
-from trivet_ascend.op_cases import CaseMaker, ModelShape
+from trivet_ascend.op_cases import TOLERANCES, CaseMaker, ModelShape
 from trivet_ascend.op_table import NPU, TWINS, OpTable
 from trivet_ascend.options import AscendOptions
-from trivet_ascend.self_test import Outcome, run_case, without_failing_ops
+from trivet_ascend.self_test import without_failing_ops
 
 CPU = torch.device("cpu")
 SIZES = ModelShape(4, 2, 64, 128, 192, 64)
@@ -34,10 +35,11 @@ def emulator() -> None:
     define_operators()
 
 
-def outcomes(table: OpTable, dtype: torch.dtype = torch.bfloat16) -> list[Outcome]:
+def outcomes(table: OpTable, dtype: torch.dtype = torch.bfloat16) -> list[OpOutcome]:
     maker = CaseMaker(SIZES, dtype, CPU)
     cases = [*maker.cases(), *maker.quantised_cases("w8a8"), *maker.quantised_cases("w4a16")]
-    return [run_case(case, table, dtype, "test") for case in cases]
+    check = OpCheck(table, TWINS, cure_for)
+    return [check.outcome(case, dtype, TOLERANCES[dtype], "test") for case in cases]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -117,19 +119,3 @@ def test_at_start_sound_operations_stay_and_nothing_is_said(caplog: pytest.LogCa
 def test_attention_that_is_gathered_anyway_is_not_tested() -> None:
     table = replace(NPU, fused_attention=failing)
     assert without_failing_ops(SPEC, shape_of(attention="gather"), table, CPU) == table
-
-
-def test_the_report_says_versions_and_every_case(capsys: pytest.CaptureFixture[str]) -> None:
-    found = [
-        Outcome(("rms_norm",), "nine tokens", "bfloat16", 0.001, 0.02),
-        Outcome(("swiglu",), "nine tokens", "bfloat16", float("inf"), 0.02, "EZ1001"),
-    ]
-    report(found, {"cann": "9.1.0"}, as_json=False)
-    text = capsys.readouterr().out
-    assert "cann=9.1.0" in text
-    assert "FAILED EZ1001" in text
-    assert "1 of 2 cases passed" in text
-    report(found, {"cann": "9.1.0"}, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert [case["passed"] for case in told["cases"]] == [True, False]
-    assert told["cases"][1]["error"] is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.models.spec import ModelSpec
+from trivet.self_test import OpOutcome
 from trivet_ascend.backend import AscendBackend
 
 TOTAL_BYTES = 4 << 30  # as fake_acl.c has it
@@ -31,6 +32,13 @@ class FakeNpuAscend(AscendBackend):
                 dtypes=frozenset({"f32", "f16", "bf16"}),
             )
         ]
+
+    def self_test(self, device: int) -> Iterator[OpOutcome]:
+        """The product's, on `npu:0`."""
+        from trivet_fake_cann.device import install_once
+
+        install_once()
+        return super().self_test(device)
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]

@@ -1,0 +1,90 @@
+"""Compares a device's operations with their twins in plain torch: the self-test, whole and at start.
+
+An operation that raises, gives what is not a number or strays too far has failed. At the start of an
+engine it is replaced by its twin, which is slow and right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from trivet.self_test import OpOutcome
+
+logger = logging.getLogger(__name__)
+Table = TypeVar("Table")
+
+
+@dataclass(frozen=True, slots=True)
+class OpCase(Generic[Table]):
+    """`run` gives the results by the functions of a backend's table; `ops` are what it calls."""
+
+    ops: tuple[str, ...]
+    label: str
+    run: Callable[[Table], Sequence[Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpCheck(Generic[Table]):
+    """How a backend's operations are compared."""
+
+    table: Table
+    twins: Table
+    cure_for: Callable[[str], str] = lambda text: ""  # "; " and what to do about an error
+    # What a refused call raises; a compiler may have errors of its own.
+    raises: tuple[type[Exception], ...] = (RuntimeError, AttributeError, TypeError)
+
+    def outcome(self, case: OpCase[Table], dtype: torch.dtype, allowed: float, where: str) -> OpOutcome:
+        """The case by `table` and by `twins`. Raises: torch.OutOfMemoryError."""
+        label, name = f"{case.label} ({where})", str(dtype).removeprefix("torch.")
+        try:
+            found = [result.float().cpu() for result in case.run(self.table)]
+        except torch.OutOfMemoryError:
+            raise  # says nothing about the operation
+        except self.raises as error:
+            reason = f"{error}{self.cure_for(str(error))}".strip() or type(error).__name__
+            return OpOutcome(case.ops, label, name, float("inf"), allowed, reason)
+        wanted = [result.float().cpu() for result in case.run(self.twins)]
+        shapes = [[list(result.shape) for result in results] for results in (found, wanted)]
+        if shapes[0] != shapes[1]:
+            reason = f"results are of shapes {shapes[0]} and not {shapes[1]}"
+            return OpOutcome(case.ops, label, name, float("inf"), allowed, reason)
+        errors = [_error(one, two) for one, two in zip(found, wanted, strict=True)]
+        return OpOutcome(case.ops, label, name, max(errors), allowed)
+
+
+def _error(found: Tensor, wanted: Tensor) -> float:
+    """Largest error over the largest value wanted."""
+    if not wanted.numel():
+        return 0.0
+    error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-6))
+    return float("inf") if error != error else error
+
+
+def failing_ops(outcomes: Iterable[OpOutcome]) -> Mapping[str, OpOutcome]:
+    """The operations of all failed cases, each with one of them."""
+    failed: dict[str, OpOutcome] = {}
+    for outcome in outcomes:
+        if not outcome.passed:
+            failed.update(dict.fromkeys(outcome.ops, outcome))
+    return failed
+
+
+def warn_of(failed: Mapping[str, OpOutcome], backend: str) -> None:
+    """One line an operation, for the log of an engine that starts without them."""
+    for op, outcome in failed.items():
+        logger.warning(
+            "op=%s failed its self-test, case=%r error=%.3g allowed=%.3g %s; its twin in plain torch runs "
+            "instead, slower; `trivet selftest %s` tells more",
+            op,
+            outcome.case,
+            outcome.error,
+            outcome.allowed,
+            outcome.failure,
+            backend,
+        )
