@@ -30,7 +30,7 @@ Figures (times in ms, rates per second; percentiles p50, p90, p99, linearly inte
     prefill_tokens_per_s, decode_tokens_per_s   where one request has the machine for itself: prompt tokens
                                   by TTFT, and 1 / TPOT
     client_cpu_us_per_token       serve: CPU time of the load generator, microseconds per output token
-    kv_waste_percent, kv_waste_tail_percent, kv_sequences_fit, kv_sequences_fit_contiguous,
+    kv_waste_percent, kv_sequences_fit, kv_sequences_fit_contiguous,
     kv_sequences_running_peak     in process: `trivet.bench.kv_watch`
     load_s, peak_rss_bytes        of this process; serve: of the deployment's engines, where they are here
     ready_s, rss_bytes, rss_anonymous_bytes, rss_file_bytes, memory_NAME_bytes (the runner's own parts)

@@ -25,7 +25,6 @@ class KvWatch:
         self._time_s = 0.0
         self._allocated = 0.0  # slot seconds
         self._unused = 0.0  # of those: no KV has been computed for them
-        self._tail = 0.0  # of those: behind the last token that the sequence has so far
         self._sequences = 0.0  # sequence seconds
         self._peak_running = 0
 
@@ -39,17 +38,15 @@ class KvWatch:
         distinct = (pool.num_usable - pool.num_free) * pool.block_size
         self._allocated += distinct * duration_s
         self._unused += (int(held) - sum(s.num_computed_tokens for s in running)) * duration_s
-        self._tail += (int(held) - sum(s.num_tokens for s in running)) * duration_s
         self._sequences += len(running) * duration_s
         self._peak_running = max(self._peak_running, len(running))
 
     def figures(self) -> Figures:
         """The waste, and how many sequences fit.
 
-        `kv_waste_percent`: allocated slots without computed KV; `kv_waste_tail_percent`: the part of it
-        behind the last known token (the rest waits for its chunk of the prompt). `kv_sequences_fit`: of the
-        load's sequences, at the blocks which one of them holds on average; `kv_sequences_fit_contiguous`:
-        where each reserves max_model_len tokens.
+        `kv_waste_percent`: allocated slots without computed KV; the paper of PagedAttention has it below 4 %
+        (Kwon et al. 2023, section 1). `kv_sequences_fit`: of the load's sequences, at the blocks which one
+        of them holds on average; `kv_sequences_fit_contiguous`: where each reserves max_model_len tokens.
         """
         if not self._allocated:
             return {}
@@ -57,7 +54,6 @@ class KvWatch:
         usable = pool.num_usable * pool.block_size
         return {
             "kv_waste_percent": 100 * self._unused / self._allocated,
-            "kv_waste_tail_percent": 100 * self._tail / self._allocated,
             "kv_sequences_fit": float(int(usable * self._sequences / self._allocated)),
             "kv_sequences_fit_contiguous": float(usable // self._core.max_model_len),
             "kv_sequences_running_peak": float(self._peak_running),

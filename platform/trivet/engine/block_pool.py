@@ -85,6 +85,10 @@ class BlockPool:
         self._num_held[slot] = held + needed
         return True
 
+    def num_places(self, slot: int) -> int:
+        """Tokens for which the slot's blocks have room."""
+        return self._num_held[slot] * self.block_size
+
     def close(self, slot: int) -> None:
         """Take a slot's blocks back. The end of a prefix is evicted before its beginning."""
         held = self._num_held[slot]

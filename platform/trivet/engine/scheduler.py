@@ -72,6 +72,7 @@ class Scheduler:
         """
         self._filling.clear()
         self._make_way()
+        self._open_chunks()
         step: list[Scheduled] = []
         budget = self._schedule_decodes(step, self.token_budget)
         budget = self._schedule_prompts(step, budget)
@@ -94,14 +95,29 @@ class Scheduler:
             return
         self._preempt(victim, makes_way=True)
 
+    def _open_chunks(self) -> None:
+        """Blocks for the chunks of prompts that this step will compute, and no more.
+
+        Before anything is taken into the step: who makes way for a chunk may not be part of it.
+        """
+        prompts = [one for one in self.running if one.num_tokens - one.num_computed_tokens > 1]
+        budget = self.token_budget - sum(map(_decodes, self.running))
+        for sequence in prompts:
+            if budget <= 0 or sequence.state is not SequenceState.RUNNING:  # it made way for one before it
+                return
+            stop = min(sequence.num_tokens, sequence.num_computed_tokens + budget)
+            budget -= stop - sequence.num_computed_tokens
+            if not self._pool.grow(sequence.slot, stop):
+                self._preempt_for(sequence, stop)
+
     def _schedule_decodes(self, step: list[Scheduled], budget: int) -> int:
         index = 0
         while index < len(self.running) and budget > 0:
             sequence = self.running[index]
             index += 1
+            if not _decodes(sequence):
+                continue
             total = sequence.num_tokens
-            if total - sequence.num_computed_tokens != 1 or total >= sequence.max_total_tokens:
-                continue  # in its prompt, or its pending token is the last one
             if self._pool.grow(sequence.slot, total) or self._preempt_for(sequence, total):
                 self._take(step, sequence, 1)
                 budget -= 1
@@ -120,9 +136,15 @@ class Scheduler:
     def _schedule_prompts(self, step: list[Scheduled], budget: int) -> int:
         for sequence in self.running:
             remaining = sequence.num_tokens - sequence.num_computed_tokens
-            if budget > 0 and remaining > 1:
-                self._take(step, sequence, min(budget, remaining))
-                budget -= step[-1].num_tokens
+            if budget <= 0 or remaining <= 1:
+                continue
+            chunk = min(budget, remaining)
+            # The budget is larger than `_open_chunks` took it for where a decode has been preempted since.
+            if not self._pool.grow(sequence.slot, sequence.num_computed_tokens + chunk):
+                chunk = min(chunk, self._pool.num_places(sequence.slot) - sequence.num_computed_tokens)
+            if chunk > 0:
+                self._take(step, sequence, chunk)
+                budget -= chunk
         return budget
 
     def _admit(self, step: list[Scheduled], budget: int) -> None:
@@ -133,7 +155,7 @@ class Scheduler:
             cached = self._find_cached(sequence)
             if cached is None or not self._has_room(sequence, cached):
                 return
-            self._start(sequence, cached)
+            self._start(sequence, cached, budget)
             remaining = sequence.num_tokens - sequence.num_computed_tokens
             self._take(step, sequence, min(budget, remaining))
             budget -= step[-1].num_tokens
@@ -159,11 +181,14 @@ class Scheduler:
         """Whether others may use its blocks: the n completions of one prompt do without a cache, too."""
         return self._caches or bool(sequence.group)
 
-    def _start(self, sequence: Sequence, cached: list[int]) -> None:
+    def _start(self, sequence: Sequence, cached: list[int], budget: int) -> None:
+        """Run it, with blocks for what is there of it and for its first chunk."""
         self.waiting.admit(sequence)
         sequence.slot = self._free_slots.pop()
-        self._pool.open(sequence.slot, cached, sequence.num_tokens)
         sequence.num_computed_tokens = len(cached) * self._pool.block_size
+        num_swapped = self.swap.num_tokens_of(sequence) if self.swap is not None else 0
+        stop = max(sequence.num_computed_tokens, num_swapped) + budget
+        self._pool.open(sequence.slot, cached, min(sequence.num_tokens, stop))
         if self.swap is not None:
             table = self._pool.table[sequence.slot]
             sequence.num_computed_tokens = self.swap.swap_in(sequence, table, sequence.num_computed_tokens)
@@ -259,3 +284,9 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         self.running.remove(sequence)
         sequence.num_computed_tokens = 0
+
+
+def _decodes(sequence: Sequence) -> bool:
+    """Whether it draws its next token in this step: it is not in its prompt, and has room for one more."""
+    total = sequence.num_tokens
+    return total - sequence.num_computed_tokens == 1 and total < sequence.max_total_tokens

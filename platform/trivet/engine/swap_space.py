@@ -90,6 +90,11 @@ class SwapSpace:
         self._queue(table[:count].tolist(), blocks, to_host=True)
         self.num_swaps += 1
 
+    def num_tokens_of(self, sequence: Sequence) -> int:
+        """Its first tokens whose KV is on the host."""
+        swapped = self._swapped.get(sequence)
+        return 0 if swapped is None else swapped.num_tokens
+
     def swap_in(self, sequence: Sequence, table: Int32, num_cached_tokens: int) -> int:
         """Bring back what lies behind the cached prefix. Returns the tokens whose KV `table` has then."""
         swapped = self._swapped.get(sequence)

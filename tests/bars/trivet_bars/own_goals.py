@@ -21,9 +21,7 @@ from trivet_bars.rounds import Sample, median_of, values_of
 
 TIMEOUT_S = 600.0
 MEAN_CONTEXT = 192  # tokens: 128 of the prompt and on average half of 128 generated
-# About the means of ShareGPT's conversations (161 in, 338 out), for which PagedAttention's paper states waste
-# below 4 % (Kwon et al. 2023, sections 1 and 6.1).
-MIXED_LOAD = ("--prompt-tokens", "16:306", "--output-tokens", "16:660", "-n", "64", "--repeats", "1")
+MIXED_LOAD = ("--prompt-tokens", "16:768", "--output-tokens", "16:128", "-n", "64", "--repeats", "1")
 LARGE_PART_BYTES = 50_000_000
 MAX_SAMPLED_SLOWDOWN_PERCENT = 5.0
 

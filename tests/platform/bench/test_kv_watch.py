@@ -42,28 +42,24 @@ def test_slots_behind_the_last_token_are_waste(core: EngineCore) -> None:
     figures = watch.figures()
     assert core.scheduler.running[0].num_computed_tokens == 96
     assert figures["kv_waste_percent"] == pytest.approx(100 * (BLOCK - 96) / BLOCK)
-    # The token that the step has drawn is known: its slot will be filled next.
-    assert figures["kv_waste_tail_percent"] == pytest.approx(100 * (BLOCK - 97) / BLOCK)
 
 
-def test_a_prompt_that_waits_for_its_chunk_is_waste_but_no_tail(core: EngineCore) -> None:
+def test_a_prompt_holds_no_blocks_for_the_chunks_to_come(core: EngineCore) -> None:
     _add(core, "a", 10, 512)
-    core.step()  # a chunk of 128 tokens; the blocks of the whole prompt are held
+    core.step()  # a chunk of 128 tokens
     watch = KvWatch(core)
     watch.observe(1.0)
-    figures = watch.figures()
-    assert figures["kv_waste_percent"] == pytest.approx(75.0)
-    assert figures["kv_waste_tail_percent"] == pytest.approx(0.0)
+    assert watch.figures()["kv_waste_percent"] == pytest.approx(0.0)
 
 
 def test_a_step_counts_with_its_duration(core: EngineCore) -> None:
-    _add(core, "a", 10, 256)
+    _add(core, "a", 10, 128 + 64)
     core.step()
     watch = KvWatch(core)
-    watch.observe(3.0)  # half of the slots are filled
+    watch.observe(3.0)  # one block, full
     core.step()
-    watch.observe(1.0)  # all of them
-    assert watch.figures()["kv_waste_percent"] == pytest.approx(50.0 * 3 / 4)
+    watch.observe(1.0)  # and another, filled by half
+    assert watch.figures()["kv_waste_percent"] == pytest.approx(100 * 64 / (3 * 128 + 256))
 
 
 def test_shared_blocks_count_once(core: EngineCore) -> None:

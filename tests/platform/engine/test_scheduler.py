@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trivet.engine.sequence import SequenceState
+from trivet.engine.swap_space import SwapCosts, SwapSpace
 from trivet.engine.waiting_queue import AGEING_S
 
 WorldFactory = Callable[..., Any]
@@ -175,3 +176,71 @@ def test_the_length_of_the_queue_costs_nothing(
         return count_calls(world.scheduler.schedule)
 
     assert num_calls(10_000) <= num_calls(40) + 2
+
+
+# ---- blocks ----
+
+
+def test_blocks_of_a_prompt_are_opened_with_the_chunk_that_fills_them(make_world: WorldFactory) -> None:
+    world = make_world(budget=16)
+    world.add(40)
+    held = []
+    for _ in range(3):
+        world.step()
+        held.append(world.pool.num_usable - world.pool.num_free)
+    assert held == [4, 8, 10]
+
+
+def grown_beside_a_prompt(make_world: WorldFactory, priority: int) -> Any:
+    """One sequence decodes and has taken a block that the next chunk of the other's prompt needs."""
+    world = make_world(num_blocks=9, budget=4)
+    world.scheduler._spare_blocks = 0
+    decoding = world.add(4, priority=1)
+    world.step()
+    prompt = world.add(24, priority=priority)
+    for _ in range(6):
+        assert world.step() == {decoding: 1, prompt: 3}
+    return world
+
+
+def test_the_last_in_order_makes_way_for_a_chunk_and_is_not_in_the_step(make_world: WorldFactory) -> None:
+    world = grown_beside_a_prompt(make_world, priority=0)
+    decoding, prompt = world.sequences
+    assert world.step() == {prompt: 4}, "the whole budget"
+    assert decoding.state is SequenceState.WAITING
+
+
+def test_a_prompt_that_is_last_in_order_makes_way_itself(make_world: WorldFactory) -> None:
+    world = grown_beside_a_prompt(make_world, priority=1)
+    decoding, prompt = world.sequences
+    assert world.step() == {decoding: 1}
+    assert prompt.state is SequenceState.WAITING
+    world.scheduler.finish(decoding)
+    assert world.step() == {prompt: 4}, "what it had computed is cached"
+    assert prompt.num_output_tokens == 0
+
+
+def test_a_chunk_goes_as_far_as_its_blocks_where_a_preempted_decode_leaves_budget(
+    make_world: WorldFactory,
+) -> None:
+    world = make_world(num_blocks=9, budget=11)
+    world.scheduler._spare_blocks = 0
+    first, second, third = (world.add(length, priority=1) for length in (3, 3, 2))
+    world.step()
+    prompt = world.add(20)
+    assert world.step() == {first: 1, second: 1, third: 1, prompt: 8}
+    assert world.step() == {first: 1, second: 1, prompt: 8}, "a ninth token would need another block"
+    assert third.state is SequenceState.WAITING
+
+
+def test_what_comes_back_from_the_host_finds_its_blocks_open(make_world: WorldFactory) -> None:
+    world = make_world(num_blocks=9, budget=4, caches=False)
+    world.scheduler.swap = SwapSpace(8, 4, 1, SwapCosts(copy_s_per_block=1.0, compute_s_per_token=100.0))
+    sequence = world.add(20)
+    for _ in range(4):
+        world.step()
+    world.scheduler._preempt(sequence)
+    assert world.step() == {sequence: 4}
+    (away, back) = world.scheduler.swap.take_copies(world.num_steps)
+    assert back.pairs[:, 1].tolist() == world.pool.table[sequence.slot, :4].tolist()
+    assert (away.to_host, back.from_host, min(back.pairs[:, 1]) > 0) == (True, True, True)

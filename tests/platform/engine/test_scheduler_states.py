@@ -309,7 +309,7 @@ class Scheduling(RuleBasedStateMachine):
             assert (sequence in waiting) == (sequence.state is SequenceState.WAITING)
             if sequence.state is SequenceState.RUNNING:
                 held = (self.pool.table[sequence.slot] > 0).sum() * self.pool.block_size
-                assert held >= sequence.num_computed_tokens
+                assert 0 <= held - sequence.num_computed_tokens < self.pool.block_size
             elif sequence.state is SequenceState.WAITING:
                 assert sequence.num_computed_tokens == 0
         if not running:

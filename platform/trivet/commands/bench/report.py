@@ -32,7 +32,6 @@ RATES = (
     "load_s",
     "first_token_s",
     "kv_waste_percent",
-    "kv_waste_tail_percent",
     "kv_sequences_fit",
     "kv_sequences_fit_contiguous",
     "client_cpu_us_per_token",
