@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
+from trivet.runners.decode_graphs import graph_sizes
 from trivet.runners.slices import Rank, local_spec
 from trivet.weights.index import WeightIndex
 from trivet_ascend.options import AscendOptions
@@ -48,14 +49,8 @@ class Shape:
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
-        """Numbers of decoding sequences for which a graph is captured: 1, 2, 4 ... max_num_seqs.
-
-        Few, because each takes streams, of which a device has about 2,000 (vllm-ascend #3869).
-        """
-        if self.options.graphs == "off":
-            return ()
-        powers = [1 << i for i in range(self.max_num_seqs.bit_length()) if 1 << i < self.max_num_seqs]
-        return (*powers, self.max_num_seqs)
+        """Numbers of decoding sequences for which a graph is captured."""
+        return graph_sizes(self.max_num_seqs) if self.options.graphs == "on" else ()
 
     def with_max_model_len(self, length: int) -> Shape:
         return replace(self, max_model_len=length)

@@ -23,6 +23,7 @@ from trivet.models.decoder import Decoder
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.collectives import Alone, Collectives
+from trivet.runners.decode_graphs import DecodeGraphs
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank, local_spec
@@ -32,7 +33,8 @@ from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_ascend import memory_plan
 from trivet_ascend.ascend_ops import AscendOps
-from trivet_ascend.graphs import DecodeGraphs
+from trivet_ascend.explanations import cure_for
+from trivet_ascend.graphs import AclGraphs
 from trivet_ascend.memory_plan import Shape
 from trivet_ascend.npu_device import Device, as_step_failure
 from trivet_ascend.op_table import NPU, TWINS
@@ -170,12 +172,8 @@ class AscendRunner:
             what = "gathered attention" if is_gathered else "a step of several ranks"
             logger.warning("graphs=off %s is not captured; steps run eagerly", what)
             return
-        self._graphs = DecodeGraphs(
-            self._forward,
-            self._plan.kv.block_size,
-            shape.blocks_per_sequence,
-            self._device.torch_device,
-        )
+        captures = AclGraphs(self._forward, shape.blocks_per_sequence, self._device.torch_device)
+        self._graphs = DecodeGraphs(captures, self._plan.kv.block_size, shape.blocks_per_sequence, cure_for)
         self._graphs.capture(sizes)
 
     # ---- steps -----------------------------------------------------------------------------------

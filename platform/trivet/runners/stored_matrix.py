@@ -77,6 +77,12 @@ class StoredMatrix:
             offsets.astype(np.float32).reshape(shape),
         )
 
+    def stored(self, rows: Span, columns: Span) -> NDArray[np.uint8]:
+        """The blocks as the file has them, [rows, bytes of the columns]. Raises: WeightsError."""
+        found = self._bytes(rows, columns)
+        self._on_read(self.info.name)
+        return found
+
     def _bytes(self, rows: Span, columns: Span) -> NDArray[np.uint8]:
         """[rows, bytes of the columns], contiguous, rows in canonical order; other pages stay untouched."""
         kind = self.info.format

@@ -1,0 +1,55 @@
+"""Every matrix that the generic decoder packs, with its size, as data for memory plans; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trivet.models.spec import MLP, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """One matrix of `Decoder.load`, over all ranks."""
+
+    name: str  # as in `ops.Ops.pack`: "embed", "head", "layers.3.qkv"
+    parts: tuple[str, ...]  # canonical names without `.weight`
+    num_rows: int
+    num_columns: int
+    shard: str
+    has_bias: bool = False
+
+
+def packed_matrices(spec: ModelSpec) -> Iterator[PackedMatrix]:
+    """Of a dense model. A tied head has the embedding's part."""
+    hidden, vocab = spec.hidden_size, spec.vocab_size
+    yield PackedMatrix("embed", ("embed",), vocab, hidden, "vocab")
+    head = "embed" if spec.tie_embeddings else "head"
+    yield PackedMatrix("head", (head,), vocab, hidden, "vocab", spec.head_bias)
+    for index in range(spec.num_layers):
+        layer = spec.layer(index)
+        attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, MLP)  # decoder.check_dense
+        inner = attention.num_heads * attention.head_dim
+        qkv = inner + 2 * attention.num_kv_heads * attention.head_dim
+        stem = f"layers.{index}."
+        parts = tuple(stem + part for part in ("q", "k", "v"))
+        yield PackedMatrix(f"{stem}qkv", parts, qkv, hidden, "column", attention.qkv_bias)
+        yield PackedMatrix(f"{stem}o", (f"{stem}o",), hidden, inner, "row", attention.out_bias)
+        up = (f"{stem}gate", f"{stem}up") if mlp.gated else (f"{stem}up",)
+        size = mlp.intermediate_size
+        yield PackedMatrix(f"{stem}gate_up", up, len(up) * size, hidden, "column", mlp.bias)
+        yield PackedMatrix(f"{stem}down", (f"{stem}down",), hidden, size, "row", mlp.bias)
+
+
+def norm_values(spec: ModelSpec) -> int:
+    """Weights and biases of all norms."""
+    per_norm = spec.hidden_size * (2 if spec.norm.bias else 1)
+    norms_of = {"pre": 2, "sandwich": 4, "parallel": 1}
+    total = per_norm
+    for index in range(spec.num_layers):
+        layer = spec.layer(index)
+        total += norms_of[layer.order] * per_norm
+        if (norm := layer.attention.qk_norm) is not None:
+            total += 2 * layer.attention.head_dim * (2 if norm.bias else 1)
+    return total
