@@ -7,9 +7,10 @@ result objects follow vLLM's offline API, so that scripts written for it run wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import msgspec
 from tqdm import tqdm
@@ -19,7 +20,7 @@ from trivet.config import parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
-from trivet.errors import GenerationError, Overloaded, RequestError
+from trivet.errors import GenerationError, Overloaded, RequestError, Unavailable
 from trivet.models.model_files import open_model
 from trivet.outputs import (
     CompletionOutput,
@@ -30,14 +31,20 @@ from trivet.outputs import (
 )
 from trivet.plugins import load_plugins
 from trivet.pooling_params import PoolingParams
+from trivet.prompt_forms import (
+    Conversation,
+    Prompt,
+    as_conversations,
+    as_prompts,
+    params_per_prompt,
+    text_and_ids,
+    text_pairs,
+)
 from trivet.sampling_params import SamplingParams
 from trivet.text.chat_template import ChatTemplate
 from trivet.text.scoring_prompt import QWEN3_INSTRUCTION, QWEN3_RERANKER, ScoringPrompt, single_token
 from trivet.text.tokenizer import Tokenizer
 
-Prompt = (
-    str | Sequence[int] | Mapping[str, Any]
-)  # text, token ids, {"prompt": ...}, {"prompt_token_ids": ...}
 T = TypeVar("T", RequestOutput, EmbeddingRequestOutput)
 NO_DRAWS = SamplingParams(max_tokens=1)  # of a sequence that is embedded
 
@@ -65,6 +72,7 @@ class LLM:
         with _LoadingBar(files.name) as bar:
             self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update)
         self._num_requests = 0
+        self._is_closed = False
         # Of the iterations in progress: a sequence's output, and which of its completions it is.
         self._growing: dict[str, tuple[RequestOutput | EmbeddingRequestOutput, int]] = {}
 
@@ -85,9 +93,9 @@ class LLM:
         Raises: RequestError, ContextLengthExceeded: nothing has been generated then. A sequence that
         fails in the engine has `error` set and finish_reason "error".
         """
-        many = _as_prompts(prompts)
+        many = as_prompts(prompts)
         wishes = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        outputs, sequences = self._prepare(many, _params_per_prompt(wishes, len(many)))
+        outputs, sequences = self._prepare(many, params_per_prompt(wishes, len(many)))
         with tqdm(total=len(many), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
             for output in self._run(outputs, sequences):
                 if output.finished:
@@ -116,31 +124,57 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        sampling_params: SamplingParams | None = None,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        **template_options: Any,
     ) -> list[RequestOutput]:
-        """Complete a conversation through the model's chat template."""
-        return self.generate(self.chat_prompt(messages), sampling_params, use_tqdm=use_tqdm)
+        """Complete a conversation, or each of several, through the model's chat template.
+
+        `template_options` and errors are those of `chat_prompt` and `generate`.
+        """
+        prompts = [self.chat_prompt(one, **template_options) for one in as_conversations(messages)]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[BeamSearchOutput]:
         """The likeliest completions of each prompt. Raises: RequestError, ContextLengthExceeded."""
-        ids = [list(token_ids) for _, token_ids in self._encode(_as_prompts(prompts))]
+        ids = [list(token_ids) for _, token_ids in self._encode(as_prompts(prompts))]
 
         def generate(many: list[list[int]], wish: SamplingParams) -> list[RequestOutput]:
             return self.generate(many, wish, use_tqdm=False)
 
         return beam_search(generate, self.get_tokenizer(), self._engine.files.eos_token_ids, ids, params)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The prompt of a conversation. Raises: RequestError in the template's own words."""
-        files, tokenizer = self._engine.files, self._engine.tokenizer
-        template = ChatTemplate(files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
-        text = template.render(list(messages), add_generation_prompt=True)
-        return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+    def chat_prompt(
+        self,
+        messages: Conversation,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The prompt of a conversation; arguments as of `ChatTemplate.render`.
+
+        Raises: RequestError in the template's own words.
+        """
+        text = self._template.render(
+            list(messages),
+            tools,
+            add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **chat_template_kwargs or {},
+        )
+        ids = self._engine.tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        tokenizer = self._engine.tokenizer
+        return ChatTemplate(self._engine.files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
 
     def reset_prefix_cache(self) -> None:
         """Forget every prefix; results do not depend on it."""
@@ -160,7 +194,8 @@ class LLM:
         return self._engine
 
     def close(self) -> None:
-        """Give the device's memory back; idempotent."""
+        """Give the device's memory back; idempotent. Nothing can be asked of it then."""
+        self._is_closed = True
         self._engine.close()
 
     def __enter__(self) -> Self:
@@ -197,7 +232,7 @@ class LLM:
         wish = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
         params = self._engine.resolved_pooling(wish)
         outputs, sequences = [], []
-        for text, token_ids in self._encode(_as_prompts(prompts)):
+        for text, token_ids in self._encode(as_prompts(prompts)):
             self._engine.core.check_prompt(token_ids, is_embedded=True)
             outputs.append(EmbeddingRequestOutput(self._next_id(), text, token_ids))
             sequences.append(EngineSequence(outputs[-1].request_id, token_ids, NO_DRAWS, pooling=params))
@@ -229,7 +264,7 @@ class LLM:
         Raises: RequestError, ContextLengthExceeded: nothing has been computed then.
         """
         tokenizer = self._engine.tokenizer
-        prompts = ScoringPrompt(template, tokenizer).token_ids(_pairs(text_1, text_2), instruction)
+        prompts = ScoringPrompt(template, tokenizer).token_ids(text_pairs(text_1, text_2), instruction)
         yes_id, no_id = score_token_ids or (single_token(tokenizer, word) for word in score_tokens)
         params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=(yes_id, no_id))
         outputs = self.generate(prompts, params, use_tqdm=use_tqdm)
@@ -272,8 +307,13 @@ class LLM:
         ]
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[tuple[str | None, list[int]]]:
-        """Text and token ids of each prompt; all texts in one call of the tokenizer."""
-        parts = [_parts(prompt) for prompt in prompts]
+        """Text and token ids of each prompt; all texts in one call of the tokenizer.
+
+        Raises: RequestError; Unavailable after `close`.
+        """
+        if self._is_closed:
+            raise Unavailable("this LLM is closed, its model's memory given back; make a new one")
+        parts = [text_and_ids(prompt) for prompt in prompts]
         texts = [text for text, ids in parts if ids is None and text is not None]
         encoded = iter(self._engine.tokenizer.encode_batch(texts, add_special_tokens=True))
         return [(text, list(ids) if ids is not None else next(encoded)) for text, ids in parts]
@@ -329,52 +369,3 @@ class _LoadingBar:
 
     def __exit__(self, *error: object) -> None:
         self._bar.close()
-
-
-def _as_prompts(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A list of prompts; a list of ints is the token ids of one."""
-    if isinstance(given, str | Mapping):
-        return [given]
-    many = list(given)
-    if many and isinstance(many[0], int):
-        return [cast("list[int]", many)]
-    return cast("list[Prompt]", many)
-
-
-def _pairs(queries: str | Sequence[str], documents: str | Sequence[str]) -> list[tuple[str, str]]:
-    """One query with each document, or query by document. Raises: RequestError."""
-    many = [documents] if isinstance(documents, str) else list(documents)
-    first = [queries] if isinstance(queries, str) else list(queries)
-    if len(first) == 1:
-        first *= len(many)
-    if len(first) != len(many):
-        raise RequestError(
-            f"text_1 has {len(first)} texts and text_2 {len(many)}; give one query, or as many as documents",
-            param="text_1",
-        )
-    return list(zip(first, many, strict=True))
-
-
-def _params_per_prompt(given: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
-    if isinstance(given, SamplingParams):
-        return [given] * count
-    if len(given) != count:
-        raise RequestError(
-            f"{len(given)} sampling_params for {count} prompts; give one for all, or one each",
-            param="sampling_params",
-        )
-    return list(given)
-
-
-def _parts(prompt: Prompt) -> tuple[str | None, Sequence[int] | None]:
-    if isinstance(prompt, str):
-        return prompt, None
-    if isinstance(prompt, Mapping):
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if text is None and ids is None:
-            raise RequestError(
-                f"a prompt of keys {sorted(prompt)} holds neither 'prompt' nor 'prompt_token_ids'",
-                param="prompts",
-            )
-        return text, ids
-    return None, prompt

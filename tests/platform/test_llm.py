@@ -12,10 +12,11 @@ import pytest
 from trivet import LLM, SamplingParams
 from trivet.contract import Batch
 from trivet.demo_model import find_demo_model
-from trivet.errors import ConfigError, ContextLengthExceeded, RequestError, Unsupported
+from trivet.errors import ConfigError, ContextLengthExceeded, RequestError, Unavailable, Unsupported
 from trivet.structured_outputs import StructuredOutputsParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+ONE = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,40 @@ def test_without_sampling_params_the_models_own_defaults_count(
     llm.chat([{"role": "user", "content": "Hello"}], use_tqdm=False)
     "".join(llm.stream("Hello"))
     assert seen == [SamplingParams(top_k=3, temperature=0.5)] * 4
+
+
+def test_several_conversations_are_answered_in_their_order(llm: LLM) -> None:
+    talks = [[{"role": "user", "content": text}] for text in ("Hello", "Bye")]
+    alone = [llm.chat(talk, GREEDY, use_tqdm=False)[0] for talk in talks]
+    together = llm.chat(talks, GREEDY, use_tqdm=False)
+    assert [(one.prompt, one.outputs[0].token_ids) for one in together] == [
+        (one.prompt, one.outputs[0].token_ids) for one in alone
+    ]
+    assert [len(one.outputs[0].token_ids) for one in llm.chat(talks, [GREEDY, ONE], use_tqdm=False)] == [
+        12,
+        1,
+    ]
+
+
+def test_a_chat_takes_the_options_of_its_template(llm: LLM) -> None:
+    talk = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good"}]
+    (going_on,) = llm.chat(talk, ONE, use_tqdm=False, continue_final_message=True)
+    assert str(going_on.prompt).endswith("assistant\nGood")
+    (bare,) = llm.chat(talk[:1], ONE, use_tqdm=False, add_generation_prompt=False)
+    assert "assistant\n" not in str(bare.prompt)
+    with pytest.raises(RequestError, match="chat_template_kwargs must not set messages"):
+        llm.chat(talk, chat_template_kwargs={"messages": []})
+    with pytest.raises(RequestError, match="messages is empty"):
+        llm.chat([])
+
+
+def test_after_its_end_nothing_is_answered() -> None:
+    with LLM(find_demo_model(), backend="null") as llm:
+        pass
+    with pytest.raises(Unavailable, match="this LLM is closed"):
+        llm.generate([[1, 2]], use_tqdm=False)
+    with pytest.raises(Unavailable, match="this LLM is closed"):
+        llm.embed([[1, 2]], use_tqdm=False)
 
 
 def test_bad_arguments_are_named(llm: LLM) -> None:
