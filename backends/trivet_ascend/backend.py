@@ -10,12 +10,13 @@ from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
+from trivet.probing import run_tool
 from trivet.runners.slices import check_divisible
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
 from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape
-from trivet_ascend.npu_smi import Chip
+from trivet_ascend.npu_smi import Chip, parse_info
 from trivet_ascend.options import AscendOptions
 from trivet_ascend.pairing import advices, installed_torch_npu
 from trivet_ascend.planner import plan_memory
@@ -58,8 +59,8 @@ class AscendBackend:
 
     def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
         """By uid, what npu-smi says now; empty where it says nothing. Never raises."""
-        found = find_npus(self._root, self._npu_smi, timeout_s / 2)
-        return {npu.uid: _usage(npu.chip) for npu in found if npu.chip is not None}
+        chips = parse_info(run_tool([self._npu_smi, "info"], timeout_s).text)
+        return {chip.uid: _usage(chip) for chip in chips}
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trivet.probing import pci_functions, read_text, run_tool
@@ -20,14 +20,13 @@ class Npu:
     """What could be found out about one chip; `fault` is empty where nothing speaks against it."""
 
     index: int  # logical id
-    physical_id: int | None = field(default=None, kw_only=True)  # of /dev/davinciN
-    chip: Chip | None = field(default=None, kw_only=True)  # what npu-smi printed
     uid: str
     name: str
     family: str
     total_bytes: int = 0
     free_bytes: int = 0
     fault: str = ""
+    physical_id: int | None = None  # of /dev/davinciN
 
 
 def family_of(product: str) -> str:
@@ -89,9 +88,7 @@ def _npu(root: Path, chip: Chip, ids: ChipIds) -> Npu:
     return Npu(
         index=ids.logical,
         physical_id=ids.physical,
-        chip=chip,
-        # Two chips of one card may share a PCI address.
-        uid=f"{chip.bus_id.lower()}/{chip.chip}",
+        uid=chip.uid,
         name=f"Ascend {chip.name.removeprefix('Ascend')}",
         family=family_of(chip.name),
         total_bytes=chip.total_bytes,

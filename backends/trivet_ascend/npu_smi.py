@@ -32,6 +32,11 @@ class Chip:
         None  # None where the table has "NA" or "-": an A3 tells a card's at its first die
     )
 
+    @property
+    def uid(self) -> str:
+        """Stable over reboots; two chips of one card may share a PCI address."""
+        return f"{self.bus_id.lower()}/{self.chip}"
+
 
 @dataclass(frozen=True, slots=True)
 class ChipIds:

@@ -7,17 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from trivet.contract import DeviceInfo
+from trivet.contract import DeviceInfo, DeviceUsage
 from trivet_registry.tables import Device, utc_now
 
 
 def save_devices(
-    session: Session, devices: Iterable[DeviceInfo], reserved: Mapping[tuple[str, str], int] | None = None
+    session: Session,
+    devices: Iterable[DeviceInfo],
+    reserved: Mapping[tuple[str, str], int] | None = None,
+    usage: Mapping[tuple[str, str], DeviceUsage] | None = None,
 ) -> None:
-    """Replace the table. `reserved` gives bytes by (kind, uid)."""
+    """Replace the table. By (kind, uid), `reserved` gives bytes and `usage` how busy a device is."""
     session.execute(delete(Device))
     now = utc_now()
     for device in devices:
+        key = (device.kind, device.uid)
+        use = (usage or {}).get(key)
         session.add(
             Device(
                 kind=device.kind,
@@ -27,7 +32,11 @@ def save_devices(
                 arch=device.arch,
                 total_bytes=device.total_bytes,
                 free_bytes=device.free_bytes,
-                reserved_bytes=(reserved or {}).get((device.kind, device.uid), 0),
+                reserved_bytes=(reserved or {}).get(key, 0),
+                used_bytes=use.used_bytes if use else None,
+                utilisation_percent=use.utilisation_percent if use else None,
+                temperature_c=use.temperature_c if use else None,
+                power_w=use.power_w if use else None,
                 dtypes=sorted(device.dtypes),
                 versions=dict(device.versions),
                 unusable_because=device.unusable_because,

@@ -195,6 +195,11 @@ class Device(Base):
     total_bytes: Mapped[int] = mapped_column(BigInteger)
     free_bytes: Mapped[int] = mapped_column(BigInteger)
     reserved_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # plans of live instances
+    # As `contract.DeviceUsage`; None where the backend does not tell.
+    used_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    utilisation_percent: Mapped[int | None]
+    temperature_c: Mapped[int | None]
+    power_w: Mapped[float | None]
     dtypes: Mapped[list[str]]
     versions: Mapped[dict[str, str]]
     unusable_because: Mapped[str | None] = mapped_column(Text)

@@ -118,6 +118,27 @@ INSTANCE_STATE = Metric(
     ("model_name", "instance", "state"),
 )
 
+# ---- devices, as the supervisor last probed them: no sample where that is long ago or not told ----
+
+_DEVICE = ("backend", "device")
+DEVICE_USABLE = Metric("device_usable", Kind.GAUGE, "1 for a device that can be used, else 0.", _DEVICE)
+DEVICE_MEMORY_TOTAL = Metric(
+    "device_memory_total_bytes", Kind.GAUGE, "Memory of a device, within the limits of its group.", _DEVICE
+)
+DEVICE_MEMORY_USED = Metric(
+    "device_memory_used_bytes", Kind.GAUGE, "Memory in use on a device, by anybody.", _DEVICE
+)
+DEVICE_MEMORY_RESERVED = Metric(
+    "device_memory_reserved_bytes", Kind.GAUGE, "Memory that the plans of live instances hold.", _DEVICE
+)
+DEVICE_UTILISATION = Metric(
+    "device_utilisation_ratio", Kind.GAUGE, "Share of time in which a device's cores work; 1 is all.", _DEVICE
+)
+DEVICE_TEMPERATURE = Metric("device_temperature_celsius", Kind.GAUGE, "Temperature of a device.", _DEVICE)
+DEVICE_POWER = Metric(
+    "device_power_watts", Kind.GAUGE, "Power that a device takes; of some cards, at its first chip.", _DEVICE
+)
+
 METRICS: tuple[Metric, ...] = (
     NUM_REQUESTS_RUNNING,
     NUM_REQUESTS_WAITING,
@@ -141,4 +162,11 @@ METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS,
     SUPERVISOR_UP,
     INSTANCE_STATE,
+    DEVICE_USABLE,
+    DEVICE_MEMORY_TOTAL,
+    DEVICE_MEMORY_USED,
+    DEVICE_MEMORY_RESERVED,
+    DEVICE_UTILISATION,
+    DEVICE_TEMPERATURE,
+    DEVICE_POWER,
 )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from trivet.contract import Backend, DeviceInfo
+from trivet.contract import Backend, DeviceInfo, DeviceUsage
 from trivet.prober import Prober
 
 PROBE_TIMEOUT_S = 10.0
@@ -32,6 +32,17 @@ class DeviceTable:
                 devices = tuple(self._prober.probe(backend.name, backend, PROBE_TIMEOUT_S))
                 self._probed[backend.name] = self._clock(), devices
             return devices
+
+    def usage(self) -> dict[tuple[str, str], DeviceUsage]:
+        """How busy devices are now, by (kind, uid); of those whose backend can tell."""
+        found: dict[tuple[str, str], DeviceUsage] = {}
+        for name, backend in self._backends.items():
+            with self._locks[name]:  # a tool that is slow is not started twice at once
+                _, devices = self._probed.get(name, (None, ()))
+                if devices:
+                    told = self._prober.usage(name, backend, PROBE_TIMEOUT_S)
+                    found |= {(name, uid): use for uid, use in told.items()}
+        return found
 
     def all(self, max_age_s: float = MAX_AGE_S) -> list[DeviceInfo]:
         return [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]

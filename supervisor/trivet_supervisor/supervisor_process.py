@@ -114,9 +114,9 @@ def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Eve
     """Body of a thread: a probe may take seconds, and the loop must not wait for it."""
     while True:
         try:
-            found = devices.all(max_age_s=0)
+            found, usage = devices.all(max_age_s=0), devices.usage()
             with means.database.session() as session:
-                save_devices(session, found, ledger_of(list_instances(session)).reserved)
+                save_devices(session, found, ledger_of(list_instances(session)).reserved, usage)
         except Exception:  # a border like the loop's: a stranger's probe, or the database
             logger.exception("devices cannot be probed or saved; tried again in %g s", DEVICES_INTERVAL_S)
         if is_ending.wait(DEVICES_INTERVAL_S):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trivet.contract import DeviceInfo
+from trivet.contract import DeviceInfo, DeviceUsage
 from trivet_registry.database import Database
 from trivet_registry.devices_store import list_devices, save_devices
 
@@ -33,3 +33,13 @@ def test_an_unusable_device_keeps_its_reason(db: Database) -> None:
     with db.session() as session:
         save_devices(session, [replace(CPU, unusable_because="no driver")])
         assert list_devices(session)[0].unusable_because == "no driver"
+
+
+def test_of_use_what_is_known_is_kept(db: Database) -> None:
+    use = DeviceUsage(used_bytes=7, total_bytes=10, utilisation_percent=40, temperature_c=36)
+    with db.session() as session:
+        save_devices(session, [CPU, replace(CPU, kind="null")], usage={("cpu", "host"): use})
+    with db.reading() as session:
+        cpu, null = list_devices(session)
+    assert (cpu.used_bytes, cpu.utilisation_percent, cpu.temperature_c, cpu.power_w) == (7, 40, 36, None)
+    assert (null.used_bytes, null.utilisation_percent, null.temperature_c, null.power_w) == (None,) * 4

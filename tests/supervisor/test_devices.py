@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
-from trivet.contract import DeviceInfo
+from trivet.contract import DeviceInfo, DeviceUsage
 from trivet_supervisor.devices import DeviceTable
 
 GOOD = DeviceInfo("cpu", 0, "host", "a CPU", "x", 1, 1, frozenset())
@@ -58,3 +58,25 @@ def test_a_probe_that_hangs_holds_up_no_other_backend() -> None:
     finally:
         let_go.set()
         asking.join(30)
+
+
+class Telling(Sound):
+    """Tells the use of its device."""
+
+    def usage(self) -> dict[str, DeviceUsage]:
+        return {"host": DeviceUsage(3, 10, temperature_c=40)}
+
+
+class Choking(Sound):
+    def usage(self) -> dict[str, DeviceUsage]:
+        raise OSError("its tool is gone")
+
+
+def test_use_is_told_by_backend_and_device_as_far_as_it_is_known() -> None:
+    backends: dict[str, Any] = {"telling": Telling(), "sound": Sound(), "choking": Choking()}
+    for name, backend in backends.items():
+        backend.name = name
+    table = DeviceTable(backends)
+    assert table.usage() == {}, "nothing has been probed"
+    table.all()
+    assert table.usage() == {("telling", "host"): DeviceUsage(3, 10, temperature_c=40)}

@@ -209,6 +209,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     free_bytes: int = 0
     reserved_bytes: int = 0  # by the plans of live instances
+    used_bytes: int | None = None  # this and what follows: None where the backend does not tell
+    utilisation_percent: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
     dtypes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     as_of: datetime | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+import msgspec
+
 from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
 from trivet.contract import Backend, DeviceInfo, DeviceUsage
 from trivet.plugins import Command, load_plugins
@@ -23,14 +25,16 @@ def _run(given: argparse.Namespace) -> int:
     backends = load_plugins().backends
     prober = Prober()
     found = probe_all(prober, backends, with_null=given.all)
-    devices = [device for seen in found.values() for device in seen]
+    usage = {
+        name: prober.usage(name, backends[name], PROBE_TIMEOUT_S) if seen else {}
+        for name, seen in found.items()
+    }
     if given.json:
-        print_json(devices)
+        print_json([_as_object(d, usage[name].get(d.uid)) for name, seen in found.items() for d in seen])
         return 0
     rows: list[list[object]] = []
     for name, seen in found.items():
-        usage = prober.usage(name, backends[name], PROBE_TIMEOUT_S) if seen else {}
-        rows += [_row(device, usage.get(device.uid)) for device in seen]
+        rows += [_row(device, usage[name].get(device.uid)) for device in seen]
         if not seen:
             rows.append([name, *[None] * 8, prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)])
     print_table(HEADERS, rows)
@@ -46,6 +50,11 @@ def probe_all(
         for name, backend in sorted(backends.items())
         if with_null or name != "null"
     }
+
+
+def _as_object(device: DeviceInfo, usage: DeviceUsage | None) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(device)
+    return {**found, "usage": usage}
 
 
 def _row(device: DeviceInfo, usage: DeviceUsage | None) -> list[object]:

@@ -1,7 +1,7 @@
 """GET /metrics: Prometheus text, also while the supervisor is dead.
 
 Gauges and engine counters come from the engines' own heart-beats, so every web process tells the same;
-histograms are the web processes' (web_metrics.py).
+histograms are the web processes' (web_metrics.py); devices are as the supervisor last saw them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from trivet import metrics
 from trivet.messages import EngineLoad
 from trivet.metrics import Kind, Metric
+from trivet_web.api.device_metrics import device_families
 from trivet_web.engine_link import EngineView
 from trivet_web.routing import Table
 from trivet_web.web_metrics import Series
@@ -75,6 +76,7 @@ class _Page(Collector):
         supervisor.add_metric((), 1.0 if self._process.supervisor.is_up() else 0.0)
         yield supervisor
         yield _states(table)
+        yield from device_families(self._process.database)
 
     def _engines(self, table: Table) -> Iterator[tuple[str, str, EngineLoad]]:
         """Living engines; one that has ended has no load."""

@@ -33,6 +33,12 @@ export class Devices {
   }
 }
 
+/** Load, temperature and power, as far as the backend tells them. */
+function usage({ utilisation_percent: load, temperature_c: heat, power_w: power }) {
+  const figures = [[load, "%"], [heat, "°C"], [power, "W"]];
+  return figures.filter(([value]) => value !== null && value !== undefined).map((each) => each.join(" "));
+}
+
 function card(device, parts) {
   const sums = new Map();
   for (const { name, size_bytes: size } of parts) sums.set(name, (sums.get(name) ?? 0) + size);
@@ -40,7 +46,7 @@ function card(device, parts) {
   return h(
     "div",
     { class: "device" },
-    h("p", {}, h("b", {}, `${device.kind}:${device.index}`), ` ${device.name} `, h("span", { class: "quiet" }, bytes(device.total_bytes))),
+    h("p", {}, h("b", {}, `${device.kind}:${device.index}`), ` ${device.name} `, h("span", { class: "quiet" }, [bytes(device.total_bytes), ...usage(device)].join(" · "))),
     memoryBar(merged, device.total_bytes),
   );
 }

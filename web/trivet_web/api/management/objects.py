@@ -127,6 +127,10 @@ class DeviceObject(msgspec.Struct, frozen=True):
     total_bytes: int
     free_bytes: int
     reserved_bytes: int
+    used_bytes: int | None
+    utilisation_percent: int | None
+    temperature_c: int | None
+    power_w: float | None
     dtypes: list[str]
     versions: dict[str, str]
     unusable_because: str | None
@@ -214,6 +218,10 @@ def device_object(row: tables.Device) -> DeviceObject:
         row.total_bytes,
         row.free_bytes,
         row.reserved_bytes,
+        row.used_bytes,
+        row.utilisation_percent,
+        row.temperature_c,
+        row.power_w,
         row.dtypes,
         row.versions,
         row.unusable_because,
