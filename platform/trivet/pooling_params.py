@@ -23,8 +23,9 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(
                 f"pooling is {self.pooling!r}; it must be one of {', '.join(POOLINGS)}", param="pooling"
             )
-        if self.dimensions is not None and not 1 <= self.dimensions <= hidden_size:
+        dimensions = self.dimensions
+        if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= hidden_size):
             raise RequestError(
-                f"dimensions is {self.dimensions}; it must be between 1 and {hidden_size}, the model's own",
+                f"dimensions is {dimensions!r}; it must be between 1 and {hidden_size}, the model's own",
                 param="dimensions",
             )

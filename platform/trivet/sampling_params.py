@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -21,6 +22,7 @@ MAX_BIAS = 100.0
 
 Rule = tuple[str, bool, str]  # field, whether its value is good, which values are
 
+_TYPE_FAULT = re.compile(r"Expected `(.+)`, got `.+` - at (`key` in )?`\$\.(\w+)(.*)`")
 _TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 
 
@@ -70,14 +72,37 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises: RequestError naming the field, its value and the values that would do."""
+        self._check_types()
         for rules in (self._draw_rules(), self._edit_rules(), self._end_rules(), self._logprob_rules()):
             for name, is_good, wanted in rules:
                 if not is_good:
-                    value = repr(getattr(self, name))
-                    shown = value if len(value) <= 200 else f"{value[:200]}..."
-                    raise RequestError(f"{name} is {shown}; it must be {wanted}", param=name)
+                    raise self._wrong(name, f"it must be {wanted}")
         if self.structured_outputs is not None:
             self.structured_outputs.check()
+
+    def _check_types(self) -> None:
+        """Only decoding checks them; `LLM` gets what its caller wrote. Raises: RequestError."""
+        fields = msgspec.structs.asdict(self)
+        plain = {name: float(v) if isinstance(v, float) else v for name, v in fields.items()}  # NumPy's, too
+        try:
+            msgspec.convert(plain, SamplingParams)
+        except msgspec.ValidationError as error:
+            raise self._of_wrong_type(str(error)) from None
+
+    def _of_wrong_type(self, told: str) -> RequestError:
+        """`told`: what msgspec says."""
+        found = _TYPE_FAULT.fullmatch(told)
+        if found is None:
+            return RequestError(f"sampling params: {told}")
+        kind, key, name, inside = found.groups()
+        kind = kind.replace("array", "list").replace("object", "dict").replace("null", "None")
+        place = "its keys" if key else f"{name}{inside}" if inside else "it"
+        return self._wrong(name, f"{place} must be of type {kind}")
+
+    def _wrong(self, name: str, wanted: str) -> RequestError:
+        value = repr(getattr(self, name))
+        shown = value if len(value) <= 200 else f"{value[:200]}..."
+        return RequestError(f"{name} is {shown}; {wanted}", param=name)
 
     def check_ids(self, num_tokens: int) -> None:
         """Raises: RequestError naming a token id that the model does not have."""

@@ -13,6 +13,7 @@ from trivet.pooling_params import PoolingParams
     [
         (PoolingParams(pooling="cls"), r"pooling is 'cls'; it must be one of last, mean"),
         (PoolingParams(dimensions=0), r"dimensions is 0; it must be between 1 and 64"),
+        (PoolingParams(dimensions="8"), r"dimensions is '8'; it must be between"),  # type: ignore[arg-type]
         (PoolingParams(dimensions=65), r"dimensions is 65; .* the model's own"),
     ],
 )

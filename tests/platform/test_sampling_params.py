@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from trivet.errors import RequestError
@@ -70,3 +71,30 @@ def test_completions_of_one_prompt_have_seeds_of_their_own(seed: int) -> None:
     assert len(set(seeds)) == 4
     for one in seeds:
         SamplingParams(seed=one).check()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("temperature", "hot", r"temperature is 'hot'; it must be of type float"),
+        ("n", "2", r"n is '2'; it must be of type int"),
+        ("seed", 1.5, r"seed is 1.5; it must be of type int \| None"),
+        ("seed", np.int64(5), r"it must be of type int \| None"),
+        ("stop", 5, r"stop is 5; it must be of type list"),
+        ("stop", ["a", 5], r"stop is \('a', 5\); stop\[1\] must be of type str"),
+        ("stop_token_ids", [1.5], r"stop_token_ids\[0\] must be of type int"),
+        ("logit_bias", {"5": 1.0}, r"logit_bias is \{'5': 1.0\}; its keys must be of type int"),
+        ("logit_bias", {5: "a"}, r"logit_bias\[...\] must be of type float"),
+        ("ignore_eos", 1, r"ignore_eos is 1; it must be of type bool"),
+        ("structured_outputs", "json", r"structured_outputs is 'json'; it must be of type dict \| None"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(field: str, value: object, message: str) -> None:
+    """As offline callers may write them; over HTTP they are decoded."""
+    with pytest.raises(RequestError, match=message) as caught:
+        SamplingParams(**{field: value}).check()  # type: ignore[arg-type]
+    assert caught.value.param == field
+
+
+def test_numbers_that_lose_nothing_are_taken() -> None:
+    SamplingParams(temperature=1, top_p=np.float64(0.5)).check()
