@@ -70,7 +70,7 @@ def _run(folder: Path, tests: Sequence[str], level: str) -> str:
     # The library of the best level alone is built: tests of others are left out by their parameter.
     others = [name for name in ("avx512_bf16", "avx512-", "avx2", "portable") if name.strip("-") != level]
     command = [
-        sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header",
+        sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header",
         "-k", f"not ({' or '.join(others)})", "--rootdir", str(ROOT), *leaves,
     ]  # fmt: skip
     try:

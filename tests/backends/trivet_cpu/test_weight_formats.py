@@ -61,14 +61,34 @@ def _requantised(rows: Float32, form: str) -> tuple[NDArray[np.uint8], gguf.GGML
     return gguf.quants.quantize(rows, kind), kind
 
 
-def _write(target: Path, form: str) -> None:
+class DemoModel:
+    """The demo model's file as the `gguf` package reads it, which takes seconds for the vocabulary."""
+
+    def __init__(self) -> None:
+        source = gguf.GGUFReader(find_demo_model())
+        self.tensors = source.tensors
+        self.fields = [
+            (
+                field.name,
+                field.contents(),
+                field.types[0],
+                field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None,
+            )
+            for field in source.fields.values()
+            if field.types and not field.name.startswith(("GGUF.", "general.architecture"))
+        ]
+
+
+@pytest.fixture(scope="module")
+def demo_model() -> DemoModel:
+    return DemoModel()
+
+
+def _write(source: DemoModel, target: Path, form: str) -> None:
     """The demo model with all matrices in another format."""
-    source = gguf.GGUFReader(find_demo_model())
     writer = gguf.GGUFWriter(target, "llama")
-    for field in source.fields.values():
-        if field.types and not field.name.startswith(("GGUF.", "general.architecture")):
-            sub_type = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
+    for field in source.fields:
+        writer.add_key_value(*field)
     for tensor in source.tensors:
         shape = tuple(int(size) for size in reversed(tensor.shape))
         if len(shape) == 1:
@@ -107,11 +127,11 @@ def _logprobs(files: ModelFiles, prompts: list[list[int]], dtype: str) -> Float3
 
 
 @pytest.mark.parametrize("form", ["q8_0", "q4_0", "q4_1", "q4_k"])
-def test_every_weight_format_stays_close_to_float32(form: str, tmp_path: Path) -> None:
+def test_every_weight_format_stays_close_to_float32(demo_model: DemoModel, form: str, tmp_path: Path) -> None:
     """q4_1 is the demo model's own file; with it bf16 is measured, too. test_smollm2.py has float32."""
     file = find_demo_model() if form == "q4_1" else tmp_path / "model.gguf"
     if form != "q4_1":
-        _write(file, form)
+        _write(demo_model, file, form)
     files = open_model(file)
     tokenizer = load_tokenizer(files.path)
     prompts = [list(tokenizer.encode(text)) for text in TEXTS]

@@ -8,7 +8,8 @@ import socket
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,13 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch) -> Paths:
+def home(monkeypatch) -> Iterator[Paths]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("TRIVET_PORT", str(free.getsockname()[1]))
-    monkeypatch.setenv("TRIVET_HOME", str(tmp_path / "home"))
-    return Paths(tmp_path / "home")
+    with tempfile.TemporaryDirectory(prefix="tv") as folder:  # short: socket paths hold 107 bytes
+        monkeypatch.setenv("TRIVET_HOME", f"{folder}/home")
+        yield Paths(Path(folder) / "home")
 
 
 def _one(findings: Iterable[Finding], check: str) -> Finding:
