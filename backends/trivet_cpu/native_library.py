@@ -239,13 +239,24 @@ STRUCTS = (
     StepSequences,
     AttentionSpace,
 )  # in the order of `trivet_struct_bytes`
+
+
+def _raise_where_memory_ran_out(status: int, function: object, arguments: tuple[object, ...]) -> int:
+    """As ctypes' `errcheck`. Raises: MemoryError."""
+    if status:
+        raise MemoryError("the kernels found no memory for the books of a step")
+    return status
+
+
+# With a status: "errcheck" in ctypes' words.
+_CHECKED = ("trivet_forward", "trivet_attend", "trivet_attend_cache", "trivet_sample")
 _FUNCTIONS = {
     "trivet_pool_create": (_pointer, [_int]),
     "trivet_pool_destroy": (None, [_pointer]),
     "trivet_pool_crew_size": (_int, [_pointer]),
     "trivet_pack": (None, [_pointer, ctypes.POINTER(Pack)]),
     "trivet_unpack_row": (None, [ctypes.POINTER(Weight), _int, _int, _pointer]),
-    "trivet_forward": (None, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step)]),
+    "trivet_forward": (_int, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step)]),
     "trivet_logits": (None, [_pointer, ctypes.POINTER(Model), _pointer, _int, _pointer, _long]),
     "trivet_embed": (
         None,
@@ -254,18 +265,18 @@ _FUNCTIONS = {
     "trivet_rms_norm": (None, [_pointer, _pointer, _pointer, _int, _int, _float, _pointer]),
     "trivet_rope": (None, [_pointer, _pointer, _pointer, ctypes.POINTER(RopeTable), _int, _int, _int]),
     "trivet_activate": (None, [_pointer, _pointer, _pointer, _int, _int, _int, _pointer]),
-    "trivet_attend": (None, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step), _int]),
+    "trivet_attend": (_int, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step), _int]),
     "trivet_quantise": (None, [ctypes.POINTER(Activations), _pointer, _int, _int]),
     "trivet_multiply": (
         None,
         [_pointer, ctypes.POINTER(Weight), ctypes.POINTER(Activations), _int, _pointer, _long],
     ),
     "trivet_attend_cache": (
-        None,
+        _int,
         [_pointer, ctypes.POINTER(LayerQueries), ctypes.POINTER(StepSequences), _long],
     ),
     "trivet_write_kv": (None, [ctypes.POINTER(Cache), _int, _long, _pointer, _pointer]),
-    "trivet_sample": (None, [_pointer, ctypes.POINTER(SamplingRows)]),
+    "trivet_sample": (_int, [_pointer, ctypes.POINTER(SamplingRows)]),
     "trivet_scratch_bytes": (_long, []),
     "trivet_struct_bytes": (_long, [_int]),
 }
@@ -285,6 +296,8 @@ def load_library(path: Path) -> ctypes.CDLL:
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+        if name in _CHECKED:
+            function.errcheck = _raise_where_memory_ran_out
     for number, struct in enumerate(STRUCTS):
         size = library.trivet_struct_bytes(number)
         if size != ctypes.sizeof(struct):

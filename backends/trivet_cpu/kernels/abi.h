@@ -108,6 +108,8 @@ struct TrivetSampling {
   float *top_logprobs, *extra_logprobs;
 };
 
+// What returns a status is 1 where memory ran out, and has done nothing of use then; else 0. An exception must
+// not pass into C.
 void* trivet_pool_create(int32_t num_threads);  // null: the host allows no such number of threads
 void trivet_pool_destroy(void* pool);
 int32_t trivet_pool_crew_size(void* pool);  // threads that work now: fewer beside a busy program
@@ -115,7 +117,7 @@ void trivet_pack(void* pool, const TrivetPack* pack);
 void trivet_unpack_row(const trivet::Weight* weight, int row, int num_columns, float* out);
 
 // Run all layers; the final hidden states stay in `x`.
-void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step);
+int32_t trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step);
 // Logits [num_rows, stride] after the final norm of rows [R] of `x`.
 void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
                    int64_t stride);
@@ -138,14 +140,14 @@ void trivet_quantise(const trivet::Activations* out, const float* x, int32_t num
 void trivet_multiply(void* pool, const trivet::Weight* weight, const trivet::Activations* in, int32_t num_rows,
                      float* out, int64_t stride);
 // Attention of `layer.rows` over its cache, in place; `num_partials` floats may be taken for split sequences.
-void trivet_attend_cache(void* pool, const trivet::LayerQueries* layer, const trivet::StepSequences* seqs,
-                         int64_t num_partials);
+int32_t trivet_attend_cache(void* pool, const trivet::LayerQueries* layer, const trivet::StepSequences* seqs,
+                            int64_t num_partials);
 void trivet_write_kv(const trivet::Cache* cache, int32_t head, int64_t slot, const float* key, const float* value);
 // Norm, turn and store what `qkv` of the model holds, as the layer says, and attend; the result is in place of q
 // and, if it has a form, in `attended`. Of the model it reads the layers, their ropes' tables, `qkv`, `slots`,
 // `attention` and `scratch`.
-void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer);
-void trivet_sample(void* pool, const TrivetSampling* sampling);
+int32_t trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer);
+int32_t trivet_sample(void* pool, const TrivetSampling* sampling);
 
 int64_t trivet_scratch_bytes();
 int64_t trivet_struct_bytes(int32_t which);

@@ -5,7 +5,9 @@
 // the cache where the head has just left them); a drawn row makes one more row of weights, of which the blocks
 // that a filter leaves nothing of are only filled with zeros.
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <new>
 #include <vector>
 
 #include "abi.h"
@@ -290,17 +292,23 @@ class Row {
 
 using namespace trivet;
 
-extern "C" void trivet_sample(void* pool, const TrivetSampling* sampling) {
+extern "C" int32_t trivet_sample(void* pool, const TrivetSampling* sampling) {
   struct Job {
     Pool* pool;
     const TrivetSampling* sampling;
+    std::atomic<int32_t> status{0};
   } job{(Pool*)pool, sampling};
   job.pool->run(
       [](void* argument, int thread) {
-        const Job& job = *(Job*)argument;
+        Job& job = *(Job*)argument;
         const TrivetSampling& s = *job.sampling;
         float* scratch = s.scratch + (size_t)thread * 2 * s.scratch_stride;
-        for (int row; (row = job.pool->next_unit()) < s.num_rows;) Row(s, row, scratch).run();
+        try {
+          for (int row; (row = job.pool->next_unit()) < s.num_rows;) Row(s, row, scratch).run();
+        } catch (const std::bad_alloc&) {
+          job.status = 1;
+        }
       },
       &job);
+  return job.status;
 }

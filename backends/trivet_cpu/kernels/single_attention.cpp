@@ -2,14 +2,15 @@
 //
 // Reference: models/torch_attention.py. Test: test_native_attention.py.
 #include <memory>
+#include <new>
 
 #include "abi.h"
 #include "pool.h"
 
 using namespace trivet;
 
-extern "C" void trivet_attend_cache(void* pool, const LayerQueries* layer, const StepSequences* seqs,
-                                    int64_t num_partials) {
+extern "C" int32_t trivet_attend_cache(void* pool, const LayerQueries* layer, const StepSequences* seqs,
+                                       int64_t num_partials) try {
   struct Job {
     Pool& pool;
     const LayerQueries& layer;
@@ -35,4 +36,7 @@ extern "C" void trivet_attend_cache(void* pool, const LayerQueries* layer, const
             job.work.run(job.layer, unit / heads, unit % heads, job.scratch[thread]);
       },
       &job);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
 }

@@ -4,6 +4,7 @@
 // runner. A decode step reads every weight once; its FLOPs are 2 * parameters a token.
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <system_error>
 
 #include "abi.h"
@@ -256,11 +257,14 @@ void* trivet_pool_create(int32_t num_threads) {
 void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
 int32_t trivet_pool_crew_size(void* pool) { return ((Pool*)pool)->crew_size(); }
 
-void trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) {
+int32_t trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) try {
   AttentionWork attention = attention_of(*model, *step, ((Pool*)pool)->crew_size());
   Work work{(Pool*)pool, model, step, &attention, nullptr, 0, nullptr, 0};
   find_slots(*model, *step);
   work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
+  return 0;
+} catch (const std::bad_alloc&) {  // of `attention_of`: threads allocate nothing
+  return 1;
 }
 
 void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
@@ -269,7 +273,7 @@ void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, in
   work.pool->run(run_logits, &work);
 }
 
-void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer) {
+int32_t trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer) try {
   struct Job {
     Work work;
     int32_t layer;
@@ -283,6 +287,9 @@ void trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step,
         Step(job.work, thread).attend_layer(job.work.model->layers[job.layer]);
       },
       &job);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
 }
 
 int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
