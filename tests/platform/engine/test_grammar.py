@@ -38,9 +38,9 @@ def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
 
 def allowed(grammar: Grammar, compiler: GrammarCompiler) -> Any:
     """[V]"""
-    bits = np.zeros(-(-compiler._num_tokens // 32), np.uint32)
+    bits = np.zeros(-(-compiler.num_tokens // 32), np.uint32)
     grammar.fill_mask(bits)
-    return np.unpackbits(bits.view(np.uint8), bitorder="little")[: compiler._num_tokens].view(np.bool_)
+    return np.unpackbits(bits.view(np.uint8), bitorder="little")[: compiler.num_tokens].view(np.bool_)
 
 
 def takes(compiler: GrammarCompiler, tokenizer: Tokenizer, text: str, **params: Any) -> bool:
@@ -260,7 +260,7 @@ def test_a_schema_that_cannot_be_carried_out_is_refused_by_pointer_and_keyword(
 ) -> None:
     with pytest.raises(RequestError) as caught:
         compiler.compile(StructuredOutputsParams(json=schema))
-    assert f"cannot be carried out at {pointer}: " in str(caught.value)
+    assert f"structured_outputs.json cannot be carried out at {pointer}: " in str(caught.value)
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 500
 
@@ -271,21 +271,21 @@ def test_a_schema_that_the_library_does_not_read_is_refused(compiler: GrammarCom
     schema: dict[str, Any] = {}
     for _ in range(depth):
         schema = {"properties": {"a": schema}}
-    with pytest.raises(RequestError, match="the JSON Schema cannot be read: recursion limit exceeded"):
+    with pytest.raises(RequestError, match="json cannot be read as a JSON Schema: recursion limit exceeded"):
         compiler.compile(StructuredOutputsParams(json=schema))
-    with pytest.raises(RequestError, match="cannot be read: number out of range"):
+    with pytest.raises(RequestError, match="cannot be read as a JSON Schema: number out of range"):
         compiler.compile(StructuredOutputsParams(json=f'{{"type": "integer", "maximum": {"9" * 400}}}'))
 
 
 @pytest.mark.parametrize(
     ("params", "reason"),
     [
-        ({"json": '{"type"'}, "json is no valid JSON"),
-        ({"json": "[" * 5000}, "json is no valid JSON"),
-        ({"json": "[1]"}, "json is a JSON list"),
+        ({"json": '{"type"'}, "structured_outputs.json is no valid JSON"),
+        ({"json": "[" * 5000}, "structured_outputs.json is no valid JSON"),
+        ({"json": "[1]"}, "structured_outputs.json is a JSON list"),
         ({"regex": "(a"}, "unclosed group"),
         ({"regex": r"(a)\1"}, "backreferences are not supported"),
-        ({"grammar": "root ::= missing"}, "grammar is no EBNF: Rule 'missing' not found"),
+        ({"grammar": "root ::= missing"}, "structured_outputs.grammar is no EBNF: Rule 'missing' not found"),
         ({"grammar": "start: missing"}, "missing"),
     ],
 )
@@ -295,7 +295,56 @@ def test_a_wrong_regex_or_grammar_is_refused_with_the_reason(
     with pytest.raises(RequestError) as caught:
         compiler.compile(StructuredOutputsParams(**params))
     assert reason in str(caught.value)
-    assert caught.value.param == "structured_outputs"
+    (kind,) = params
+    assert caught.value.param == f"structured_outputs.{kind}"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"regex": r"[^\s\S]"},
+        {"regex": r"(a[^\s\S])+b"},
+        {"grammar": "start: /[^\\s\\S]/"},
+        {"grammar": 'start: "a" start'},
+        {"grammar": "start: C\nC: /a/ & /b/"},
+    ],
+)
+def test_a_form_that_no_text_has_is_refused_with_a_sentence(compiler: GrammarCompiler, params: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        compiler.compile(StructuredOutputsParams(**params))
+    (kind,) = params
+    assert str(caught.value) == (
+        f"structured_outputs.{kind} matches no text that the model can write; allow at least one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent_as", "named"),
+    [("", "structured_outputs.whitespace_pattern"), ("guided_json", "guided_whitespace_pattern")],
+)
+def test_a_wrong_pattern_of_blanks_is_named_by_itself(
+    compiler: GrammarCompiler, sent_as: str, named: str
+) -> None:
+    form = StructuredOutputsParams(json={"type": "object"}, whitespace_pattern="(", sent_as=sent_as)
+    with pytest.raises(RequestError, match="unclosed group") as caught:
+        compiler.compile(form)
+    assert caught.value.param == named
+    assert str(caught.value).startswith(f"{named} cannot be carried out: ")
+
+
+@pytest.mark.parametrize("name", ["response_format.json_schema.schema", "guided_json"])
+def test_an_error_names_the_field_that_the_client_sent(compiler: GrammarCompiler, name: str) -> None:
+    schema = {"properties": {"a": {"not": {}}}}
+    with pytest.raises(RequestError) as caught:
+        compiler.compile(StructuredOutputsParams(json=schema, sent_as=name))
+    assert str(caught.value).startswith(f"{name} cannot be carried out at /properties/a: ")
+    assert caught.value.param == name
+
+
+def test_the_same_form_from_another_field_is_the_same_grammar(compiler: GrammarCompiler) -> None:
+    assert compiler.cached(StructuredOutputsParams(regex="once")) is None
+    compiler.compile(StructuredOutputsParams(regex="once"))
+    assert compiler.cached(StructuredOutputsParams(regex="once", sent_as="guided_regex")) is not None
 
 
 @pytest.mark.parametrize(
@@ -371,7 +420,7 @@ def test_the_end_token_is_allowed_only_where_the_grammar_may_end(
 def test_a_catastrophic_grammar_is_refused_or_works_in_bounded_time(
     compiler: GrammarCompiler, params: Any
 ) -> None:
-    """The bounds are the library's fuel, not time; 5 s is 100 times what any of these takes here."""
+    """The bounds are the library's fuel, not time; 30 s is to find a hang, also on a busy machine."""
     begun_s = time.monotonic()
     try:
         grammar = compiler.compile(StructuredOutputsParams(**params))
@@ -385,7 +434,7 @@ def test_a_catastrophic_grammar_is_refused_or_works_in_bounded_time(
         if grammar.is_over:
             break
         grammar.advance(int(choices[-1]))
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 30
 
 
 def test_an_ambiguous_grammar_is_given_up_before_it_holds_up_a_step(compiler: GrammarCompiler) -> None:

@@ -12,7 +12,7 @@ import pytest
 from trivet.engine.heartbeat import Heart
 from trivet.messages import ControlRequest, Drain, EngineLoad, LaunchOrder, Phase, Stop, Watch
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def order(run_dir: Path, orphan_timeout_s: float | None = None) -> LaunchOrder:
