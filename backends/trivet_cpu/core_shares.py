@@ -37,6 +37,7 @@ REFRESH_S = 1.0
 IDLE_S = 5.0
 FORGET_S = 3600.0  # a file that nobody touched for so long is removed
 SUFFIX = ".claim"
+UNFINISHED = ".new"  # a claim that is being written; it stays where its engine is killed then
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -175,7 +176,7 @@ class CoreShare:
         try:
             os.utime(file, (now_s, now_s))
         except FileNotFoundError:  # the first step, or the first after so long that it was removed
-            scratch = file.with_suffix(".new")
+            scratch = file.with_suffix(UNFINISHED)
             scratch.write_bytes(msgspec.json.encode(self._claim))
             os.utime(scratch, (now_s, now_s))
             scratch.rename(file)
@@ -183,13 +184,13 @@ class CoreShare:
     def _read(self, folder: Path, now_s: float) -> dict[str, Claim]:
         """Claims of engines that compute, and its own."""
         claims = {self._name: self._claim}
-        for file in folder.glob(f"*{SUFFIX}"):
+        for file in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{UNFINISHED}")):
             try:
                 age_s = now_s - file.stat().st_mtime
-                if age_s < IDLE_S:
-                    claims[file.name] = msgspec.json.decode(file.read_bytes(), type=Claim)
-                elif age_s > FORGET_S and file.name != self._name:
+                if age_s > FORGET_S and file.name != self._name:
                     file.unlink()
+                elif age_s < IDLE_S and file.suffix == SUFFIX:
+                    claims[file.name] = msgspec.json.decode(file.read_bytes(), type=Claim)
             except (FileNotFoundError, msgspec.DecodeError):
                 continue  # it ended just now
         return claims

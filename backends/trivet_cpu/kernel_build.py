@@ -37,6 +37,7 @@ from trivet_cpu.kernel_compiler import (
     compiler_flags,
     find_compiler,
     is_whole,
+    remove_leftovers,
     sources_hash,
 )
 from trivet_cpu.private_folder import private_folder
@@ -84,11 +85,11 @@ class KernelCache:
         """Nothing is read or made before a library is asked for.
 
         Args:
-            folder: the cache; `~/.cache/trivet/kernels` unless a test says otherwise.
+            folder: the cache; `~/.cache/trivet/kernels` unless a test says otherwise, none without a home.
             prebuilt: read before it; the environment's where none is given.
             spare: what stands in for a cache that cannot be written.
         """
-        self.folder = folder or Path("~/.cache/trivet/kernels").expanduser()
+        self.folder = folder or _cache_of_user()
         self._compilers = compilers
         self._prebuilt = prebuilt or kernels_dir()
         self._spare = spare
@@ -153,13 +154,18 @@ class KernelCache:
                 yield from sorted(folder.glob(f"{level}-{_sources(level)}-*.so"))
 
     def _folders(self) -> list[Path]:
-        """The cache and, where it cannot be written, what stands in for it."""
-        if _is_writable(self.folder):
+        """The cache and, where it cannot be written, what stands in for it. Raises: KernelsUnavailable."""
+        if self.folder is not None and _is_writable(self.folder):
             return [self.folder]
+        caches = [] if self.folder is None else [self.folder]
         try:
-            return [self.folder, self._spare()]
-        except OSError:
-            return [self.folder]
+            return [*caches, self._spare()]
+        except OSError as error:
+            if not caches:
+                raise KernelsUnavailable(
+                    f"the CPU kernels cannot be stored: this user has no home, and {error}; set HOME"
+                ) from error
+            return caches
 
     # ---- building ----
 
@@ -183,6 +189,7 @@ class KernelCache:
             raise _not_stored(folder, error) from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, also by a death
+            remove_leftovers(folder)
             yield folder
 
     def _build_in(self, folder: Path, level: str) -> Built:
@@ -217,6 +224,14 @@ class KernelCache:
         seconds = time.monotonic() - started_s
         logger.info("kernels=%s built_in_s=%.1f level=%s", target, seconds, level)
         return Built(target, compiler, seconds)
+
+
+def _cache_of_user() -> Path | None:
+    """None where the user has no home: HOME is not set and the user database does not know the user."""
+    try:
+        return Path("~/.cache/trivet/kernels").expanduser()
+    except RuntimeError:
+        return None
 
 
 def _not_stored(folder: Path, error: OSError) -> KernelsUnavailable:

@@ -13,7 +13,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,6 +36,10 @@ LEVELS = MappingProxyType(
     }
 )
 COMPILE_TIMEOUT_S = 300.0
+# A build folder that nothing was written to for so long is what a killed build has left; a compiler that
+# runs longer than its time is ended.
+LEFT_OVER_S = 2 * COMPILE_TIMEOUT_S
+BUILD_PREFIX = ".build-"
 SEAL_BYTES = hashlib.sha256().digest_size
 
 
@@ -76,7 +82,7 @@ def compile_library(compiler: str, level: str, target: Path) -> None:
     """
     flags = compiler_flags(level)
     sources = sorted(SOURCES.glob("*.cpp"), key=lambda source: -source.stat().st_size)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=BUILD_PREFIX) as scratch:
         objects = [Path(scratch) / f"{source.stem}.o" for source in sources]
 
         def compile_one(source: Path, object_file: Path) -> None:
@@ -89,6 +95,14 @@ def compile_library(compiler: str, level: str, target: Path) -> None:
         _seal(library)
         library.chmod(0o644)
         os.replace(library, target)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed builds have left in a cache, and nothing that may still be written."""
+    for leftover in folder.glob(f"{BUILD_PREFIX}*"):
+        with suppress(FileNotFoundError):  # another build has removed it meanwhile, or has ended
+            if time.time() - leftover.stat().st_mtime > LEFT_OVER_S:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _run(command: list[str]) -> None:

@@ -17,8 +17,8 @@ PROCESS_BYTES = 400 << 20
 # The same without torch.
 NATIVE_PROCESS_BYTES = 120 << 20
 # Without a stated share the KV cache takes at most this part of what is free, for other instances, and at
-# most this many bytes: touching 1 GiB takes 0.5 to 1.2 s (2-core Zen 4 VM), and it holds 46,000 tokens of a
-# 135M model. It grows beyond both only to hold one sequence of full length.
+# most this many bytes: it holds 46,000 tokens of a 135M model, and every page of it is resident from the
+# start. It grows beyond both only to hold one sequence of full length.
 DEFAULT_KV_SHARE = 0.5
 DEFAULT_KV_BYTES = 1 << 30
 

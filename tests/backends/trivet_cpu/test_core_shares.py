@@ -155,13 +155,15 @@ def test_a_claim_that_was_lost_is_made_again_and_old_ones_are_removed(host: Host
     share.refresh()
     (claim,) = tmp_path.glob("*.claim")
     claim.unlink()
-    old = tmp_path / "0.claim"
-    old.write_text("no claim at all")
-    os.utime(old, (clock.now_s - FORGET_S - 1,) * 2)
+    old, unfinished = tmp_path / "0.claim", tmp_path / "1.new"
+    for file in (old, unfinished):
+        file.write_text("no claim at all")
+        os.utime(file, (clock.now_s - FORGET_S - 1,) * 2)
     clock.now_s += REFRESH_S
     share.refresh()
     assert claim.exists()
     assert not old.exists()
+    assert not unfinished.exists()
 
 
 def test_without_a_folder_an_engine_has_all_cores(host: Host) -> None:

@@ -21,7 +21,7 @@ from trivet.errors import Unsupported
 from trivet.models.model_files import open_model
 from trivet_cpu.backend import CpuBackend
 from trivet_cpu.kernel_build import RETRY_AFTER_S, KernelCache, KernelsUnavailable, levels_of
-from trivet_cpu.kernel_compiler import SOURCES, is_whole
+from trivet_cpu.kernel_compiler import BUILD_PREFIX, LEFT_OVER_S, SOURCES, is_whole
 from trivet_cpu.runner import CpuTorchRunner
 
 NUM_COMPILER_CALLS = len(list(SOURCES.glob("*.cpp"))) + 1  # the last one links
@@ -158,6 +158,32 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_folder_of_the_user(tmp_
     assert library.parent == tmp_path / "spare"
     assert cache.library("portable") == library
     assert len((tmp_path / "calls").read_text().splitlines()) == NUM_COMPILER_CALLS
+
+
+def test_a_user_without_a_home_has_the_spare_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")  # as pathlib does, for an unknown user id
+
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    compilers = (_writes_its_output(tmp_path),)
+    library = KernelCache(None, compilers, spare=lambda: tmp_path).library("portable")
+    assert library.parent == tmp_path
+
+    def no_folder() -> Path:
+        raise PermissionError("the temporary folder is full of others' things")
+
+    with pytest.raises(KernelsUnavailable, match=r"this user has no home, and .* others' things; set HOME"):
+        KernelCache(None, compilers, spare=no_folder).library("portable")
+
+
+def test_what_a_killed_build_has_left_is_removed_and_a_running_one_kept(tmp_path: Path) -> None:
+    leftover, running = (tmp_path / f"{BUILD_PREFIX}{name}" for name in ("leftover", "running"))
+    for folder in (leftover, running):
+        folder.mkdir()
+        (folder / "step.o").touch()
+    os.utime(leftover, (time.time() - LEFT_OVER_S - 1,) * 2)
+    KernelCache(tmp_path, (_writes_its_output(tmp_path),)).library("portable")
+    assert (leftover.exists(), running.exists()) == (False, True)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become a user who may not enter a folder")
