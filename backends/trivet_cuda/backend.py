@@ -1,18 +1,30 @@
-"""The torch-free half of the CUDA backend: it finds GPUs and says why none can be used."""
+"""The torch-free half of the CUDA backend: finds GPUs, says what runs on them and what it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
+from trivet.contract import DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
+from trivet.models.decoder import check_dense
+from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
+from trivet.runners.slices import check_divisible
+from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_cuda.detection import Gpu, find_gpus
+from trivet_cuda.memory_plan import Shape
+from trivet_cuda.options import CudaOptions
+from trivet_cuda.planner import plan_memory
 
-NO_RUNNER = "this version of Trivet finds NVIDIA GPUs but has no runner for them; use backend cpu"
-FIRST_BF16 = 8.0  # compute capability, Ampere
+BLOCK_SIZE = 16  # tokens
+BLOCK_SIZES = (8, 16, 32, 64, 128)
+MAX_NUM_BATCHED_TOKENS = 2048
+FIRST_ARCH = 80  # Ampere: bfloat16, and asynchronous copies that the kernels are pipelined by
+FIRST_FP8 = 89
+MAX_HEAD_DIM = 256
+KV_DTYPES = ("int8", "fp8_e4m3")
 
 
 class CudaBackend:
@@ -24,7 +36,7 @@ class CudaBackend:
         self._root, self._nvidia_smi = root, nvidia_smi
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
-        """As the contract. Every device is unusable in this version; a fault of its own is named first."""
+        """As the contract."""
         return [_device(gpu) for gpu in find_gpus(self._root, self._nvidia_smi, timeout_s)]
 
     def absent_because(self, timeout_s: float = 5.0) -> str:
@@ -32,47 +44,173 @@ class CudaBackend:
         if find_gpus(self._root, self._nvidia_smi, timeout_s):
             return ""
         return (
-            "no NVIDIA GPU: none of PCI vendor 0x10de on the bus, no driver loaded, no answer of nvidia-smi"
+            "no NVIDIA GPU: none of PCI vendor 0x10de on the bus, no driver loaded, no answer of NVML or "
+            "nvidia-smi"
         )
+
+    def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
+        """By uid, what NVML or nvidia-smi says now; empty where neither does. Never raises."""
+        found = find_gpus(self._root, self._nvidia_smi, timeout_s)
+        return {gpu.uid: gpu.usage for gpu in found if gpu.usage is not None}
+
+    def self_test(self, device: int) -> Iterator[OpOutcome]:
+        """As `trivet.self_test.TestsItself`."""
+        from trivet_cuda.device import CudaDevice
+        from trivet_cuda.op_table import triton_table
+        from trivet_cuda.self_test import run_full
+
+        yield from run_full(triton_table(), CudaDevice(device))
+
+    def self_test_versions(self) -> dict[str, str]:
+        """As `trivet.self_test.TestsItself`."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        found = {}
+        for name in ("triton", "nvidia-ml-py"):
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = "not installed"
+        for gpu in find_gpus(self._root, self._nvidia_smi, 5.0):
+            found |= {f"gpu{gpu.index}": gpu.name, "driver": gpu.driver}
+        return found
 
     def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
         """Only the chosen GPUs are visible, by UUID: an index would depend on CUDA's own order."""
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(device.uid for device in devices),
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+            "OMP_NUM_THREADS": "1",  # many ranks on one host; the arithmetic is the GPU's
         }
 
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
-        """Raises: Unsupported, always."""
-        raise Unsupported(NO_RUNNER)
+        """As the contract; also WeightsError where the files do not match the spec."""
+        shape = resolve_shape(spec, config, device)
+        _check_cache(shape, device)
+        if spec.shapes_only:
+            raise Unsupported(
+                f"{spec.architecture} runs through transformers' own code, which the CUDA backend does not "
+                "offer; use backend cpu"
+            )
+        check_dense(spec)
+        check_tensors(spec, weights)
+        check_divisible(spec, shape.num_ranks)
+        for layer in spec.kinds:
+            attention = layer.attention
+            if attention.alibi:
+                raise Unsupported(
+                    f"{spec.architecture} uses ALiBi, which no CUDA kernel has; use backend cpu"
+                )
+            if attention.head_dim > MAX_HEAD_DIM:
+                raise Unsupported(
+                    f"{spec.architecture} has heads of {attention.head_dim}; the CUDA kernels take at most "
+                    f"{MAX_HEAD_DIM}: use backend cpu"
+                )
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
     ) -> MemoryPlan:
-        """Raises: Unsupported, always."""
-        raise Unsupported(NO_RUNNER)
+        """As the contract, for the device with the least free memory."""
+        device = min(devices, key=lambda each: each.free_bytes)
+        self.check(spec, weights, config, device)
+        return plan_memory(spec, weights, config, resolve_shape(spec, config, device), device)
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
     ) -> Runner:
-        """Raises: Unsupported, always."""
-        raise Unsupported(NO_RUNNER)
+        """Opens the GPU. Raises: BackendError with what to do where torch or Triton do not work."""
+        from trivet_cuda.device import CudaDevice
+        from trivet_cuda.op_table import triton_table
+        from trivet_cuda.ranks import open_gpu
+        from trivet_cuda.runner import CudaRunner
+
+        if config.tensor_parallel > 1:
+            from trivet.runners.ranks import TensorParallelRunner
+
+            return TensorParallelRunner(spec, config, plan, devices, open_gpu)
+        shape = runner_shape(spec, config, plan, devices)
+        return CudaRunner(spec, plan, shape, CudaDevice(0), triton_table())
+
+
+def runner_shape(
+    spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
+) -> Shape:
+    """As it was planned. Raises: Unsupported."""
+    return resolve_shape(spec, config, devices[0]).with_max_model_len(plan.max_model_len)
+
+
+def resolve_shape(spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> Shape:
+    """The config with every choice made. Raises: Unsupported."""
+    dtype = _resolve_dtype(config.dtype, device)
+    kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
+    return Shape(
+        dtype=dtype,
+        kv_dtype="fp8_e4m3" if kv_dtype == "fp8" else kv_dtype,
+        options=CudaOptions.parse(config.options),
+        block_size=config.block_size or BLOCK_SIZE,
+        max_model_len=config.max_model_len or spec.max_position,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens
+        or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
+        max_logits_rows=config.max_logits_rows,
+        num_ranks=config.tensor_parallel,
+    )
+
+
+def _resolve_dtype(dtype: str, device: DeviceInfo) -> str:
+    """ "auto" is bf16. Raises: Unsupported."""
+    if dtype == "auto":
+        return "bf16"
+    if dtype not in device.dtypes:
+        raise Unsupported(
+            f"dtype {dtype!r} is not supported on {device.name}; "
+            f"use auto or {', '.join(sorted(device.dtypes))}"
+        )
+    return dtype
+
+
+def _check_cache(shape: Shape, device: DeviceInfo) -> None:
+    kv_dtype = shape.kv_dtype
+    if kv_dtype not in (shape.dtype, *KV_DTYPES):
+        raise Unsupported(
+            f"kv_cache_dtype {kv_dtype!r} is not supported on CUDA with dtype {shape.dtype}; use auto, int8 "
+            "or fp8_e4m3"
+        )
+    if kv_dtype == "fp8_e4m3" and _arch(device) < FIRST_FP8:
+        raise Unsupported(
+            f"kv_cache_dtype fp8_e4m3 needs a GPU of compute capability 8.9 or more, and {device.name} is "
+            f"{device.arch}; use int8, which takes as little"
+        )
+    if shape.block_size not in BLOCK_SIZES:
+        raise Unsupported(
+            f"block_size {shape.block_size} is not supported on CUDA; use {', '.join(map(str, BLOCK_SIZES))}"
+        )
+
+
+def _arch(device: DeviceInfo) -> int:
+    """90 of "sm_90"; 0 where it is unknown."""
+    number = device.arch.removeprefix("sm_")
+    return int(number) if number.isdigit() else 0
 
 
 def _device(gpu: Gpu) -> DeviceInfo:
-    capability = gpu.compute_capability
-    dtypes = {"f32", "f16"} if capability else set()
-    if capability and float(capability) >= FIRST_BF16:
-        dtypes.add("bf16")
+    arch = gpu.compute_capability.replace(".", "")
+    fault = gpu.fault
+    if not fault and arch and int(arch) < FIRST_ARCH:
+        fault = (
+            f"its compute capability is {gpu.compute_capability} and the CUDA backend needs 8.0 (Ampere) or "
+            "more; use backend cpu"
+        )
     return DeviceInfo(
         kind=CudaBackend.name,
         index=gpu.index,
         uid=gpu.uid,
         name=gpu.name,
-        arch=f"sm_{capability.replace('.', '')}" if capability else "",
+        arch=f"sm_{arch}" if arch else "",
         total_bytes=gpu.total_bytes,
         free_bytes=gpu.free_bytes,
-        dtypes=frozenset(dtypes),
+        dtypes=frozenset({"f32", "f16", "bf16"} if arch and int(arch) >= FIRST_ARCH else {"f32", "f16"}),
         versions=(("driver", gpu.driver),) if gpu.driver else (),
-        unusable_because=gpu.fault or NO_RUNNER,
+        unusable_because=fault or None,
     )

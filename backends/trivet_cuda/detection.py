@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trivet.contract import DeviceUsage
 from trivet.probing import pci_functions, read_text, run_tool
 
 PCI_VENDOR = "0x10de"
@@ -38,6 +39,7 @@ class Gpu:
     free_bytes: int = 0
     driver: str = ""
     fault: str = ""
+    usage: DeviceUsage | None = None
 
 
 def find_gpus(root: Path, nvidia_smi: str, timeout_s: float) -> list[Gpu]:

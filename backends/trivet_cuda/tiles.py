@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
+from trivet_cuda.weight_kinds import GROUP_SIZE as GROUP_SIZE
+
 ARCHITECTURES = (80, 86, 87, 89, 90, 100, 120)
-GROUP_SIZE = 32  # values that share a scale in GGUF's q4_0, q4_1 and q8_0
+
 MIN_PROGRAMS = 128  # of a product; what keeps a large card busy
 MAX_MATMUL_SPLITS = 8
 
@@ -111,5 +113,10 @@ def decode_splits(num_seqs: int, num_kv_heads: int, max_model_len: int, num_mult
 
 
 def row_warps(block: int) -> int:
-    """Of a program that holds a row of `block` values: 256 to 1024 values a warp."""
-    return min(16, max(1, block // 512))
+    """Of a program that holds a row of `block` values, or several short ones: 256 to 1024 values a warp."""
+    return min(16, max(4, block // 512))
+
+
+def tile_rows(block: int) -> int:
+    """Rows of `block` values that share a program: some 1,024 values, a few for each thread."""
+    return max(1, 1024 // block)

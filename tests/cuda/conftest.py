@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE / "interpreter"))
+sys.path += [str(HERE / "interpreter"), str(HERE / "ahead_of_time")]
 HAS_TRITON = find_spec("triton") is not None and "TRIVET_CUDA_TIER" in os.environ
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-collect_ignore = ["interpreter"]
+collect_ignore = ["interpreter", "ahead_of_time"]
 if not (HAS_TRITON and IS_INTERPRETED):
     collect_ignore.append("interpreted")
 if not HAS_TRITON or IS_INTERPRETED:

@@ -9,19 +9,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+from trivet_cuda.tiles import tile_rows
+
+MAX_BLOCK = 1024
 
 
-@triton.jit
-def swiglu_kernel(x, out, x_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """One row and BLOCK columns a program."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < SIZE
-    gate = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(x + row * x_stride + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
+@triton.jit(do_not_specialize=["num_rows"])
+def swiglu_kernel(
+    x, out, num_rows, x_stride, SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """BLOCK_ROWS rows and BLOCK columns a program."""
+    rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)[:, None]
+    columns = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (rows < num_rows) & (columns < SIZE)
+    gate = tl.load(x + rows * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(x + rows * x_stride + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
     active = gate / (1.0 + tl.exp(-gate))
-    tl.store(out + row * SIZE + columns, (active * up).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + rows * SIZE + columns, (active * up).to(out.dtype.element_ty), mask=inside)
 
 
 @torch.library.custom_op("trivet_cuda::swiglu", mutates_args=())
@@ -30,8 +34,10 @@ def swiglu(x: Tensor) -> Tensor:
     num_rows, size = x.shape[0], x.shape[1] // 2
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
     if num_rows:
-        swiglu_kernel[(num_rows, triton.cdiv(size, BLOCK))](
-            x, out, x.stride(0), SIZE=size, BLOCK=BLOCK, num_warps=4
+        block = min(MAX_BLOCK, triton.next_power_of_2(size))
+        rows = tile_rows(block)
+        swiglu_kernel[(triton.cdiv(num_rows, rows), triton.cdiv(size, block))](
+            x, out, num_rows, x.stride(0), SIZE=size, BLOCK_ROWS=rows, BLOCK=block, num_warps=4
         )
     return out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import trivet_cuda_interpreted  # noqa: F401  # repairs the interpreter
 from torch import Tensor
 
 from trivet_cuda import twins

@@ -1,0 +1,178 @@
+"""Opens a GPU through torch, and says what stands in the way where that fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from trivet.errors import BackendError, DeviceLost, OutOfMemory
+
+CURES = (
+    (r"no kernel image|not compatible with the current PyTorch", "this torch was built for other GPUs"),
+    (r"driver version is insufficient|driver.*too old", "install a newer driver, or torch for an older CUDA"),
+    (r"uncorrectable ECC|ECC error", "the GPU's memory is faulty: nvidia-smi -q -d ECC tells more"),
+    (r"No CUDA GPUs are available|no CUDA-capable device", "check CUDA_VISIBLE_DEVICES and nvidia-smi"),
+    (r"NCCL|ncclUnhandled", "NCCL_DEBUG=INFO tells more; all ranks need the same network and NCCL"),
+    (r"out of memory", "lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs"),
+)
+# What CUDA says once its context is beyond use; the process has to end.
+FATAL = re.compile(
+    r"CUDA error: (an illegal|unspecified launch failure|device-side assert|misaligned|uncorrectable ECC"
+    r"|the launch timed out|hardware stack error)|Xid|AcceleratorError"
+)
+
+
+class Mark(Protocol):
+    """A point in the device's queue."""
+
+    def wait(self) -> None:
+        """Until the device has come here."""
+
+    def seconds_since(self, earlier: Mark) -> float:
+        """Of two points that the device has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A step that can be run again: it reads the buffers that it was captured with, and fills `output`."""
+
+    output: Tensor
+    replay: Callable[[], None]
+
+
+Capture = Callable[[Callable[[], Tensor]], Captured]
+
+
+class Device(Protocol):
+    """Where tensors live."""
+
+    torch_device: torch.device
+    arch: int  # compute capability times ten
+    num_sms: int
+
+    def free_bytes(self) -> int:
+        """Of the device's memory, now."""
+
+    def reset_peak(self) -> None:
+        """Begin to measure `peak_bytes` anew."""
+
+    def peak_bytes(self) -> int:
+        """The most that tensors took at once since then, beyond what they took at that time."""
+
+    def mark(self) -> Mark:
+        """At the end of the queue."""
+
+    def capture(self, run: Callable[[], Tensor]) -> Captured:
+        """Record what `run` queues; all graphs of this device share one pool of memory."""
+
+    def synchronise(self) -> None:
+        """Wait for everything that was queued."""
+
+    def release(self) -> None:
+        """Give cached memory and the graphs' pool back."""
+
+
+class CudaDevice:
+    """One GPU of this process, by its place among the visible ones."""
+
+    def __init__(self, index: int) -> None:
+        """Raises: BackendError with what to do."""
+        if not torch.cuda.is_available():
+            built = torch.version.cuda
+            reason = (
+                f"torch {torch.__version__} is built without CUDA; install torch for CUDA in this environment"
+                if built is None
+                else f"torch {torch.__version__} sees no GPU; its CUDA is {built}: check the driver with "
+                "nvidia-smi, and CUDA_VISIBLE_DEVICES"
+            )
+            raise BackendError(f"the GPU cannot be opened: {reason}")
+        count = torch.cuda.device_count()
+        if index >= count:
+            raise BackendError(
+                f"torch sees {count} GPUs and this rank needs number {index}; check CUDA_VISIBLE_DEVICES"
+            )
+        self.torch_device = torch.device("cuda", index)
+        try:
+            torch.cuda.set_device(index)
+            properties = torch.cuda.get_device_properties(index)
+        except RuntimeError as error:
+            raise BackendError(f"GPU {index} cannot be opened: {error}{cure_for(str(error))}") from error
+        self.arch = properties.major * 10 + properties.minor
+        self.num_sms = int(properties.multi_processor_count)
+        self._pool: object | None = None
+        self._held_bytes = 0
+
+    def free_bytes(self) -> int:
+        """As `Device`, with what torch's allocator holds and does not use."""
+        free, _ = torch.cuda.mem_get_info(self.torch_device)
+        held = torch.cuda.memory_reserved(self.torch_device) - torch.cuda.memory_allocated(self.torch_device)
+        return int(free) + int(held)
+
+    def reset_peak(self) -> None:
+        """As `Device`."""
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        self._held_bytes = torch.cuda.memory_allocated(self.torch_device)
+
+    def peak_bytes(self) -> int:
+        """As `Device`."""
+        return int(torch.cuda.max_memory_allocated(self.torch_device)) - self._held_bytes
+
+    def mark(self) -> Mark:
+        """As `Device`."""
+        return CudaMark()
+
+    def capture(self, run: Callable[[], Tensor]) -> Captured:
+        """As `Device`. Raises: RuntimeError of torch for an operation that cannot be captured."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):  # type: ignore[arg-type]  # an opaque id of torch's
+            output = run()
+        self._pool = graph.pool()
+        return Captured(output, graph.replay)
+
+    def synchronise(self) -> None:
+        """As `Device`."""
+        torch.cuda.synchronize(self.torch_device)
+
+    def release(self) -> None:
+        """As `Device`."""
+        self._pool = None
+        torch.cuda.empty_cache()
+
+
+class CudaMark:
+    """`Mark` by an event of CUDA."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event.record()
+
+    def wait(self) -> None:
+        """As `Mark`; other threads run meanwhile."""
+        self._event.synchronize()
+
+    def seconds_since(self, earlier: Mark) -> float:
+        """As `Mark`."""
+        assert isinstance(earlier, CudaMark)
+        return float(earlier._event.elapsed_time(self._event)) / 1000
+
+
+def cure_for(text: str) -> str:
+    """ "; " and what to do about an error of this text; empty where nothing is known."""
+    return next((f"; {cure}" for pattern, cure in CURES if re.search(pattern, text)), "")
+
+
+def as_out_of_memory(error: RuntimeError) -> OutOfMemory:
+    """Raises: DeviceLost for a fault of the GPU; BackendError with a cure where it is anything else."""
+    text = str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return OutOfMemory(
+            f"the step ran out of the GPU's memory ({text}); lower max_num_batched_tokens or max_num_seqs"
+        )
+    if FATAL.search(text) or FATAL.search(type(error).__name__):
+        raise DeviceLost(f"the GPU failed in a step: {text}{cure_for(text)}") from error
+    raise BackendError(f"an operation of the GPU failed: {text}{cure_for(text)}") from error

@@ -1,0 +1,123 @@
+"""Decode steps captured as graphs, one for each bucket of sequences; anything else runs eagerly.
+
+A decode step of a small model is hundreds of launches of a few microseconds each, and a replayed graph is
+one. Before a replay the step's arrays go into the buffer that the graph was captured with, in one copy;
+rows up to the bucket write no KV and have no length.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivet.contract import Batch
+from trivet_cuda.device import Capture, Captured, cure_for
+from trivet_cuda.step_view import StepView, padded_arrays
+from trivet_cuda.upload import layout, packed, views
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Forward = Callable[[StepView], Tensor]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """A captured step of so many sequences."""
+
+    captured: Captured
+    num_elements: int  # of the shared buffer
+
+
+class DecodeGraphs:
+    """Captured decode steps of one model."""
+
+    def __init__(
+        self, forward: Forward, capture: Capture, block_size: int, num_columns: int, device: torch.device
+    ) -> None:
+        """`num_columns` of a block table: blocks of the longest sequence."""
+        self._forward, self._capture, self._device = forward, capture, device
+        self._block_size, self._num_columns = block_size, num_columns
+        self._buffer = torch.zeros(0, dtype=torch.int32)
+        self._buckets: dict[int, _Bucket] = {}
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return tuple(sorted(self._buckets))
+
+    def capture(self, sizes: tuple[int, ...]) -> None:
+        """All sizes, the largest first, whose memory the others reuse.
+
+        The first failure ends it, and every step runs eagerly then.
+        """
+        self._buffer = torch.zeros(
+            layout(self._arrays(max(sizes)))[1], dtype=torch.int32, device=self._device
+        )
+        for size in sorted(sizes, reverse=True):
+            try:
+                self._buckets[size] = self._capture_one(size)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._buckets.clear()
+                text = str(error)
+                logger.warning(
+                    "graphs=off no graph of %d sequences could be captured: %s%s; steps run eagerly, slower",
+                    size,
+                    text,
+                    cure_for(text),
+                )
+                return
+
+    def _arrays(self, size: int) -> dict[str, NDArray[Any]]:
+        """Of a step in which every row is padding."""
+        none, table = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
+        batch = Batch(0, none, np.zeros(1, np.int32), none, (table,), none, none, none, none)
+        arrays: dict[str, NDArray[Any]] = {
+            **padded_arrays(batch, self._block_size, size, self._num_columns),
+            "query_starts": np.arange(size + 1, dtype=np.int32),
+        }
+        return arrays
+
+    def _capture_one(self, size: int) -> _Bucket:
+        arrays = self._arrays(size)
+        host, starts = packed(arrays, pinned=False)
+        self._buffer[: len(host)].copy_(host)
+        view = StepView.over(views(self._buffer, arrays, starts), size, size)
+        with torch.inference_mode():
+            self._forward(view)  # kernels are compiled, and what is made once is made outside the graph
+            return _Bucket(self._capture(lambda: self._forward(view)), len(host))
+
+    def run(self, batch: Batch) -> Tensor | None:
+        """Hidden states [S, hidden_size] of a step of decodes that fits a bucket, else None.
+
+        They are the graph's own and hold until the next run.
+        """
+        num_seqs = len(batch.slots)
+        if len(batch.token_ids) != num_seqs or not num_seqs:
+            return None
+        size = min((size for size in self._buckets if size >= num_seqs), default=None)
+        if size is None:
+            return None
+        arrays: dict[str, NDArray[Any]] = {
+            **padded_arrays(batch, self._block_size, size, self._num_columns),
+            "query_starts": np.arange(size + 1, dtype=np.int32),
+        }
+        host, _ = packed(arrays, pinned=self._device.type == "cuda")
+        bucket = self._buckets[size]
+        assert len(host) == bucket.num_elements
+        self._buffer[: len(host)].copy_(host, non_blocking=True)
+        bucket.captured.replay()
+        return bucket.captured.output[:num_seqs]
+
+    def close(self) -> None:
+        """Let go of the graphs and their buffer."""
+        self._buckets.clear()
+        self._buffer = torch.zeros(0, dtype=torch.int32)

@@ -1,0 +1,138 @@
+"""How much memory one rank of a model takes on a GPU, in bytes: arithmetic over a spec, no allocation.
+
+Weights and KV are exact. `activations` and `logits` bound what one step allocates; the runner measures the
+peak of its warm-up against them. `context`, `collectives` and `graphs` are what CUDA and NCCL take beside us:
+judged, since no device was at hand to measure them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
+from trivet.models.spec import MLP, Attention, ModelSpec
+from trivet.runners.model_matrices import norm_values, packed_matrices
+from trivet.runners.slices import Rank, local_spec
+from trivet.weights.index import WeightIndex
+from trivet_cuda.options import CudaOptions
+from trivet_cuda.weight_kinds import kind_of, matrix_bytes
+
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "fp8_e4m3": 1, "int8": 1}
+INT8_SCALE_BYTES = 4  # of a token, head and K or V
+LOGITS_PIECE_BYTES = 32 << 20  # float32 logits sampled at once
+SAMPLER_COPIES = 16  # a piece, sorted and summed up in float64, over its size
+CONTEXT_BYTES = 512 << 20  # of CUDA, its libraries, and the kernels that are loaded
+NCCL_BYTES = 256 << 20
+GRAPH_BYTES = 16 << 20  # of one captured size of decode; the tensors inside share one pool
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The config with every choice made."""
+
+    dtype: str
+    kv_dtype: str
+    options: CudaOptions
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_logits_rows: int
+    num_ranks: int
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        return -(-self.max_model_len // self.block_size)
+
+    @property
+    def value_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Numbers of decoding sequences for which kernels are compiled and graphs captured, ascending.
+
+        Close together where they are small: a step costs what its bucket costs.
+        """
+        wanted = (1, 2, 4, *range(8, 33, 8), *range(48, 257, 16), *range(320, 1 << 14, 64))
+        return (*(size for size in wanted if size < self.max_num_seqs), self.max_num_seqs)
+
+    def with_max_model_len(self, length: int) -> Shape:
+        return replace(self, max_model_len=length)
+
+
+def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
+    """Of one rank; one group: a window is a mask here, its blocks are not given back."""
+    local = local_spec(spec, shape.num_ranks)
+    token_bytes = sum(
+        token_kv_bytes(local.layer(i).attention, shape.kv_dtype) for i in range(spec.num_layers)
+    )
+    group = KVGroup(KVKind.FULL, tuple(range(spec.num_layers)), shape.kv_dtype, token_bytes)
+    return KVCacheSpec(block_size=shape.block_size, groups=(group,))
+
+
+def token_kv_bytes(attention: Attention, kv_dtype: str) -> int:
+    """Of one token in one layer: its K and its V, with their scales."""
+    scale = INT8_SCALE_BYTES if kv_dtype == "int8" else 0
+    return 2 * attention.num_kv_heads * (attention.head_dim * DTYPE_BYTES[kv_dtype] + scale)
+
+
+def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[MemoryPart, ...]:
+    """All but the KV cache; the weights first."""
+    parts = [
+        MemoryPart("weights", weights_bytes(spec, weights, shape)),
+        MemoryPart("activations", activation_bytes(spec, shape)),
+        MemoryPart("logits", logits_bytes(spec, shape)),
+        MemoryPart("context", CONTEXT_BYTES),
+    ]
+    if shape.num_ranks > 1:
+        parts.append(MemoryPart("collectives", NCCL_BYTES))
+    if shape.options.graphs != "off":
+        parts.append(MemoryPart("graphs", len(shape.buckets) * GRAPH_BYTES))
+    return tuple(parts)
+
+
+def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
+    """Of the first rank, whose slices are the largest."""
+    rank, size = Rank(0, shape.num_ranks), shape.value_bytes
+    total = 0
+    for matrix in packed_matrices(spec):
+        rows, columns = matrix.num_rows, matrix.num_columns
+        if matrix.shard in ("column", "vocab"):
+            rows = rank.height(rows)
+        if matrix.shard == "row":
+            columns = rank.height(columns)
+        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
+        kind = kind_of(shape.options.weights, shape.dtype, matrix.name, formats, columns)
+        total += matrix_bytes(kind, rows, columns, size) + matrix.has_bias * rows * size
+    if spec.tie_embeddings and not spec.head_bias:  # one table serves both
+        total -= rank.height(spec.vocab_size) * spec.hidden_size * size
+    return total + norm_values(spec) * size
+
+
+def activation_bytes(spec: ModelSpec, shape: Shape) -> int:
+    """The largest sum of tensors that live at once in a step of `max_num_batched_tokens`."""
+    tokens, size = shape.max_num_batched_tokens, shape.value_bytes
+    local = local_spec(spec, shape.num_ranks)
+    stream = 2 * 4 * spec.hidden_size  # the residual stream before and after an addition, in float32
+    largest = 0
+    for layer in local.kinds:
+        assert isinstance(layer.mlp, MLP)  # decoder.check_dense
+        attention = layer.attention
+        q, kv = attention.num_heads * attention.head_dim, 2 * attention.num_kv_heads * attention.head_dim
+        # The normed input, qkv before and after rope, the output; splits of decoding sequences in float32.
+        attending = tokens * size * (2 * spec.hidden_size + 3 * q + 2 * kv)
+        attending += min(shape.max_num_seqs, tokens) * 4 * q * 32
+        feeding = tokens * size * (2 * spec.hidden_size + 4 * layer.mlp.intermediate_size)
+        largest = max(largest, attending, feeding)
+    return tokens * stream + largest
+
+
+def logits_rows(spec: ModelSpec, max_logits_rows: int) -> int:
+    """Rows of one piece."""
+    return max(1, min(max_logits_rows, LOGITS_PIECE_BYTES // (4 * spec.vocab_size)))
+
+
+def logits_bytes(spec: ModelSpec, shape: Shape) -> int:
+    """A piece, and what the sampler makes of it."""
+    return logits_rows(spec, shape.max_logits_rows) * spec.vocab_size * 4 * SAMPLER_COPIES

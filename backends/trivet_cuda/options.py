@@ -1,0 +1,35 @@
+"""The backend's own options, `options.NAME` in a deployment's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trivet.errors import Unsupported
+
+WEIGHTS = ("auto", "plain")
+SWITCH = ("on", "off")
+GRAPHS = ("auto", "on", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOptions:
+    """What an operator may choose."""
+
+    weights: str = "auto"  # auto: matrices stay in 4 or 8 bits where the file has them so; plain: dequantised
+    graphs: str = "auto"  # decode steps as CUDA graphs; auto: not over several ranks
+    self_test: str = "on"  # each kernel against its twin at start
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> CudaOptions:
+        """Raises: Unsupported naming the option and its values; `num_threads` means nothing here."""
+        known = {"weights": WEIGHTS, "graphs": GRAPHS, "self_test": SWITCH}
+        given = {key: value for key, value in options.items() if key != "num_threads"}
+        for key, value in given.items():
+            if key not in known:
+                raise Unsupported(
+                    f"option {key!r} is unknown to the CUDA backend; it knows: {', '.join(known)}"
+                )
+            if value not in known[key]:
+                raise Unsupported(f"option {key} is {value!r}; use {', '.join(known[key])}")
+        return cls(**given)

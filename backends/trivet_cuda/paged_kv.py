@@ -1,0 +1,59 @@
+"""The paged KV cache on the device: keys and values of a layer, [blocks, block_size, num_kv_heads, head_dim].
+
+The layout that FlashAttention and FlashInfer read, too. An int8 cache has a float32 scale for each token
+and head, [blocks, block_size, num_kv_heads]; float8 e4m3 is stored unscaled: keys and values behind a norm
+are far below its 448.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trivet.contract import BlockCopy
+from trivet.models.block_copy import copy_blocks
+from trivet.models.spec import ModelSpec
+from trivet.models.torch_ops import DTYPES
+
+KV_DTYPES = {**DTYPES, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
+
+
+class LayerKV(NamedTuple):
+    """In the order in which the kernels take them."""
+
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor | None
+    value_scales: Tensor | None
+
+
+class PagedKV:
+    """Keys and values of all layers."""
+
+    def __init__(
+        self, spec: ModelSpec, num_blocks: int, block_size: int, kv_dtype: str, device: torch.device
+    ) -> None:
+        """Zeros, so that every page exists. Raises: torch.OutOfMemoryError, RuntimeError of torch."""
+        self.block_size = block_size
+        self.layers: list[LayerKV] = []
+        for index in range(spec.num_layers):
+            attention = spec.layer(index).attention
+            tokens = (num_blocks, block_size, attention.num_kv_heads)
+            shape, dtype = (*tokens, attention.head_dim), KV_DTYPES[kv_dtype]
+            keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+            scales: list[Tensor | None] = [None, None]
+            if kv_dtype == "int8":
+                scales = [torch.zeros(tokens, device=device) for _ in range(2)]
+            self.layers.append(LayerKV(keys, values, *scales))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.nbytes for layer in self.layers for each in layer if each is not None)
+
+    def copy_blocks(self, copy: BlockCopy) -> None:
+        """Within the cache; all sources are read first."""
+        # As bytes: float8 has no index_copy_.
+        caches = [each.view(torch.uint8) for layer in self.layers for each in layer if each is not None]
+        copy_blocks(caches, caches, copy.pairs)

@@ -1,0 +1,333 @@
+"""One model on one GPU, or one rank of it: the generic decoder over `CudaOps`.
+
+`forward` and `sample` only queue; `collect` waits. Two steps may be in flight: a token that the host has not
+seen is taken from the device's own table of the newest token of each slot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
+from trivet.models.decoder import Decoder
+from trivet.models.spec import ModelSpec
+from trivet.models.torch_ops import DTYPES
+from trivet.runners.collectives import Alone, Collectives
+from trivet.runners.pooling import pool
+from trivet.runners.sharded_weights import Packer
+from trivet.runners.slices import Rank, local_spec
+from trivet.runners.step_state import NewestTokens, warm_up_batch
+from trivet.runners.stored_matrix import MappedSource
+from trivet.weights.index import WeightIndex
+from trivet.weights.reader import TensorReader
+from trivet_cuda import device_sampler, memory_plan
+from trivet_cuda.cuda_ops import CudaOps
+from trivet_cuda.device import Device, Mark, as_out_of_memory
+from trivet_cuda.device_sampler import Drawn
+from trivet_cuda.graphs import DecodeGraphs
+from trivet_cuda.memory_plan import Shape
+from trivet_cuda.op_table import OpTable
+from trivet_cuda.packed_weights import Layout
+from trivet_cuda.paged_kv import PagedKV
+from trivet_cuda.self_test import without_failing_ops
+from trivet_cuda.step_view import StepView
+from trivet_cuda.upload import upload
+
+if TYPE_CHECKING:
+    from trivet.contract import Float32, Int32
+
+logger = logging.getLogger(__name__)
+GIB = 1 << 30
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step between `forward` and `collect`."""
+
+    batch: Batch
+    began: Mark
+    hidden: Tensor | None = None  # [R, hidden_size] of the logits rows
+    pooled: Float32 | None = None  # [S, hidden_size]
+    sampling: Sampling | None = None
+    drawn: Drawn | None = None
+    ended: Mark | None = None
+    failure: OutOfMemory | None = None
+
+
+class CudaRunner:
+    """See `contract.Runner`."""
+
+    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    max_in_flight = 2
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        plan: MemoryPlan,
+        shape: Shape,
+        device: Device,
+        table: OpTable,
+        rank: Rank = Rank(),  # noqa: B008  # frozen
+        collectives: Collectives | None = None,
+    ) -> None:
+        self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
+        self._local = local_spec(spec, rank.count)
+        self._rank, self._collectives = rank, collectives or Alone()
+        self.ops = CudaOps(
+            shape.dtype, plan.max_model_len, table, device.torch_device, device.arch, device.num_sms
+        )
+        self._decoder: Decoder | None = None
+        self._kv: PagedKV | None = None
+        self._graphs: DecodeGraphs | None = None
+        self._newest = torch.zeros(shape.max_num_seqs, dtype=torch.int32, device=device.torch_device)
+        self._seen = NewestTokens(shape.max_num_seqs)
+        self._steps: dict[int, _Step] = {}
+        self._measured: dict[str, int] = {}
+
+    # ---- start -----------------------------------------------------------------------------------
+
+    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
+        """As the contract; of a matrix only this rank's slice is read."""
+        decoder = Decoder(self._local, self.ops)
+        shape, device = self._shape, self._device.torch_device
+        try:
+            if shape.options.self_test == "on":
+                self.ops.table = without_failing_ops(self._local, shape, self.ops.table, self._device)
+            dtype, options = DTYPES[shape.dtype], shape.options
+            layout = Layout(shape.dtype, options.weights, device, self.ops.table, self._device.arch)
+            packer = Packer(dtype, device, self._rank, self._collectives, layout, shares_embedding=True)
+            self.ops.packer = packer
+            with TensorReader(weights) as reader, torch.inference_mode():
+                decoder.load(MappedSource(reader, on_progress))
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit("the weights", "weights") from error
+        packer.finish()
+        self._measured["weights"] = packer.size_bytes
+        on_progress(weights.size_bytes, weights.size_bytes)
+        self._decoder = decoder
+
+    def allocate_kv(self) -> None:
+        """As the contract."""
+        needed = sum(part.size_bytes for part in self._plan.parts if part.name == "kv")
+        free = self._device.free_bytes()
+        if needed > free:
+            raise _kv_does_not_fit(needed, free)
+        kv, device = self._plan.kv, self._device.torch_device
+        try:
+            self._kv = PagedKV(
+                self._local, self._plan.num_blocks[0], kv.block_size, self._shape.kv_dtype, device
+            )
+        except torch.OutOfMemoryError as error:
+            raise _kv_does_not_fit(needed, self._device.free_bytes()) from error
+        self._measured["kv"] = self._kv.size_bytes
+        self.ops.cache = self._kv
+
+    def warm_up(self) -> None:
+        """The largest chunk, whose peak is measured, then every bucket of decodes."""
+        self._device.reset_peak()
+        try:
+            for length in self._warm_up_lengths():
+                self._run(warm_up_batch(length, self._plan.kv.block_size))
+            self._measure_peak()
+            if self._captures:
+                self._capture_graphs()
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit("a full step", "activations") from error
+        except RuntimeError as error:
+            raise as_out_of_memory(error) from error
+        self._device.synchronise()
+
+    def _warm_up_lengths(self) -> tuple[int, ...]:
+        return min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1
+
+    def _measure_peak(self) -> None:
+        self._device.synchronise()
+        peak = self._device.peak_bytes()
+        planned = self._planned("activations")
+        logger.info("activations=%d planned=%d", peak, planned)
+        if peak > planned:
+            logger.warning("a full step takes %d bytes and %d were planned for it", peak, planned)
+            self._measured["activations"] = peak
+
+    def _planned(self, name: str) -> int:
+        return sum(part.size_bytes for part in self._plan.parts if part.name == name)
+
+    def _does_not_fit(self, what: str, part: str) -> DoesNotFit:
+        planned, free = self._planned(part) / GIB, self._device.free_bytes() / GIB
+        return DoesNotFit(
+            f"{what} should take {planned:.2f} GiB of the GPU, and {free:.2f} GiB is free now; lower "
+            "gpu_memory_utilization or max_num_batched_tokens, or end what else runs there"
+        )
+
+    @property
+    def _captures(self) -> bool:
+        """Over several ranks only when asked for: nobody has shown captured collectives to work here."""
+        wanted = self._shape.options.graphs
+        return wanted == "on" or (wanted == "auto" and self._rank.count == 1)
+
+    def _capture_graphs(self) -> None:
+        graphs = DecodeGraphs(
+            self._forward,
+            self._device.capture,
+            self._plan.kv.block_size,
+            self._shape.blocks_per_sequence,
+            self._device.torch_device,
+        )
+        graphs.capture(self._shape.buckets)
+        self._graphs = graphs if graphs.buckets else None
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def host_buffer(self, num_int32: int) -> Int32:
+        """As the contract; a step's arrays are packed into pinned memory by `upload`."""
+        return np.empty(num_int32, np.int32)
+
+    def forward(self, batch: Batch) -> None:
+        """As the contract."""
+        step = self._steps[batch.step] = _Step(batch, self._device.mark())
+        try:
+            self._copy_blocks(batch)
+            hidden = self._run(batch)
+            with torch.inference_mode():
+                rows = upload({"rows": batch.logits_rows}, hidden.device)["rows"]
+                # A copy: a graph's own result is overwritten by the next step.
+                step.hidden = hidden.index_select(0, rows)
+                step.pooled = pool(batch, hidden.shape[1], lambda first, stop: _sum(hidden, first, stop))
+        except RuntimeError as error:
+            step.failure = as_out_of_memory(error)
+
+    def sample(self, step: int, sampling: Sampling) -> None:
+        """As the contract."""
+        current = self._current(step)
+        if current.failure is not None:
+            return
+        device = self._device.torch_device
+        try:
+            with torch.inference_mode():
+                current.sampling = sampling
+                current.drawn = device_sampler.draw(self._logits(current), sampling, device)
+                device_sampler.newest_tokens(self._newest, current.drawn, current.batch, sampling)
+                current.ended = self._device.mark()
+        except RuntimeError as error:
+            current.failure = as_out_of_memory(error)
+
+    def collect(self, step: int) -> StepOutput:
+        """As the contract."""
+        current = self._current(step)
+        if current.failure is not None:
+            self._steps.clear()  # nothing of this step or those behind it counts
+            self._device.synchronise()
+            raise current.failure
+        if current.drawn is None or current.sampling is None or current.ended is None:
+            raise BackendError(f"collect({step}) was called before sample({step})")
+        try:
+            current.ended.wait()
+        except RuntimeError as error:
+            raise as_out_of_memory(error) from error
+        del self._steps[step]
+        output = current.drawn.output(current.batch, current.sampling)
+        self._seen.keep(current.batch, current.sampling, output)
+        taken_s = current.ended.seconds_since(current.began)
+        return replace(output, pooled=current.pooled, device_time_s=taken_s)
+
+    def resolved(self, batch: Batch) -> Batch:
+        """With every token id known; all steps before have been collected."""
+        return replace(batch, token_ids=self._seen.resolved(batch))
+
+    def take_part_in_sampling(self, step: int) -> None:
+        """A rank's share of `sample`: the logits of its part of the vocabulary."""
+        current = self._current(step)
+        if current.failure is not None:
+            raise current.failure
+        with torch.inference_mode():
+            for _ in self._logits(current):
+                continue
+        del self._steps[step]
+
+    def _current(self, step: int) -> _Step:
+        if step not in self._steps:
+            raise BackendError(f"step {step} is not in flight; forward has to come first")
+        return self._steps[step]
+
+    def _run(self, batch: Batch) -> Tensor:
+        """Hidden states [T, hidden_size] after the final norm."""
+        assert self._kv is not None, "allocate_kv comes before forward"
+        device = self._device.torch_device
+        if not len(batch.token_ids):
+            return torch.empty((0, self._spec.hidden_size), dtype=DTYPES[self._shape.dtype], device=device)
+        if self._graphs is not None and (captured := self._graphs.run(batch)) is not None:
+            return captured
+        num_seqs = len(batch.slots)
+        bucket = min(size for size in self._shape.buckets if size >= num_seqs)
+        view = StepView.of(batch, self._kv.block_size, bucket, device)
+        with torch.inference_mode():
+            return self._forward(view)
+
+    def _forward(self, view: StepView) -> Tensor:
+        """One pass. Nothing in it waits for the device where all sequences decode: it may be captured."""
+        assert self._decoder is not None, "load comes before forward"
+        self.ops.forget_angles()
+        newest = self._newest.index_select(0, view.token_slots)
+        token_ids = torch.where(view.token_ids < 0, newest, view.token_ids)
+        hidden: Tensor = self._decoder.forward(token_ids, view.positions, view)
+        return hidden
+
+    def _logits(self, current: _Step) -> Iterator[Tensor]:
+        """Pieces [<= max_logits_rows, num_tokens] in float32; padding rows of the head are never sampled."""
+        assert self._decoder is not None
+        assert current.hidden is not None
+        rows = memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
+        for first in range(0, len(current.hidden), rows):
+            logits = self._decoder.logits(current.hidden[first : first + rows])
+            yield logits[:, : self._spec.num_tokens].float()
+
+    def _copy_blocks(self, batch: Batch) -> None:
+        assert self._kv is not None, "allocate_kv comes before forward"
+        for copy in batch.copies:
+            if copy.from_host or copy.to_host:
+                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
+            self._kv.copy_blocks(copy)
+
+    # ---- the rest --------------------------------------------------------------------------------
+
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """Weights and KV as allocated, activations as measured where they exceed the plan."""
+        parts = self._plan.parts
+        return tuple(MemoryPart(p.name, self._measured.get(p.name, p.size_bytes)) for p in parts)
+
+    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the CUDA runner has no LoRA adapters; it declares no lora feature")
+
+    def unload_adapter(self, slot: int) -> None:
+        """Raises: Unsupported; the feature is not declared."""
+        raise Unsupported("the CUDA runner has no LoRA adapters; it declares no lora feature")
+
+    def close(self) -> None:
+        """As the contract."""
+        if self._graphs is not None:  # before the collectives that they may hold
+            self._graphs.close()
+        self._decoder = self._kv = self._graphs = None
+        self._steps.clear()
+        self.ops.release()
+        self._device.release()
+
+
+def _sum(hidden: Tensor, first: int, stop: int) -> Float32:
+    found: Float32 = hidden[first:stop].sum(dim=0, dtype=torch.float32).cpu().numpy()
+    return found
+
+
+def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
+    return DoesNotFit(
+        f"the KV cache takes {needed / GIB:.2f} GiB and {free / GIB:.2f} GiB of the GPU is free now; "
+        "lower max_model_len or gpu_memory_utilization, or end what else runs on this device"
+    )

@@ -1,0 +1,97 @@
+"""Which kernels are compared with their twins: in `trivet selftest cuda` all, at start those of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from trivet.models.spec import MLP, ModelSpec
+from trivet.models.torch_ops import DTYPES
+from trivet.runners.op_check import OpCheck, failing_ops, warn_of
+from trivet.self_test import OpOutcome
+from trivet_cuda.device import cure_for
+from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape
+from trivet_cuda.op_table import TWINS, OpTable
+from trivet_cuda.weight_kinds import WeightKind
+
+if TYPE_CHECKING:
+    from trivet_cuda.device import Device
+    from trivet_cuda.memory_plan import Shape
+
+FIRST_FP8 = 89  # architecture that converts float8
+# Of well-known models: head sizes 64 to 256, groups of one, three, four and seven query heads.
+FULL_SHAPES = (
+    ModelShape(9, 3, 64, 576, 1536, 64),
+    ModelShape(32, 8, 128, 4096, 2048, 128, has_qk_norm=True),
+    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="int8"),
+    ModelShape(8, 8, 80, 640, 512, 32, interleaved=True),
+    ModelShape(8, 4, 256, 2304, 1024, 256, window=200, soft_cap=50.0),
+)
+FP8_SHAPE = ModelShape(16, 4, 128, 1024, 512, 128, kv_dtype="fp8_e4m3")
+
+
+def run_full(table: OpTable, device: Device) -> Iterator[OpOutcome]:
+    """Every kernel in every shape and both 16-bit types; float8 where the device has it."""
+    check = check_of(table)
+    shapes = (*FULL_SHAPES, FP8_SHAPE) if device.arch >= FIRST_FP8 else FULL_SHAPES
+    for dtype in (torch.bfloat16, torch.float16):
+        for shape in shapes:
+            kv = "" if shape.kv_dtype == "auto" else f", {shape.kv_dtype} KV"
+            heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}{kv}"
+            maker = CaseMaker(shape, dtype, device.torch_device, device.arch)
+            for case in maker.cases():
+                yield check.outcome(case, dtype, TOLERANCES[dtype], heads)
+        maker = CaseMaker(FULL_SHAPES[0], dtype, device.torch_device, device.arch)
+        for case in maker.quantised_cases():
+            yield check.outcome(case, dtype, TOLERANCES[dtype], "groups of 32")
+
+
+def check_of(table: OpTable) -> OpCheck[OpTable]:
+    """Triton's compiler raises errors of its own; none of them is torch's lack of memory."""
+    return OpCheck(table, TWINS, cure_for, (RuntimeError, AttributeError, TypeError, *_compiler_errors()))
+
+
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    try:
+        from triton.compiler.errors import CompilationError
+        from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
+    except ImportError:  # the twins alone
+        return ()
+    return (CompilationError, InterpreterError, OutOfResources, PTXASError)
+
+
+def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: Device) -> OpTable:
+    """`table` with the twins of what fails in this model's own shapes, one warning each."""
+    if table == TWINS:
+        return table
+    with torch.inference_mode():
+        failed = failing_ops(_model_outcomes(spec, shape, table, device))
+    warn_of(failed, "cuda")
+    return table.with_twins(failed)
+
+
+def _model_outcomes(spec: ModelSpec, shape: Shape, table: OpTable, device: Device) -> Iterator[OpOutcome]:
+    dtype, check = DTYPES[shape.dtype], check_of(table)
+    kinds = () if shape.options.weights == "plain" or shape.dtype == "f32" else tuple(WeightKind)
+    for layer in spec.kinds:
+        assert isinstance(layer.mlp, MLP)  # decoder.check_dense
+        attention, rope = layer.attention, layer.attention.rope
+        sizes = ModelShape(
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.head_dim,
+            spec.hidden_size,
+            layer.mlp.intermediate_size,
+            rope.dim if rope else attention.head_dim,
+            interleaved=rope.interleaved if rope else False,
+            has_qk_norm=attention.qk_norm is not None,
+            window=attention.window or 0,
+            soft_cap=attention.soft_cap or 0.0,
+            kv_dtype="auto" if shape.kv_dtype == shape.dtype else shape.kv_dtype,
+            block_size=shape.block_size,
+        )
+        maker = CaseMaker(sizes, dtype, device.torch_device, device.arch)
+        for case in (*maker.cases(), *maker.quantised_cases(kinds)):
+            yield check.outcome(case, dtype, TOLERANCES[dtype], "this model")

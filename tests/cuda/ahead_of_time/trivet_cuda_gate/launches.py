@@ -1,0 +1,101 @@
+"""Which kernels the backend launches for given shapes, as Triton itself would compile them.
+
+The product's own functions are called; only Triton's last step is replaced, so that arguments, constants, the
+divisibility that Triton finds in pointers and strides, and the tiles are those of a real launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from trivet_cuda.op_cases import CaseMaker, ModelShape
+from trivet_cuda.op_table import OpTable, triton_table
+from trivet_cuda.self_test import FIRST_FP8
+
+SHAPES = (
+    ModelShape(9, 3, 64, 576, 1536, 64),
+    ModelShape(32, 8, 128, 4096, 2048, 128, has_qk_norm=True),
+    ModelShape(8, 8, 96, 768, 512, 32, interleaved=True),
+    ModelShape(8, 4, 256, 2304, 1024, 256, window=200, soft_cap=50.0),
+    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="int8"),
+    ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="int8"),
+    ModelShape(8, 4, 256, 2304, 1024, 256, kv_dtype="int8"),
+)
+FP8_SHAPES = (
+    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="fp8_e4m3"),
+    ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="fp8_e4m3"),
+    ModelShape(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel to compile."""
+
+    label: str
+    function: Any
+    signature: dict[str, str]
+    constants: dict[Any, Any]
+    attributes: dict[Any, Any]
+    options: Any
+
+    @property
+    def key(self) -> str:
+        return f"{self.function.__name__} {self.signature} {self.constants} {self.attributes} {self.options}"
+
+    def compiled(self, arch: int) -> Any:
+        source = ASTSource(self.function, self.signature, self.constants, self.attributes)
+        return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=self.options.__dict__)
+
+
+@contextmanager
+def recorded(arch: int, launches: dict[str, Launch]) -> Iterator[list[str]]:
+    """Launches are noted in place of being run; the yielded list holds the label of those that follow."""
+    backend = make_backend(GPUTarget("cuda", arch, 32))
+    labels = [""]
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        kwargs["debug"] = False
+        binder = create_function_from_signature(self.signature, self.params, backend)
+        bound, specialization, options = binder(*args, **kwargs)
+        options, signature, constants, attributes = self._pack_args(
+            backend, kwargs, bound, specialization, options
+        )
+        launch = Launch(labels[0], self, signature, constants, attributes, options)
+        launches.setdefault(launch.key, launch)
+
+    original = JITFunction.run
+    JITFunction.run = run
+    try:
+        yield labels
+    finally:
+        JITFunction.run = original
+
+
+def launches_of(arch: int) -> list[Launch]:
+    """Everything over SHAPES in bfloat16, and the products and float16 once."""
+    found: dict[str, Launch] = {}
+    shapes = (*SHAPES, *FP8_SHAPES) if arch >= FIRST_FP8 else SHAPES
+    with recorded(arch, found) as labels:
+        table = triton_table()
+        for shape in shapes:
+            _run(shape, torch.bfloat16, arch, table, labels)
+        _run(SHAPES[1], torch.float16, arch, table, labels)
+    return list(found.values())
+
+
+def _run(shape: ModelShape, dtype: torch.dtype, arch: int, table: OpTable, labels: list[str]) -> None:
+    maker = CaseMaker(shape, dtype, torch.device("cpu"), arch)
+    for case in (*maker.cases(), *maker.quantised_cases()):
+        heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}, KV {shape.kv_dtype}"
+        labels[0] = f"{'+'.join(case.ops)} {case.label} ({heads}, {dtype})"
+        case.run(table)

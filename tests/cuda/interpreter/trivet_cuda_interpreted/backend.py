@@ -1,0 +1,69 @@
+"""The product's CUDA backend on a device whose kernels Triton interprets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
+from trivet.errors import Unsupported
+from trivet.models.spec import ModelSpec
+from trivet.weights.index import WeightIndex
+from trivet_cuda.backend import CudaBackend, runner_shape
+
+TOTAL_BYTES = 12 << 30
+STEPS = "out_of_memory_steps"  # of the contract suite
+
+
+class InterpretedCuda(CudaBackend):
+    """Everything but the device itself is the product's."""
+
+    name = "cuda-interpreted"
+    # Graphs and the self-test launch programs that the interpreter has no time for; both have tests.
+    tested_options: Sequence[Mapping[str, str]] = ({"graphs": "off", "self_test": "off"},)
+
+    def probe(self, timeout_s: float) -> list[DeviceInfo]:
+        """One device that says what it is."""
+        return [
+            DeviceInfo(
+                kind=self.name,
+                index=0,
+                uid="interpreted",
+                name="Triton's interpreter (no hardware)",
+                arch="sm_90",
+                total_bytes=TOTAL_BYTES,
+                free_bytes=TOTAL_BYTES,
+                dtypes=frozenset({"f32", "f16", "bf16"}),
+            )
+        ]
+
+    def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
+        """As the product's; also takes the step that shall run out of memory."""
+        steps = config.options.get(STEPS, "0")
+        if not steps.isdigit():
+            raise Unsupported(f"{STEPS} is {steps!r}; give one step")
+        super().check(spec, weights, _without_steps(config), device)
+
+    def plan(
+        self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
+    ) -> MemoryPlan:
+        """As the product's."""
+        return super().plan(spec, weights, _without_steps(config), devices)
+
+    def create_runner(
+        self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
+    ) -> Runner:
+        """The product's runner and kernels on the interpreted device."""
+        from trivet_cuda.op_table import triton_table
+        from trivet_cuda_interpreted.device import FailingRunner, InterpretedDevice
+        from trivet_cuda_interpreted.repair import install
+
+        install()
+        shape = runner_shape(spec, _without_steps(config), plan, devices)
+        runner = FailingRunner(spec, plan, shape, InterpretedDevice(), triton_table())
+        runner.failing_step = int(config.options.get(STEPS, 0))
+        return runner
+
+
+def _without_steps(config: RunnerConfig) -> RunnerConfig:
+    return replace(config, options={key: value for key, value in config.options.items() if key != STEPS})
