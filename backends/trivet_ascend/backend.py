@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trivet.contract import Advice, DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
@@ -26,6 +26,13 @@ BLOCK_SIZE = 128  # tokens; the attention operation wants multiples of 128, at m
 BLOCK_SIZES = (128, 256, 384, 512)
 MAX_NUM_BATCHED_TOKENS = 2048
 SUPPORTED_FAMILIES = ("A2", "A3")
+FAMILY_LACKS = {
+    "910A": "which has no bfloat16 and none of the fused attention",
+    "310P": "which has attention of its own (ATB), other cache layouts and float16 only",
+    "310": "an older chip for single inputs",
+    "310B": "a chip for edge devices with other operations",
+    "A5": "whose operations nobody has checked yet",
+}
 # 910A and 310P have no bfloat16 arithmetic.
 DTYPES = {"910A": frozenset({"f32", "f16"}), "310P": frozenset({"f32", "f16"})}
 OTHER_DTYPES = frozenset({"f32", "f16", "bf16"})
@@ -50,12 +57,12 @@ class AscendBackend:
             return ""
         return "no Ascend NPU: no accelerator of PCI vendor 0x19e5 on the bus, no /dev/davinci*, no npu-smi"
 
-    def advice(self, timeout_s: float = 5.0) -> list[Advice]:
+    def advice(self, installed: Mapping[str, str], timeout_s: float = 5.0) -> list[Advice]:
         """For `trivet doctor`: versions and what pairs with what; nothing where there is no NPU."""
         npus = find_npus(self._root, self._npu_smi, timeout_s / 2)
         if not npus:
             return []
-        return list(advices(dict(find_versions(self._root)), installed_torch_npu()))
+        return list(advices(dict(find_versions(self._root)), installed.get("torch-npu")))
 
     def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
         """By uid, what npu-smi says now; empty where it says nothing. Never raises."""
@@ -89,7 +96,7 @@ class AscendBackend:
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
         """As the contract; also WeightsError where the files do not match the spec."""
         if device.arch not in SUPPORTED_FAMILIES:
-            raise Unsupported(_why_not_family(device.arch))
+            raise Unsupported(_why_not_family(device.name, device.arch))
         shape = resolve_shape(spec, config, device)
         if config.kv_dtype not in ("auto", shape.dtype):
             raise Unsupported(
@@ -184,11 +191,11 @@ def _check_weights(weights: WeightIndex, shape: Shape) -> None:
         )
 
 
-def _why_not_family(family: str) -> str:
-    return (
-        f"the Ascend backend runs on Atlas A2 and A3 (910B, 910C), and this NPU is of family {family}, whose "
-        "operations differ; use backend cpu"
-    )
+def _why_not_family(name: str, family: str) -> str:
+    supported = "the Ascend backend runs on Atlas A2 and A3 (910B, 910C): use one of these, or backend cpu"
+    if family == "unknown":
+        return f"{name} is of no family that Trivet knows; {supported}"
+    return f"{name} is of family {family}, {FAMILY_LACKS.get(family, 'whose operations differ')}; {supported}"
 
 
 def _usage(chip: Chip) -> DeviceUsage:
@@ -204,7 +211,7 @@ def _usage(chip: Chip) -> DeviceUsage:
 def _device(npu: Npu, versions: tuple[tuple[str, str], ...]) -> DeviceInfo:
     fault = npu.fault
     if not fault and npu.family not in SUPPORTED_FAMILIES:
-        fault = _why_not_family(npu.family)
+        fault = _why_not_family(npu.name, npu.family)
     return DeviceInfo(
         kind=AscendBackend.name,
         index=npu.index,

@@ -36,7 +36,8 @@ def family_of(product: str) -> str:
         (r"910_93|Ascend910$|910C", "A3"),
         (r"310P", "310P"),
         (r"310B", "310B"),
-        (r"910A|910$|910Pro", "910A"),
+        (r"910A|910$|910Pr", "910A"),  # 910ProB, 910PremiumA
+        (r"310$", "310"),
         (r"950", "A5"),
     ):
         if re.search(pattern, product):
@@ -50,10 +51,9 @@ def find_npus(root: Path, npu_smi: str, timeout_s: float) -> list[Npu]:
     chips = parse_info(output.text)
     if chips:
         mapping = parse_mapping(run_tool([npu_smi, "info", "-m"], timeout_s).text)
-        found = [
-            _npu(root, chip, mapping.get((chip.npu, chip.chip), ChipIds(row, None)))
-            for row, chip in enumerate(chips)
-        ]
+        rows = {(chip.npu, chip.chip): ChipIds(row, None) for row, chip in enumerate(chips)}
+        ids = mapping if mapping.keys() >= rows.keys() else rows  # half of both would give a number twice
+        found = [_npu(root, chip, ids[chip.npu, chip.chip]) for chip in chips]
         return sorted(found, key=lambda npu: npu.index)
     reason = output.failure or "npu-smi printed no chip"
     nodes = sorted(

@@ -18,6 +18,9 @@ OTHER_SOCS = {
     "310B": range(240, 244),
     "950": range(260, 264),
 }
+# Of `import torch_npu`: a missing module or library; a library that ctypes cannot load; CUDA in the same
+# torch, or an initialisation that failed; a torch of another release, which lacks a name.
+IMPORT_FAILURES = (ImportError, OSError, RuntimeError, AttributeError)
 
 
 class Device(Protocol):
@@ -75,7 +78,7 @@ def _import_torch_npu() -> Any:
     """The module torch.npu. Raises: BackendError."""
     try:
         import torch_npu  # noqa: F401  # registers the device with torch
-    except Exception as error:  # RuntimeError beside CUDA, OSError for a missing library
+    except IMPORT_FAILURES as error:
         raise BackendError(
             f"torch-npu cannot be imported: {type(error).__name__}: {error}{cure_for(str(error))}"
         ) from error

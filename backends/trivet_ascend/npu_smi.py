@@ -1,8 +1,8 @@
 """Reads the tables of `npu-smi info` and `npu-smi info -m`.
 
-The tables are made for people and differ between products and releases (A2, A3, 310P; wider in 26.0). What
-holds for all: cells stand between bars, a chip takes two rows, its memory is the last "used / total" of the
-second, and a health other than OK stays in the table.
+The tables are made for people and differ between products and releases (A2, A3, 310P, 950; wider in 26.0).
+What holds for all: cells stand between bars, a chip takes two rows, the second has its PCI address, its
+memory is the last "used / total" there, and a health other than OK stays in the table.
 """
 
 from __future__ import annotations
@@ -49,40 +49,59 @@ class ChipIds:
 def parse_info(text: str) -> list[Chip]:
     """The chips in the table's order. Rows that are not understood are skipped."""
     chips: list[Chip] = []
-    first: list[str] | None = None  # the chip's first row, while the second is awaited
+    first: _FirstRow | None = None  # the chip's first row, while the second is awaited
     for line in text.splitlines():
         cells = _cells(line)
-        if len(cells) < 3:
-            first = None
-        elif _BUS_ID.search(cells[1]):
-            chip = _chip(first, cells) if first else None
+        if not any(_BUS_ID.search(cell) for cell in cells):
+            first = _first_row(cells)
+        elif first is not None:
+            chip = _chip(first, cells)
             chips += [chip] if chip else []
             first = None
-        elif re.fullmatch(r"\d+\s+\S*\d\S*", cells[0]):  # NPU number and product name
-            first = cells
     return chips
 
 
-def _chip(first: list[str], second: list[str]) -> Chip | None:
-    memory = _USED_TOTAL.findall(second[-1])
-    numbers = second[0].split()
-    if not memory or not numbers or not numbers[0].isdigit():
+@dataclass(frozen=True, slots=True)
+class _FirstRow:
+    """A chip's name and state."""
+
+    npu: int
+    name: str
+    health: str
+    power: str
+    temperature: str
+
+
+def _first_row(cells: list[str]) -> _FirstRow | None:
+    """Number and product share a cell, or have one each (950); then health; then power and temperature."""
+    words = " ".join(cells[:2]).split() if len(cells) > 2 and cells[0].isdigit() else cells[:1]
+    if len(cells) < 3 or not re.fullmatch(r"\d+\s+\S*\d\S*", " ".join(words)):
         return None
-    npu, name = first[0].split()
+    health, *rest = cells[1:] if words == cells[:1] else cells[2:]
+    numbers = [*" ".join(rest).split()[:2], "", ""]
+    npu, name = " ".join(words).split()
+    return _FirstRow(int(npu), name, health, numbers[0], numbers[1])
+
+
+def _chip(first: _FirstRow, second: list[str]) -> Chip | None:
+    """The second row: chip number (the 950 has one chip and no number), address, load and memory."""
+    memory = _USED_TOTAL.findall(second[-1])
+    if not memory:
+        return None
     used, total = memory[-1]
-    power, temperature = [*first[2].split()[:2], "", ""][:2] if len(first) > 2 else ("", "")
-    cores = second[-1].split()
+    number = second[0].split()
+    load = second[-1].split()[0]
     return Chip(
-        npu=int(npu),
-        chip=int(numbers[0]),
-        name=name,
-        health=first[1],
-        bus_id=second[1],
+        npu=first.npu,
+        chip=int(number[0]) if number and number[0].isdigit() else 0,
+        name=first.name,
+        health=first.health,
+        bus_id=next(cell for cell in second if _BUS_ID.search(cell)),
         used_bytes=int(used) * MIB,
         total_bytes=int(total) * MIB,
-        utilisation_percent=int(cores[0]) if cores and cores[0].isdigit() else None,
-        temperature_c=int(temperature) if temperature.isdigit() else None,
-        power_w=float(power) if re.fullmatch(r"\d+(\.\d+)?", power) else None,
+        utilisation_percent=int(load) if load.isdigit() else None,
+        temperature_c=int(first.temperature) if first.temperature.isdigit() else None,
+        power_w=float(first.power) if re.fullmatch(r"\d+(\.\d+)?", first.power) else None,
     )
 
 

@@ -19,7 +19,7 @@ def advices(found: Mapping[str, str], torch_npu: str | None) -> Iterator[Advice]
 
     Args:
         found: driver, firmware and CANN as their version files say.
-        torch_npu: its version in the interpreter of this backend; None where it is not installed.
+        torch_npu: its version in the environment of this backend's engines; None where it is not installed.
     """
     versions = ", ".join(f"{name} {text}" for name, text in found.items()) or "none found"
     if "driver" not in found:
@@ -34,7 +34,7 @@ def advices(found: Mapping[str, str], torch_npu: str | None) -> Iterator[Advice]
     if torch_npu is None:
         yield Advice(
             "warn",
-            "torch-npu is not installed beside this Trivet",
+            "torch-npu is not installed in the environment of this backend",
             "make an environment of its own, pip install 'trivet[ascend]' there, and name its python under "
             "[backend.ascend] in trivet.toml",
         )

@@ -210,8 +210,12 @@ class Advice:
 class GivesAdvice(Protocol):
     """A backend that knows what belongs together on its hosts; optional, for `trivet doctor`."""
 
-    def advice(self) -> list[Advice]:
-        """Nothing where there is no device."""
+    def advice(self, installed: Mapping[str, str]) -> list[Advice]:
+        """Nothing where there is no device.
+
+        Args:
+            installed: versions by package (trivet, torch, torch-npu) in the environment of its engines.
+        """
 
 
 @dataclass(frozen=True, slots=True)

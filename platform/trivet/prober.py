@@ -7,7 +7,7 @@ on a thread of its own, and what goes wrong becomes an unusable device that name
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trivet.contract import (
@@ -67,11 +67,13 @@ class Prober:
         said, failure = self._ask(name, "absent_because", backend.absent_because, timeout_s)
         return failure or (said if isinstance(said, str) and said else "no device found")
 
-    def advice(self, name: str, backend: Backend, timeout_s: float) -> list[Advice]:
-        """What it says of its host, where it says anything. Never raises."""
+    def advice(
+        self, name: str, backend: Backend, installed: Mapping[str, str], timeout_s: float
+    ) -> list[Advice]:
+        """What it says of its host and of the packages that its engines find. Never raises."""
         if not isinstance(backend, GivesAdvice):
             return []
-        said, failure = self._ask(name, "advice", backend.advice, timeout_s)
+        said, failure = self._ask(name, "advice", lambda: backend.advice(installed), timeout_s)
         if failure:
             return [Advice("warn", failure)]
         return [line for line in said if isinstance(line, Advice)] if isinstance(said, list) else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -93,14 +93,16 @@ def test_advice_is_taken_where_it_is_offered_and_contained() -> None:
             super().__init__(list)
             self._advice = advice
 
-        def advice(self) -> object:
+        def advice(self, installed: Mapping[str, str]) -> object:
+            assert installed == {"torch": "2.13.0"}
             return self._advice()
 
+    installed = {"torch": "2.13.0"}
     line = Advice("fail", "the driver is old", "install a new one")
-    assert Prober().advice("stranger", Stranger(list), 1.0) == []
-    assert Prober().advice("stranger", Advisor(lambda: [line, 3]), 1.0) == [line]
-    assert Prober().advice("stranger", Advisor(lambda: None), 1.0) == []
-    (failed,) = Prober().advice("stranger", Advisor(_raise), 1.0)
+    assert Prober().advice("stranger", Stranger(list), installed, 1.0) == []
+    assert Prober().advice("stranger", Advisor(lambda: [line, 3]), installed, 1.0) == [line]
+    assert Prober().advice("stranger", Advisor(lambda: None), installed, 1.0) == []
+    (failed,) = Prober().advice("stranger", Advisor(_raise), installed, 1.0)
     assert failed == Advice("warn", "advice raised OSError: no such driver")
 
 

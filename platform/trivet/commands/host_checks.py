@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from trivet import __version__
 from trivet.commands.devices import PROBE_TIMEOUT_S, probe_all
 from trivet.commands.output import GIB, bytes_text
 from trivet.config import BackendSettings, load_settings
-from trivet.contract import DeviceInfo
+from trivet.contract import DeviceInfo, GivesAdvice
 from trivet.errors import ConfigError, PluginError
 from trivet.plugins import load_plugins
 from trivet.prober import Prober
@@ -95,11 +96,16 @@ def check_torch(versions: dict[str, str], check: str) -> Iterator[Finding]:
         yield Finding(check, "ok", torch)
     npu = versions.get("torch-npu")
     if npu is not None:
-        status: Literal["ok", "fail"] = "ok" if _pair(npu) == pair else "fail"
+        status: Literal["ok", "fail"] = "ok" if _release(npu) == _release(torch) else "fail"
         advice = (
             "" if status == "ok" else f"install the torch-npu release made for torch {torch.split('+')[0]}"
         )
         yield Finding(f"{check}-npu", status, f"{npu} beside torch {torch}", advice)
+
+
+def _release(version_text: str) -> list[str]:
+    """Its three numbers: a torch-npu of 2.13.0 asks for torch 2.13.0, whatever their builds."""
+    return re.findall(r"\d+", version_text)[:3]
 
 
 def _pair(release: str) -> tuple[int, int]:
@@ -118,13 +124,33 @@ def check_interpreters() -> Iterator[Finding]:
             yield from _check_interpreter(f"python of {name}", backend)
 
 
-def _check_interpreter(check: str, backend: BackendSettings) -> Iterator[Finding]:
-    command = [backend.python, "-c", _REPORT_VERSIONS]
+def _versions_of(python: str) -> dict[str, str]:
+    """As `installed_versions`, of another interpreter.
+
+    Raises: OSError, subprocess.SubprocessError, msgspec.DecodeError where it does not answer.
+    """
+    done = subprocess.run(
+        [python, "-c", _REPORT_VERSIONS],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=INTERPRETER_TIMEOUT_S,
+    )
+    return msgspec.json.decode(done.stdout, type=dict[str, str])
+
+
+def _versions_for(backend: str) -> dict[str, str]:
+    """What the engines of a backend find; nothing where its interpreter fails, which is told elsewhere."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=INTERPRETER_TIMEOUT_S
-        )
-        versions = msgspec.json.decode(done.stdout, type=dict[str, str])
+        python = load_settings().for_backend(backend).python
+        return installed_versions() if python == sys.executable else _versions_of(python)
+    except (ConfigError, OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        return {}
+
+
+def _check_interpreter(check: str, backend: BackendSettings) -> Iterator[Finding]:
+    try:
+        versions = _versions_of(backend.python)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
         yield Finding(
             check, "fail", f"{backend.python}: {error}", "correct [backend.NAME] python in trivet.toml"
@@ -155,7 +181,9 @@ def check_backends() -> Iterator[Finding]:
         if not devices:
             absent = prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)
             yield Finding(f"backend {name}", "ok", f"absent: {absent}")
-        for line in prober.advice(name, backends[name], PROBE_TIMEOUT_S):
+        if not isinstance(backends[name], GivesAdvice):
+            continue
+        for line in prober.advice(name, backends[name], _versions_for(name), PROBE_TIMEOUT_S):
             yield Finding(f"backend {name}", line.status, line.text, line.cure)
     if not any(device.unusable_because is None for devices in found.values() for device in devices):
         yield Finding("devices", "fail", "no backend has a usable device", "see the reasons above")

@@ -56,6 +56,37 @@ DUO = """\
 | 1     1                   | 0000:06:00.0  | 0           1500 / 43000                           |
 +===========================+===============+====================================================+
 """
+A5 = """\
+| npu-smi 25.7.rc1                                 Version: 25.7.rc1                                      |
++--------+------------------+---------------+-------------------------------------------------------------+
+| NPU ID | Name             | Health        | Power(W)       Temp(C)           Hugepages-Usage(page)      |
+|        |                  | Bus-Id        | NPU Util(%)    Memory-Usage(MB)  HBM-Usage(MB)              |
++========+==================+===============+=============================================================+
+| 0      | Ascend950PR      | OK            | 276.5          69                0    / 0                   |
+|        |                  | 0000:71:00.0  | 99             0    / 0          8824 / 131072              |
++========+==================+===============+=============================================================+
+| 1      | Ascend950DT      | Critical      | NA             74                0    / 0                   |
+|        |                  | 0000:61:00.0  | -              0    / 0          10769/ 131072              |
++========+==================+===============+=============================================================+
+| NPU ID | Process id       | Process name  | Process memory(MB)                                          |
+| 0      | 2066378          | pytest        | 360                                                         |
+"""
+A3_OF_26 = """\
+| npu-smi 26.0.rc2                            Version: 26.0.rc2                                             |
++---------------------------+---------------+---------------------------------------------------------------+
+| NPU   Name         | Health        | Power(W)             Temp(C)                 Hugepages-Usage(page)   |
+| Chip  Phy-ID              | Bus-Id        | AICore(%)            Memory-Usage(MB)        HBM-Usage(MB)    |
++===========================+===============+===============================================================+
+| 7     Ascend910           | OK            | 172.0                53                      0    / 0         |
+| 0     14                  | 0000:81:00.0  | 0                    0    / 0                15503/ 65536     |
++-----------------------------------------------------------------------------------------------------------+
+| 7     Ascend910           | OK            | -                    52                      0    / 0         |
+| 1     15                  | 0000:83:00.0  | 0                    0    / 0                15242/ 65536     |
++===========================+===============+===============================================================+
+| NPU     Chip       | Process id    | Process name       | Process memory(MB)    | Process id in container |
++===========================+===============+===============================================================+
+| 7       0                 | 692318        | python3            | 12417                 | NA               |
+"""
 MAPPING = """\
 \tNPU ID                         Chip ID                        Chip Logic ID                  Chip Name
 \t0                              0                              1                              Ascend 910B3
@@ -88,10 +119,12 @@ def _machine(root: Path, info: str, mapping: str = "", manager: bool = True) -> 
         (A2, [(0, 0, "910B3", "OK", 3321, 65536), (5, 0, "910B3", "Alarm", 60211, 65536)]),
         (A3, [(7, 0, "Ascend910", "OK", 3400, 65536), (7, 1, "Ascend910", "OK", 3200, 65536)]),
         (DUO, [(2, 0, "310P3", "OK", 1600, 44000), (2, 1, "310P3", "Warning", 1500, 43000)]),
+        (A3_OF_26, [(7, 0, "Ascend910", "OK", 15503, 65536), (7, 1, "Ascend910", "OK", 15242, 65536)]),
+        (A5, [(0, 0, "Ascend950PR", "OK", 8824, 131072), (1, 0, "Ascend950DT", "Critical", 10769, 131072)]),
         ("npu-smi: command failed\n", []),
         (A2.splitlines()[6] + "\n", []),  # cut after a chip's first row
     ],
-    ids=["A2", "A3", "310P", "no table", "cut"],
+    ids=["A2", "A3", "310P", "A3 of release 26", "950", "no table", "cut"],
 )
 def test_table_of_each_product(table: str, expected: list[tuple[object, ...]]) -> None:
     chips = parse_info(table)
@@ -120,8 +153,15 @@ def test_logical_ids(table: str, expected: dict[tuple[int, int], ChipIds]) -> No
         ("910B4", "A2"),
         ("Ascend910", "A3"),
         ("310P3", "310P"),
-        ("950", "A5"),
-        ("x", "unknown"),
+        ("Ascend950PR", "A5"),
+        ("910B2C", "A2"),
+        ("910B4-1", "A2"),
+        ("Ascend910_9392", "A3"),
+        ("910ProB", "910A"),
+        ("910PremiumA", "910A"),
+        ("310B4", "310B"),
+        ("310", "310"),
+        ("1080X", "unknown"),
     ],
 )
 def test_family(product: str, family: str) -> None:
@@ -146,6 +186,32 @@ def test_an_unhealthy_chip_stays_listed_with_its_health(tmp_path: Path) -> None:
 def test_a_family_without_our_operations_is_listed_and_refused(tmp_path: Path) -> None:
     device = _machine(tmp_path, DUO).probe(10.0)[0]
     assert "family 310P" in (device.unusable_because or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("310P3", "Ascend 310P3 is of family 310P, which has attention of its own"),
+        ("1080X", "Ascend 1080X is of no family that Trivet knows"),
+        ("Ascend950PR", "family A5, whose operations nobody has checked"),
+    ],
+)
+def test_a_chip_that_cannot_be_used_is_named_with_what_can(tmp_path: Path, name: str, words: str) -> None:
+    device = _machine(tmp_path, A2.replace("910B3", name)).probe(10.0)[0]
+    assert words in (device.unusable_because or "")
+    assert "runs on Atlas A2 and A3 (910B, 910C): use one of these, or backend cpu" in (
+        device.unusable_because or ""
+    )
+
+
+def test_a_mapping_that_lacks_a_chip_gives_no_number_twice(tmp_path: Path) -> None:
+    """Rows count then: the second chip would have the first's number."""
+    incomplete = "\n".join(line for line in MAPPING.splitlines() if not line.startswith("\t0"))
+    devices = _machine(tmp_path, A2, incomplete).probe(10.0)
+    assert [(device.index, device.uid) for device in devices] == [
+        (0, "0000:c1:00.0/0"),
+        (1, "0000:c2:00.0/0"),
+    ]
 
 
 def test_two_chips_on_one_address_have_two_uids(tmp_path: Path) -> None:
@@ -185,8 +251,9 @@ def test_a_chip_without_driver_is_found_on_the_bus_and_a_network_card_is_not(tmp
         (A2, [(0, 36, 91.4), (12, 37, 93.0)]),
         (A3, [(0, 35, 170.2), (0, 36, None)]),
         (DUO, [(0, 41, None), (0, 40, None)]),
+        (A5, [(99, 69, 276.5), (None, 74, None)]),
     ],
-    ids=["A2", "A3", "310P"],
+    ids=["A2", "A3", "310P", "950"],
 )
 def test_load_temperature_and_power_of_each_product(
     table: str, expected: list[tuple[int, int, float | None]], tmp_path: Path
@@ -197,15 +264,6 @@ def test_load_temperature_and_power_of_each_product(
 
 def test_usage_is_empty_where_the_tool_is_missing(tmp_path: Path) -> None:
     assert AscendBackend(tmp_path, str(tmp_path / "npu-smi")).usage(1.0) == {}
-
-
-def test_a_table_of_release_26_with_wider_columns_is_read() -> None:
-    """Its process table has a column more, which is no chip."""
-    wider = A3.replace("| Health        |", "| Health                 |") + (
-        "| NPU     Chip     | Process id | Process id in container | Process name | Process memory(MB) |\n"
-        "| 7       0        | 4711       | 17                      | python3      | 57000              |\n"
-    )
-    assert len(parse_info(wider)) == 2
 
 
 def test_a_machine_without_npu_has_no_device_and_says_why(tmp_path: Path) -> None:

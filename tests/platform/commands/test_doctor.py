@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,7 @@ def test_a_wrong_variable_leaves_the_home(home, monkeypatch) -> None:
         ({"torch": "2.15.0"}, ["fail"]),
         ({"torch": "2.10.0", "torch-npu": "2.10.0.post2"}, ["ok", "ok"]),
         ({"torch": "2.13.0", "torch-npu": "2.10.0"}, ["ok", "fail"]),
+        ({"torch": "2.13.1+cpu", "torch-npu": "2.13.0"}, ["ok", "fail"]),
     ],
 )
 def test_torch_is_in_range_and_pairs_with_torch_npu(versions, statuses) -> None:
@@ -183,8 +184,8 @@ def test_advice_of_a_backend_is_a_line_with_its_cure(monkeypatch) -> None:
         def probe(self, timeout_s: float) -> list[DeviceInfo]:
             return [_device()]
 
-        def advice(self) -> list[Advice]:
-            return [Advice("fail", "CANN 8.3 is too old", "install CANN 9.1.0")]
+        def advice(self, installed: Mapping[str, str]) -> list[Advice]:
+            return [Advice("fail", f"CANN 8.3 is too old for {installed['torch']}", "install CANN 9.1.0")]
 
     class Host:
         backends = {"cpu": Backend()}  # noqa: RUF012
@@ -193,6 +194,31 @@ def test_advice_of_a_backend_is_a_line_with_its_cure(monkeypatch) -> None:
     finding = next(each for each in host_checks.check_backends() if "CANN" in each.text)
     assert (finding.check, finding.status) == ("backend cpu", "fail")
     assert finding.advice == "install CANN 9.1.0"
+
+
+def test_advice_is_about_the_packages_that_the_backends_engines_find(
+    monkeypatch, home: Paths, tmp_path: Path
+) -> None:
+    """torch-npu is never in the main environment, so doctor's own packages say nothing of it."""
+
+    class Backend:
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            return [_device()]
+
+        def advice(self, installed: Mapping[str, str]) -> list[Advice]:
+            return [Advice("ok", f"torch-npu is {installed.get('torch-npu')}")]
+
+    class Host:
+        backends = {"npu": Backend()}  # noqa: RUF012
+
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"torch-npu": "2.13.0"}\'\n')
+    python.chmod(0o755)
+    (home.home / "trivet.toml").write_text(f'[backend.npu]\npython = "{python}"\n')
+    monkeypatch.setattr(host_checks, "load_plugins", Host)
+    assert "torch-npu is 2.13.0" in [finding.text for finding in host_checks.check_backends()]
+    python.unlink()
+    assert "torch-npu is None" in [finding.text for finding in host_checks.check_backends()]
 
 
 def test_a_backend_that_misbehaves_is_a_finding_and_the_others_are_shown(monkeypatch, trivet) -> None:
