@@ -266,3 +266,16 @@ def test_forms_are_kept_to_with_two_steps_in_flight(llm: LLM) -> None:
         == llm.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
     )
     assert {one.finish_reason for output in outputs[:3] for one in output.outputs} == {"stop"}
+
+
+def test_a_form_that_could_end_goes_on_where_the_end_is_ignored(llm: LLM) -> None:
+    end = llm.get_tokenizer().id_of("<|im_end|>")
+    assert end is not None
+    form = StructuredOutputsParams(regex="[a-c]*")
+    wish = {"temperature": 0.0, "max_tokens": 20, "structured_outputs": form, "logit_bias": {end: 100.0}}
+    (stops,) = llm.generate("Hello", SamplingParams(**wish), use_tqdm=False)
+    assert (stops.outputs[0].token_ids, stops.outputs[0].finish_reason) == ([end], "stop")
+    (goes_on,) = llm.generate("Hello", SamplingParams(**wish, ignore_eos=True), use_tqdm=False)
+    assert end not in goes_on.outputs[0].token_ids
+    assert (len(goes_on.outputs[0].token_ids), goes_on.outputs[0].finish_reason) == (20, "length")
+    assert re.fullmatch("[a-c]+", goes_on.outputs[0].text)

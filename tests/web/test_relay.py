@@ -17,7 +17,7 @@ from trivet.config import engine_address
 from trivet.errors import EngineLost, TrivetError, Unavailable
 from trivet.messages import SILENCE_LIMIT_S, Beat, FinishReason, Phase, Submit
 from trivet.sampling_params import SamplingParams
-from trivet_web.engine_link import Connection, EngineLink, ReaderTooSlow
+from trivet_web.engine_link import Connection, EngineLink, EngineView, ReaderTooSlow
 from trivet_web.mailbox import Arrival, Loss, Mailbox
 from trivet_web.relay import EXIT_CRASHED, Relay
 
@@ -263,3 +263,17 @@ def test_nothing_is_kept_of_an_engine_that_is_no_longer_watched(
     engine.kill()
     assert isinstance(read_all(mailbox)[1], EngineLost)
     eventually(lambda: relay.view(engine.instance) is None, what="its view is gone")
+
+
+def test_a_beat_that_was_sent_before_the_end_brings_no_engine_back() -> None:
+    """It may be read after the connection has closed; a process that was started again has another pid."""
+    view = EngineView("one", last_seen_s=10.0)
+    view.on_beat(Beat("one", "lease", 7, 1, Phase.READY), 10.0)
+    view.lose("ended", 11.0)
+    view.on_beat(Beat("one", "lease", 7, 2, Phase.READY), 11.5)
+    assert (view.can_serve, view.why_not) == (False, "ended")
+    view.on_beat(Beat("one", "lease", 8, 1, Phase.READY), 11.6)
+    assert view.can_serve
+    view.lose("has been silent for 6 s", 20.0)
+    view.on_beat(Beat("one", "lease", 8, 2, Phase.READY), 21.5)
+    assert view.can_serve, "an engine that only slept"

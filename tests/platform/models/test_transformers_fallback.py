@@ -143,6 +143,14 @@ def test_a_length_without_learned_positions_is_refused(make_folder: Callable[...
             "chunked",
         ),
         ({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "layer_types": ["conv"]}, "conv"),
+        (
+            {"architectures": ["BertLMHeadModel"], "model_type": "bert", "is_encoder_decoder": True},
+            "has an encoder",
+        ),
+        (
+            {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "kv_lora_rank": 8},
+            "has latent attention",
+        ),
         ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "gives no hidden_size"),
         ({}, r"\(none\)"),
     ],
@@ -151,6 +159,8 @@ def test_a_length_without_learned_positions_is_refused(make_folder: Callable[...
         "no attention backend",
         "chunked attention",
         "other layers",
+        "an encoder",
+        "latent attention",
         "no sizes",
         "no architecture",
     ],
@@ -162,10 +172,26 @@ def test_what_cannot_run_is_refused_before_anything_is_loaded(
         outline_spec(config)
 
 
-def test_attention_sinks_are_refused_instead_of_ignored(make_folder: Callable[..., Path]) -> None:
-    folder = make_folder("gpt_oss")
-    with pytest.raises(UnsupportedArchitecture, match="s_aux"):
-        _ours(folder)
+UNKNOWN: Mapping[str, tuple[str, Mapping[str, object], str]] = {
+    "sinks": ("gpt_oss", {}, "passes s_aux to attention"),
+    "looking ahead": ("bert", {"is_decoder": False, "num_key_value_heads": 4}, "attention that looks ahead"),
+    "a mask of its own": ("doge", {}, "makes an attention mask of its own"),
+    "a window that is not told": (
+        "olmo2",
+        {"layer_types": ["sliding_attention"] * 3},
+        "of layer 0 no window",
+    ),
+    "two attentions a layer": ("diffllama", {}, r"called attention in layers \[0, 0, 1, 1, 2, 2\] of 3"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_attention_of_another_kind_is_refused_instead_of_ignored(
+    case: str, make_folder: Callable[..., Path]
+) -> None:
+    model_type, changes, reason = UNKNOWN[case]
+    with pytest.raises(UnsupportedArchitecture, match=reason):
+        _ours(make_folder(model_type, **changes))
 
 
 def test_positions_that_do_not_start_at_zero_are_refused(make_folder: Callable[..., Path]) -> None:
