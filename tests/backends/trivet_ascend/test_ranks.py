@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from trivet_ascend_emulated.backend import TOTAL_BYTES
 from trivet_ascend_emulated.device import EmulatedDevice
-from trivet_ascend_emulated.openers import TOTAL_BYTES, open_emulated, refuse_rank_1
+from trivet_ascend_emulated.openers import open_emulated, refuse_rank_1
 
 from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, greedy_work

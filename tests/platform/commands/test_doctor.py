@@ -214,6 +214,7 @@ def test_advice_is_about_the_packages_that_the_backends_engines_find(
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"torch-npu": "2.13.0"}\'\n')
     python.chmod(0o755)
+    home.home.mkdir(parents=True)
     (home.home / "trivet.toml").write_text(f'[backend.npu]\npython = "{python}"\n')
     monkeypatch.setattr(host_checks, "load_plugins", Host)
     assert "torch-npu is 2.13.0" in [finding.text for finding in host_checks.check_backends()]

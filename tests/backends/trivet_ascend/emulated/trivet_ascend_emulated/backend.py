@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+
+from trivet_ascend_emulated.pretended import PretendedAscend
 
 from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
-from trivet_ascend.backend import AscendBackend, resolve_shape
+from trivet_ascend.backend import runner_shape
 
 TOTAL_BYTES = 12 << 30
 STEPS = "out_of_memory_steps"  # of the contract suite
 
 
-class EmulatedAscend(AscendBackend):
+class EmulatedAscend(PretendedAscend):
     """Everything but the device itself is the product's."""
 
     name = "ascend-emulated"
-    # Tiny models have heads of 16 and 32: with "fused" they go through the fused operation all the same,
-    # in bfloat16; in float32 attention is gathered.
-    tested_options: Sequence[Mapping[str, str]] = ({"attention": "fused"},)
-
-    def probe(self, timeout_s: float) -> list[DeviceInfo]:
-        """One device that says what it is."""
-        return [
-            DeviceInfo(
-                kind=self.name,
-                index=0,
-                uid="emulated",
-                name="emulated NPU (no hardware)",
-                arch="A2",
-                total_bytes=TOTAL_BYTES,
-                free_bytes=TOTAL_BYTES,
-                dtypes=frozenset({"f32", "f16", "bf16"}),
-            )
-        ]
+    uid = "emulated"
+    device_name = "emulated NPU (no hardware)"
+    total_bytes = TOTAL_BYTES
 
     def check(self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, device: DeviceInfo) -> None:
         """As the product's; also takes the step that shall run out of memory."""
@@ -57,7 +44,7 @@ class EmulatedAscend(AscendBackend):
         """The product's runner on the emulated device."""
         from trivet_ascend_emulated.device import EmulatedDevice, FailingRunner
 
-        shape = resolve_shape(spec, _without_steps(config), devices[0]).with_max_model_len(plan.max_model_len)
+        shape = runner_shape(spec, _without_steps(config), plan, devices)
         runner = FailingRunner(spec, plan, shape, EmulatedDevice(TOTAL_BYTES))
         runner.failing_step = int(config.options.get(STEPS, 0))
         return runner

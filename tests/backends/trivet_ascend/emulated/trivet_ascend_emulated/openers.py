@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from trivet_ascend_emulated.backend import TOTAL_BYTES
 from trivet_ascend_emulated.device import EmulatedDevice
 
 from trivet.errors import BackendError
@@ -12,8 +13,6 @@ from trivet.runners.rank_order import OpenedRank, RankOrder
 from trivet_ascend.backend import runner_shape
 from trivet_ascend.explanations import cure_for
 from trivet_ascend.runner import AscendRunner
-
-TOTAL_BYTES = 12 << 30
 
 
 def open_emulated(order: RankOrder) -> OpenedRank:
