@@ -1,1 +1,0 @@
-"""Compiles what the backend would launch on a GPU, with no GPU, and reads what came of it."""
