@@ -16,7 +16,7 @@ import msgspec
 from tqdm import tqdm
 
 from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from trivet.config import parse_engine_settings
+from trivet.config import OPTION_PREFIX, parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
@@ -57,7 +57,8 @@ class LLM:
         backend: "auto", or the name of an installed backend.
         device: uid or index of a device; None lets the backend choose.
         settings: engine settings by vLLM's names (`config.EngineSettings`), such as `dtype`,
-            `max_model_len`, `max_num_seqs`, `gpu_memory_utilization`, `enable_prefix_caching`.
+            `max_model_len`, `max_num_seqs`, `gpu_memory_utilization`, `enable_prefix_caching`; and
+            `options`, a mapping of the backend's own.
 
     Raises: ConfigError, ModelFilesError, BackendError.
     """
@@ -65,7 +66,7 @@ class LLM:
     def __init__(
         self, model: str | Path, *, backend: str = "auto", device: str | None = None, **settings: object
     ) -> None:
-        parsed = parse_engine_settings({key: str(value) for key, value in settings.items()})
+        parsed = parse_engine_settings(_spelled(settings))
         host = load_plugins()
         files = open_model(model, host)
         placement = place(host, files, parsed, backend, (device,) if device else ())
@@ -369,3 +370,14 @@ class _LoadingBar:
 
     def __exit__(self, *error: object) -> None:
         self._bar.close()
+
+
+def _spelled(settings: Mapping[str, object]) -> dict[str, str]:
+    """As `--set` would spell them."""
+    text: dict[str, str] = {}
+    for key, value in settings.items():
+        if key == "options" and isinstance(value, Mapping):
+            text |= {OPTION_PREFIX + str(name): str(option) for name, option in value.items()}
+        else:
+            text[key] = str(value)
+    return text

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from trivet import LLM, SamplingParams
 from trivet.contract import Batch
@@ -142,6 +143,15 @@ def test_after_its_end_nothing_is_answered() -> None:
         llm.generate([[1, 2]], use_tqdm=False)
     with pytest.raises(Unavailable, match="this LLM is closed"):
         llm.embed([[1, 2]], use_tqdm=False)
+
+
+def test_settings_may_be_python_values() -> None:
+    settings = {"dtype": torch.float32, "max_model_len": None, "options": {"num_threads": 3}}
+    with LLM(find_demo_model(), backend="null", **settings) as llm:
+        config = llm.engine.placement.config
+    assert (config.dtype, config.max_model_len, config.options) == ("f32", None, {"num_threads": "3"})
+    with pytest.raises(ConfigError, match="options"):
+        LLM(find_demo_model(), backend="null", options=["num_threads"])
 
 
 def test_bad_arguments_are_named(llm: LLM) -> None:

@@ -106,7 +106,7 @@ def _short_dtype(name: str) -> str:
         "float32": "f32",
         "float": "f32",
         "fp32": "f32",
-    }.get(name, name)
+    }.get(name.removeprefix("torch."), name)
 
 
 def place(
