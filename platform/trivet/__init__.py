@@ -5,18 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Client", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "BeamSearchParams",
+    "Client",
+    "CompletionOutput",
+    "EmbeddingRequestOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "ScoringRequestOutput",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 if TYPE_CHECKING:
+    from trivet.beam_search import BeamSearchParams
     from trivet.client import Client
     from trivet.llm import LLM
+    from trivet.outputs import (
+        CompletionOutput,
+        EmbeddingRequestOutput,
+        RequestOutput,
+        ScoringRequestOutput,
+    )
     from trivet.sampling_params import SamplingParams
     from trivet.structured_outputs import StructuredOutputsParams
 
 _HOME = {
     "LLM": "trivet.llm",
+    "BeamSearchParams": "trivet.beam_search",
     "Client": "trivet.client",
+    "CompletionOutput": "trivet.outputs",
+    "EmbeddingRequestOutput": "trivet.outputs",
+    "RequestOutput": "trivet.outputs",
     "SamplingParams": "trivet.sampling_params",
+    "ScoringRequestOutput": "trivet.outputs",
     "StructuredOutputsParams": "trivet.structured_outputs",
 }
 
