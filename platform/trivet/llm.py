@@ -21,6 +21,7 @@ from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.errors import GenerationError, Overloaded, RequestError, Unavailable
+from trivet.interrupts import held_back_interrupt
 from trivet.models.model_files import open_model
 from trivet.outputs import (
     CompletionOutput,
@@ -336,10 +337,11 @@ class LLM:
                 while waiting and self._add(waiting[-1]):
                     waiting.pop()
                 grown: dict[str, None] = {}  # ids in order
-                for update in core.step():
-                    output, index = self._growing[update.sequence.request_id]
-                    output.grow(index, update, tokenizer)
-                    grown[output.request_id] = None
+                with held_back_interrupt():
+                    for update in core.step():
+                        output, index = self._growing[update.sequence.request_id]
+                        output.grow(index, update, tokenizer)
+                        grown[output.request_id] = None
                 yield from (mine[request_id] for request_id in grown if request_id in mine)
         finally:
             for request_id in ids:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -143,6 +145,32 @@ def test_after_its_end_nothing_is_answered() -> None:
         llm.generate([[1, 2]], use_tqdm=False)
     with pytest.raises(Unavailable, match="this LLM is closed"):
         llm.embed([[1, 2]], use_tqdm=False)
+
+
+@pytest.mark.parametrize("member", ["forward", "sample", "collect"])
+def test_ctrl_c_leaves_a_model_that_answers(llm: LLM, monkeypatch: pytest.MonkeyPatch, member: str) -> None:
+    """It falls into a step, as it nearly always does."""
+    assert threading.current_thread() is threading.main_thread()
+    alone = llm.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    whole = "".join(llm.stream("Bye", GREEDY))
+    other = llm.stream("Bye", GREEDY)
+    begun = next(other)
+    called, num_calls = getattr(llm.engine.runner, member), 0
+
+    def interrupted(*given: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            signal.raise_signal(signal.SIGINT)
+        return called(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine.runner, member, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("Hello", GREEDY, use_tqdm=False)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert begun + "".join(other) == whole, "a stream that was open loses nothing"
+    assert llm.generate("Hello", GREEDY, use_tqdm=False)[0].outputs[0].token_ids == alone
 
 
 def test_settings_may_be_python_values() -> None:
