@@ -25,16 +25,38 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     json_object: bool | None = None  # any JSON object
     disable_any_whitespace: bool = False  # JSON without any space outside its strings
     whitespace_pattern: str | None = None  # regex of what may stand between the parts of JSON
+    sent_as: str = ""  # the field of an API request that has the form, where it is not the one of vLLM
 
     def check(self) -> None:
         """Raises: RequestError naming the field, its value or size, and what would do."""
-        given = [kind for kind in KINDS if getattr(self, kind) not in (None, False)]
-        if self.json is False:
-            given.append("json")
+        given = self._given
         if len(given) != 1:
             named = " and ".join(given) or "none of them"
-            raise _wrong(f"give {named}; exactly one of {', '.join(KINDS)} is needed")
+            raise RequestError(
+                f"structured_outputs has {named}; exactly one of {', '.join(KINDS)} is needed",
+                param="structured_outputs",
+            )
         self._check_size(given[0])
+
+    @property
+    def field(self) -> str:
+        """What an error names, as the client wrote it."""
+        return self.sent_as or ".".join(("structured_outputs", *self._given[:1]))
+
+    @property
+    def whitespace_field(self) -> str:
+        """The same of `whitespace_pattern`."""
+        prefix = "guided_" if self.sent_as.startswith("guided_") else "structured_outputs."
+        return f"{prefix}whitespace_pattern"
+
+    def refused(self, text: str) -> RequestError:
+        """Of the form: `text` goes on after its name."""
+        return RequestError(f"{self.field} {text}", param=self.field)
+
+    @property
+    def _given(self) -> list[str]:
+        given = [kind for kind in KINDS if getattr(self, kind) not in (None, False)]
+        return ["json", *given] if self.json is False else given
 
     @property
     def schema_text(self) -> str:
@@ -47,18 +69,16 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         if kind == "choice":
             texts = self.choice or ()
             if not 1 <= len(texts) <= MAX_CHOICES or not all(texts):
-                raise _wrong(f"choice has {len(texts)} texts; give 1 to {MAX_CHOICES}, none of them empty")
-            self._check_bytes(kind, sum(map(len, texts)), MAX_JSON_BYTES)
+                raise self.refused(f"has {len(texts)} texts; give 1 to {MAX_CHOICES}, none of them empty")
+            _check_bytes(self.field, sum(map(len, texts)), MAX_JSON_BYTES)
         elif kind == "json":
-            self._check_bytes(kind, len(self.schema_text), MAX_JSON_BYTES)
+            _check_bytes(self.field, len(self.schema_text), MAX_JSON_BYTES)
         elif kind in ("regex", "grammar"):
-            self._check_bytes(kind, len(getattr(self, kind)), MAX_GRAMMAR_BYTES)
-        self._check_bytes("whitespace_pattern", len(self.whitespace_pattern or ""), MAX_GRAMMAR_BYTES)
-
-    def _check_bytes(self, kind: str, size: int, limit: int) -> None:
-        if size > limit:
-            raise _wrong(f"{kind} has {size} characters; at most {limit} are taken")
+            _check_bytes(self.field, len(getattr(self, kind)), MAX_GRAMMAR_BYTES)
+        _check_bytes(self.whitespace_field, len(self.whitespace_pattern or ""), MAX_GRAMMAR_BYTES)
 
 
-def _wrong(text: str) -> RequestError:
-    return RequestError(f"structured_outputs: {text}", param="structured_outputs")
+def _check_bytes(field: str, size: int, limit: int) -> None:
+    """Raises: RequestError."""
+    if size > limit:
+        raise RequestError(f"{field} has {size} characters; at most {limit} are taken", param=field)

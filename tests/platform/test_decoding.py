@@ -328,8 +328,8 @@ def test_a_form_that_leaves_no_token_fails_alone_with_the_reason(llm: LLM) -> No
     failed, fine = llm.generate([PROMPT] * 2, wishes, use_tqdm=False)
     assert failed.error is not None
     assert failed.error == (
-        "structured_outputs and allowed_token_ids together leave no token after 0 tokens of this completion; "
-        "allow more"
+        "structured_outputs.regex and allowed_token_ids together leave no token after 0 tokens of this "
+        "completion; allow more"
     )
     assert fine.error is None
     assert fine.outputs[0].text.isdigit()

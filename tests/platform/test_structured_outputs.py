@@ -31,23 +31,29 @@ def test_one_form_is_taken(params: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "reason"),
+    ("params", "param", "reason"),
     [
-        ({}, "give none of them"),
-        ({"json": {}, "regex": "a"}, "give json and regex; exactly one of"),
-        ({"choice": []}, "choice has 0 texts"),
-        ({"choice": ["a", ""]}, "none of them empty"),
-        ({"choice": ["a"] * 5000}, "choice has 5000 texts; give 1 to 4096"),
-        ({"json": " " * (MAX_JSON_BYTES + 1)}, f"json has {MAX_JSON_BYTES + 1} characters"),
-        ({"regex": "a" * (MAX_GRAMMAR_BYTES + 1)}, f"at most {MAX_GRAMMAR_BYTES} are taken"),
-        ({"grammar": "a" * (MAX_GRAMMAR_BYTES + 1)}, "grammar has"),
+        ({}, "structured_outputs", "has none of them"),
+        ({"json": {}, "regex": "a"}, "structured_outputs", "has json and regex; exactly one of"),
+        ({"choice": []}, "structured_outputs.choice", "has 0 texts; give 1 to 4096"),
+        ({"choice": ["a", ""]}, "structured_outputs.choice", "none of them empty"),
+        ({"choice": ["a"] * 5000, "sent_as": "guided_choice"}, "guided_choice", "has 5000 texts"),
+        ({"json": " " * (1 + MAX_JSON_BYTES)}, "structured_outputs.json", "has 1048577 characters"),
+        ({"regex": "a" * (1 + MAX_GRAMMAR_BYTES)}, "structured_outputs.regex", "at most 65536 are taken"),
+        ({"grammar": "a" * (1 + MAX_GRAMMAR_BYTES)}, "structured_outputs.grammar", "has"),
+        (
+            {"json": {}, "whitespace_pattern": "a" * (1 + MAX_GRAMMAR_BYTES), "sent_as": "guided_json"},
+            "guided_whitespace_pattern",
+            "at most",
+        ),
     ],
 )
-def test_anything_else_is_refused_with_the_reason(params: dict[str, Any], reason: str) -> None:
-    with pytest.raises(RequestError, match="structured_outputs: ") as caught:
+def test_anything_else_is_refused_with_the_reason(params: dict[str, Any], param: str, reason: str) -> None:
+    with pytest.raises(RequestError) as caught:
         SamplingParams(structured_outputs=StructuredOutputsParams(**params)).check()
+    assert str(caught.value).startswith(f"{param} ")
     assert reason in str(caught.value)
-    assert caught.value.param == "structured_outputs"
+    assert caught.value.param == param
 
 
 def test_it_crosses_the_wire() -> None:

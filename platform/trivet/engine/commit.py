@@ -180,15 +180,16 @@ def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason
 def _not_finite(sequence: Sequence) -> TrivetError:
     params = sequence.params
     place = f"after {len(sequence.token_ids) - sequence.num_prompt_tokens} tokens of this completion"
+    form = "" if params.structured_outputs is None else params.structured_outputs.field
     if sequence.grammar is not None and sequence.grammar.error:
-        return RequestError(
-            f"structured_outputs: the grammar cannot go on {place}: {sequence.grammar.error}",
-            param="structured_outputs",
-        )
+        return RequestError(f"{form} cannot go on {place}: {sequence.grammar.error}", param=form)
     if sequence.is_walled_in:
+        both = (
+            f"{form} and allowed_token_ids together leave" if params.allowed_token_ids else f"{form} leaves"
+        )
         return RequestError(
-            f"structured_outputs and allowed_token_ids together leave no token {place}; allow more",
-            param="allowed_token_ids" if params.allowed_token_ids else "structured_outputs",
+            f"{both} no token {place}; allow more",
+            param="allowed_token_ids" if params.allowed_token_ids else form,
         )
     if params.bad_words:
         return GenerationError(

@@ -29,6 +29,7 @@ from trivet.errors import (
     OutOfMemory,
     Overloaded,
     RequestError,
+    TrivetError,
     UnsupportedParameter,
 )
 from trivet.messages import EngineLoad
@@ -199,6 +200,11 @@ class EngineCore:
             f"the prompt has {count} tokens and {limit}{rest}; {remedy}",
             param="prompt",
         )
+
+    def count_failure(self, error: TrivetError) -> None:
+        """Of a sequence that ended before it came here: a full queue and a deadline count all the same."""
+        self._num_refused += isinstance(error, Overloaded)
+        self._num_deadlines_passed += isinstance(error, DeadlinePassed)
 
     def abort(self, request_id: str) -> bool:
         """End a sequence; its blocks are free at once. False if there is none of this id."""

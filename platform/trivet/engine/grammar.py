@@ -2,8 +2,9 @@
 
 By llguidance (1.9, MIT), compared with xgrammar (0.2.9, Apache-2.0) on 49,152 tokens: it needs no other
 package where xgrammar imports torch and triton (ready in 0.12 s and 79 MB, against 1.7 s and 293 MB), a
-schema of 200 fields takes 5 ms against 133, and nearly all its work is bounded: no regex stalls a step.
+schema of 200 fields takes 5 ms against 133, and all its work for a token is bounded: no regex stalls a step.
 (A mask of JSON takes 10 to 30 us where xgrammar's takes 2 to 8; of a counted class as in [a-z ]{300}, 300.)
+Compiling is not: what a stranger sends is tried in another process before (`grammar_trial`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
 
 from trivet.engine.json_schema_fault import find_fault
 from trivet.engine.packed_mask import packed_mask
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet.structured_outputs import INSTALL_COMMAND, StructuredOutputsParams
-from trivet.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -84,17 +85,39 @@ class Grammar:
             )
 
 
+class TokenTable(Protocol):
+    """What a grammar needs of a tokenizer."""
+
+    @property
+    def token_bytes(self) -> ByteTable:
+        """The bytes of each token."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+
+    def encode(self, text: str, add_special_tokens: bool, parse_special_tokens: bool) -> list[int]:
+        """Ids of a text."""
+
+
+class ByteTable(Protocol):
+    """Bytes by token id."""
+
+    def __getitem__(self, token_id: int, /) -> bytes: ...
+
+
 class GrammarCompiler:
     """Grammars over one tokenizer. Any thread may compile; the library is loaded on the first call."""
 
-    def __init__(self, tokenizer: Tokenizer, num_tokens: int, end_ids: Sequence[int]) -> None:
+    def __init__(self, tokens: TokenTable, num_tokens: int, end_ids: Sequence[int]) -> None:
         """Args: num_tokens: the contract's V; end_ids: allowed where a grammar may end."""
-        self._tokenizer = tokenizer
-        self._num_tokens = num_tokens
-        self._end_ids = [token_id for token_id in end_ids if token_id < num_tokens]
-        self._ends = packed_mask(self._end_ids, num_tokens)
-        self._lock = threading.Lock()  # of all below
+        self.tokens = tokens
+        self.num_tokens = num_tokens
+        self.end_ids = [token_id for token_id in end_ids if token_id < num_tokens]
+        self._ends = packed_mask(self.end_ids, num_tokens)
+        self._loading = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
+        self._lock = threading.Lock()  # of what is below
         self._cache: OrderedDict[bytes, LLMatcher] = OrderedDict()
 
     def compile(self, params: StructuredOutputsParams) -> Grammar:
@@ -102,49 +125,69 @@ class GrammarCompiler:
 
         Raises: UnsupportedParameter where the library is missing; RequestError naming the part at fault.
         """
-        key = msgspec.json.encode(params)
-        with self._lock:
-            vocabulary = self._load()
-            matcher = self._cache.get(key)
-            if matcher is not None:
-                self._cache.move_to_end(key)
-                return Grammar(matcher.deep_copy(), self._ends)
+        known = self.cached(params)
+        if known is not None:
+            return known
+        vocabulary = self._load(params)
         matcher = _compiled(params, vocabulary)
+        self._refuse_if_empty(params, matcher)
         with self._lock:
-            self._cache[key] = matcher
+            self._cache[_key_of(params)] = matcher
             while len(self._cache) > MAX_CACHED or sum(map(len, self._cache)) > MAX_CACHED_BYTES:
                 self._cache.popitem(last=False)
         return Grammar(matcher.deep_copy(), self._ends)
 
-    def _load(self) -> LLTokenizer:
-        if self._vocabulary is None:
-            try:
-                from llguidance import LLTokenizer, TokenizerWrapper
-            except ImportError:
-                raise UnsupportedParameter(
-                    "structured outputs need the package llguidance, which the server does not have; "
-                    f"install it there: {INSTALL_COMMAND}",
-                    param="structured_outputs",
-                ) from None
-            vocabulary = _Vocabulary(self._tokenizer, self._num_tokens, self._end_ids)
-            wrapped = TokenizerWrapper(vocabulary)
-            self._vocabulary = LLTokenizer(wrapped, self._num_tokens, self._end_ids or None)
-        return self._vocabulary
+    def cached(self, params: StructuredOutputsParams) -> Grammar | None:
+        """One that was compiled before, at its start. Waits for nobody else's compilation."""
+        key = _key_of(params)
+        with self._lock:
+            matcher = self._cache.get(key)
+            if matcher is None:
+                return None
+            self._cache.move_to_end(key)
+            return Grammar(matcher.deep_copy(), self._ends)
+
+    def _load(self, params: StructuredOutputsParams) -> LLTokenizer:
+        with self._loading:
+            if self._vocabulary is None:
+                try:
+                    from llguidance import LLTokenizer, TokenizerWrapper
+                except ImportError:
+                    raise UnsupportedParameter(
+                        f"{params.field} needs the package llguidance, which the server does not have; "
+                        f"install it there: {INSTALL_COMMAND}",
+                        param=params.field,
+                    ) from None
+                wrapped = TokenizerWrapper(_Vocabulary(self.tokens, self.num_tokens, self.end_ids))
+                self._vocabulary = LLTokenizer(wrapped, self.num_tokens, self.end_ids or None)
+            return self._vocabulary
+
+    def _refuse_if_empty(self, params: StructuredOutputsParams, matcher: LLMatcher) -> None:
+        """Raises: RequestError where no token can be the first."""
+        row = np.zeros(-(-self.num_tokens // 32), np.uint32)
+        Grammar(matcher.deep_copy(), self._ends).fill_mask(row)
+        if not row.any():
+            raise params.refused("matches no text that the model can write; allow at least one")
 
 
 class _Vocabulary:
     """A tokenizer as llguidance wants it: the bytes of each token, the special ones, a way to encode."""
 
-    def __init__(self, tokenizer: Tokenizer, num_tokens: int, end_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self.eos_token_id = end_ids[0] if end_ids else max(tokenizer.special_ids, default=0)
+    def __init__(self, tokens: TokenTable, num_tokens: int, end_ids: Sequence[int]) -> None:
+        self._encode = tokens.encode
+        self.eos_token_id = end_ids[0] if end_ids else max(tokens.special_ids, default=0)
         self.bos_token_id = None
-        self.tokens = [tokenizer.token_bytes[token_id] for token_id in range(num_tokens)]
-        self.special_token_ids = sorted({*tokenizer.special_ids, *end_ids})
+        self.tokens = [tokens.token_bytes[token_id] for token_id in range(num_tokens)]
+        self.special_token_ids = sorted({*tokens.special_ids, *end_ids})
 
     def __call__(self, text: bytes | str) -> list[int]:
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        return self._tokenizer.encode(text, add_special_tokens=False, parse_special_tokens=False)
+        return self._encode(text, add_special_tokens=False, parse_special_tokens=False)
+
+
+def _key_of(params: StructuredOutputsParams) -> bytes:
+    """The same for the same form, whichever field has brought it."""
+    return msgspec.json.encode(msgspec.structs.replace(params, sent_as=""))
 
 
 def _compiled(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMatcher:
@@ -155,8 +198,7 @@ def _compiled(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMatc
         return _of_schema(params, tokenizer)
     matcher = LLMatcher(tokenizer, _grammar_text(params), log_level=0, limits=_limits())
     if matcher.is_error():
-        kind = "regex" if params.regex is not None else "choice" if params.choice else "grammar"
-        raise _refused(f"{kind} cannot be carried out: {_reason(matcher.get_error())}")
+        raise params.refused(f"cannot be carried out: {_reason(matcher.get_error())}")
     return matcher
 
 
@@ -175,7 +217,7 @@ def _grammar_text(params: StructuredOutputsParams) -> str:
         return grammar_from("gbnf", params.grammar)
     except ValueError as error:
         reason = str(error).removeprefix("Failed to convert the grammar from GBNF to Lark: ")
-        raise _refused(f"grammar is no EBNF: {_reason(reason)}") from None
+        raise params.refused(f"is no EBNF: {_reason(reason)}") from None
 
 
 def _of_schema(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMatcher:
@@ -185,9 +227,9 @@ def _of_schema(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMat
     try:
         schema = msgspec.json.decode(params.schema_text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _refused(f"json is no valid JSON: {_reason(str(error))}") from None
+        raise params.refused(f"is no valid JSON: {_reason(str(error))}") from None
     if not isinstance(schema, dict | bool):
-        raise _refused(f"json is a JSON {type(schema).__name__}; a schema is an object, true or false")
+        raise params.refused(f"is a JSON {type(schema).__name__}; a schema is an object, true or false")
     options = _json_options(params)
 
     def matcher_of(part: object) -> LLMatcher:
@@ -196,13 +238,17 @@ def _of_schema(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMat
         try:
             grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
         except ValueError as error:  # nested too deeply, a number that is too large: its own reader's limits
-            raise _refused(f"the JSON Schema cannot be read: {_reason(str(error))}") from None
+            raise params.refused(f"cannot be read as a JSON Schema: {_reason(str(error))}") from None
         return LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
 
     matcher = matcher_of(schema)
     if matcher.is_error():
+        blanks = matcher_of({}).get_error() if params.whitespace_pattern is not None else ""
+        if blanks:
+            name = params.whitespace_field
+            raise RequestError(f"{name} cannot be carried out: {_reason(blanks)}", param=name)
         fault = find_fault(schema, _error_of(matcher_of))
-        raise _refused(f"the JSON Schema cannot be carried out at {fault.pointer}: {_reason(fault.reason)}")
+        raise params.refused(f"cannot be carried out at {fault.pointer}: {_reason(fault.reason)}")
     return matcher
 
 
@@ -244,7 +290,3 @@ def _reason(text: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _refused(text: str) -> RequestError:
-    return RequestError(f"structured_outputs: {text}", param="structured_outputs")

@@ -1,27 +1,38 @@
 """Compiles the grammars of new sequences beside the engine's loop.
 
-A grammar takes a millisecond, or a second if it is huge; meanwhile the loop goes on and the sequence
-waits here. The library drops the GIL while it compiles.
+A grammar takes a millisecond, or a second if it is huge; meanwhile the loop goes on and the sequence waits
+here. Each is tried first where it can do no harm (`grammar_trial`): for a short time, then, while nobody
+waits for a first try, for a longer one. So each of a hundred hostile ones holds the others up for 0.1 s,
+and one that is known to be hostile for none.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
+import msgspec
+
 from trivet.engine.grammar import Grammar, GrammarCompiler
+from trivet.engine.grammar_trial import GrammarTrial
+from trivet.engine.queue_pace import QueuePace
 from trivet.engine.sequence import Sequence
 from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError
 from trivet.structured_outputs import StructuredOutputsParams
 
-TIMEOUT_S = 10.0  # of one grammar
+QUICK_S = 0.1  # of processor time: 20 times what a schema of 200 fields takes
+SLOW_S = 2.0  # 4 times what an enum of 1 MB takes
+SLOW_NICENESS = 5  # more than a quick one's
 MAX_WAITING = 256
-RETRY_AFTER_S = 5
+MAX_SLOW = 16  # grammars that wait for their second try
+MAX_REFUSED = 1024  # grammars whose refusal is kept
+CLOSE_S = 10.0
 
 
 class Compiled(NamedTuple):
@@ -37,9 +48,8 @@ class _Job:
     params: StructuredOutputsParams
     grammar: Grammar | None = None
     error: TrivetError | None = None
-    begun_s: float = 0.0
+    is_second: bool = False  # the first try was too short
     is_done: bool = False  # `take` may hand it out
-    has_ended: bool = False  # the thread is not at it any more, or is given up
     is_cancelled: bool = False  # nobody waits for it: it is not begun
 
 
@@ -49,16 +59,22 @@ class GrammarQueue:
     def __init__(
         self,
         compiler: GrammarCompiler,
+        trial: GrammarTrial,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: wake: called by the compiling thread when `take` has something."""
+        """Args: trial: closed with the queue; wake: called by the thread when `take` has something."""
         self._compiler = compiler
+        self._trial = trial
         self._wake = wake
         self._clock = clock
+        self._pace = QueuePace(clock)
         self._open: dict[str, _Job] = {}  # in order
-        self._current: _Job | None = None  # what the thread is at, or was last
-        self._todo: queue.SimpleQueue[_Job | None] | None = None
+        self._thread: threading.Thread | None = None
+        self._quick: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        # Of the thread, by grammar:
+        self._slow: OrderedDict[bytes, list[_Job]] = OrderedDict()
+        self._refused: OrderedDict[bytes, RequestError] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -67,10 +83,19 @@ class GrammarQueue:
         """Raises: Overloaded."""
         if len(self._open) >= MAX_WAITING:
             raise Overloaded(
-                f"{len(self._open)} requests wait for their grammar; retry later", retry_after_s=RETRY_AFTER_S
+                f"{len(self._open)} requests wait for their grammar; retry later",
+                retry_after_s=self._pace.retry_after_s(len(self._open) / 2),  # half as many by then
             )
-        job = self._open[sequence.request_id] = _Job(sequence, params)
-        self._thread().put(job)
+        if not self._open:
+            self._pace.restart()
+        job = self._open[sequence.request_id] = _Job(sequence, params, self._compiler.cached(params))
+        if job.grammar is not None:
+            job.is_done = True
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
+            self._thread.start()
+        self._quick.put(job)
 
     def cancel(self, request_id: str) -> None:
         """Forget the sequence, if it waits here."""
@@ -80,21 +105,23 @@ class GrammarQueue:
 
     def take(self) -> list[Compiled]:
         """Sequences that may go on, or end with an error, in their order."""
-        self._give_up_what_is_late()
         self._end_at_deadlines()
         # The newest is looked at first: what is before one that is done is done by then, too.
         done = [job for job in reversed(self._open.values()) if job.is_done]
         for job in reversed(done):
             del self._open[job.sequence.request_id]
             job.sequence.grammar = job.grammar
+            self._pace.admitted()
         return [Compiled(job.sequence, job.error) for job in reversed(done)]
 
     def close(self) -> None:
-        """The thread ends after what it is at."""
+        """The thread ends after what it is at, which the trial's end cuts short."""
         for request_id in list(self._open):
             self.cancel(request_id)
-        if self._todo is not None:
-            self._todo.put(None)
+        self._quick.put(None)
+        if self._thread is not None:
+            self._trial.end()
+            self._thread.join(CLOSE_S)
 
     def _end_at_deadlines(self) -> None:
         now = self._clock()
@@ -104,46 +131,76 @@ class GrammarQueue:
                 job.is_done = job.is_cancelled = True
                 job.error = DeadlinePassed(
                     "its grammar was not compiled in time; send it again later, or with a longer timeout",
-                    retry_after_s=RETRY_AFTER_S,
+                    retry_after_s=self._pace.retry_after_s(len(self._open)),
                 )
 
-    def _give_up_what_is_late(self) -> None:
-        job = self._current
-        if job is None or job.has_ended or self._clock() - job.begun_s <= TIMEOUT_S:
-            return
-        job.error = RequestError(
-            f"structured_outputs: the grammar took more than {TIMEOUT_S:g} s to compile; simplify it",
-            param="structured_outputs",
-        )
-        job.is_done = job.has_ended = True
-        self._replace_thread()
+    # ---- the thread ----
 
-    def _thread(self) -> queue.SimpleQueue[_Job | None]:
-        """What the thread reads; started when it is first needed."""
-        if self._todo is None:
-            self._todo = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=(self._todo,), name="grammars", daemon=True).start()
-        return self._todo
+    def _run(self) -> None:
+        while (jobs := self._next()) is not None:
+            living = [job for job in jobs if not job.is_cancelled]
+            if living and self._compile(living):
+                for job in living:
+                    job.is_done = True
+                self._wake()
+        self._trial.close()
 
-    def _replace_thread(self) -> None:
-        """Another one does what is left; the old one ends with what it is at."""
-        assert self._todo is not None, "a job was submitted"
-        old, self._todo = self._todo, None
-        new = self._thread()
-        with contextlib.suppress(queue.Empty):  # the old thread may be back, and take some of them
-            while True:
-                new.put(old.get_nowait())
-        old.put(None)
+    def _next(self) -> list[_Job] | None:
+        """Those of one grammar: a first try, or a second where nobody waits for a first; None: the end."""
+        try:
+            job = self._quick.get(block=not self._slow)
+        except queue.Empty:
+            return self._slow.popitem(last=False)[1]
+        return None if job is None else [job]
 
-    def _run(self, todo: queue.SimpleQueue[_Job | None]) -> None:
-        while (job := todo.get()) is not None:
-            if job.is_cancelled:
-                continue
-            job.begun_s = self._clock()
-            self._current = job
-            try:
-                job.grammar = self._compiler.compile(job.params)
-            except TrivetError as error:
+    def _compile(self, jobs: list[_Job]) -> bool:
+        """False where they are put off."""
+        params = jobs[0].params
+        try:
+            if not self._passes(jobs):
+                return False
+            for job in jobs:
+                job.grammar = self._compiler.compile(params)
+        except TrivetError as error:
+            for job in jobs:
                 job.error = job.error or error
-            job.is_done = job.has_ended = True
-            self._wake()
+        return True
+
+    def _passes(self, jobs: list[_Job]) -> bool:
+        """False where they are put off. Raises: TrivetError."""
+        params, is_second = jobs[0].params, jobs[0].is_second
+        name = blake2b(msgspec.msgpack.encode(params), digest_size=16).digest()
+        if name in self._refused:
+            raise self._refused[name]
+        if self._compiler.cached(params) is not None:
+            return True
+        if is_second or name not in self._slow:
+            try:
+                if self._trial.run(params, *((SLOW_S, SLOW_NICENESS) if is_second else (QUICK_S, 0))):
+                    return True
+                if is_second:
+                    raise params.refused(
+                        f"takes more than {SLOW_S:g} s to compile, or too much memory; simplify it"
+                    )
+            except RequestError as error:
+                self._remember(name, error)
+                raise
+        self._put_off(name, jobs)
+        return False
+
+    def _remember(self, name: bytes, error: RequestError) -> None:
+        self._refused[name] = error
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+
+    def _put_off(self, name: bytes, jobs: list[_Job]) -> None:
+        """Raises: Overloaded."""
+        if name not in self._slow and len(self._slow) >= MAX_SLOW:
+            raise Overloaded(
+                f"{MAX_SLOW} grammars that take longer than {QUICK_S:g} s to compile wait already; "
+                "retry later",
+                retry_after_s=self._pace.retry_after_s(len(self._open) / 2),
+            )
+        for job in jobs:
+            job.is_second = True
+        self._slow.setdefault(name, []).extend(jobs)

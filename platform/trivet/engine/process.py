@@ -22,11 +22,20 @@ import zmq
 from trivet.config import EngineSettings, engine_address, parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.grammar_queue import GrammarQueue
+from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence
-from trivet.errors import DeviceLost, DoesNotFit, EngineLost, InstanceStopped, TrivetError, Unavailable
+from trivet.errors import (
+    DeviceLost,
+    DoesNotFit,
+    EngineLost,
+    InstanceStopped,
+    Overloaded,
+    TrivetError,
+    Unavailable,
+)
 from trivet.messages import (
     BEAT_INTERVAL_S,
     Abort,
@@ -135,7 +144,9 @@ class EngineProcess:
     def _serve(self, engine: Engine) -> None:
         address = engine_address(self._order.run_dir, self._order.instance_id, "sock")
         mailbox = Mailbox(address, self._wake)
-        grammars = self._grammars = GrammarQueue(engine.grammars, lambda: os.eventfd_write(self._wake, 1))
+        grammars = self._grammars = GrammarQueue(
+            engine.grammars, GrammarTrial(engine.grammars), lambda: os.eventfd_write(self._wake, 1)
+        )
         try:
             self._heart.set_phase(Phase.READY)
             while not self._is_done(engine):
@@ -214,17 +225,24 @@ class EngineProcess:
         if request.params.structured_outputs is None:
             engine.core.add(sequence)
         else:
-            self._grammars.submit(sequence, request.params.structured_outputs)
+            try:
+                self._grammars.submit(sequence, request.params.structured_outputs)
+            except Overloaded as error:
+                engine.core.count_failure(error)
+                raise
         mailbox.remember(client, request.request_id)
 
     def _add(self, engine: Engine, mailbox: Mailbox, sequence: Sequence, failure: TrivetError | None) -> None:
         """Queue a sequence whose grammar is compiled, or answer why it cannot be."""
         try:
             if failure is not None:
+                engine.core.count_failure(failure)
                 raise failure
             engine.core.add(sequence)
         except TrivetError as error:
-            mailbox.refuse_open(sequence.request_id, error, engine.core.load())
+            load = engine.core.load()
+            mailbox.refuse_open(sequence.request_id, error, load)
+            self._heart.set_load(load)  # there may be no step to report it
 
     def _abort(self, engine: Engine, sequence_id: str) -> None:
         self._grammars.cancel(sequence_id)

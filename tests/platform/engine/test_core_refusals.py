@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from trivet.engine.sequence import SequenceState
-from trivet.errors import ContextLengthExceeded, Overloaded, RequestError
+from trivet.errors import ContextLengthExceeded, DeadlinePassed, Overloaded, RequestError
 from trivet.messages import FinishReason
 
 EngineFactory = Callable[..., Any]
@@ -29,6 +29,13 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(make_engine: E
         engine.add(engine.prompt(20))
     engine.add(engine.prompt(19))
     engine.run()
+
+
+def test_what_failed_before_it_came_counts_all_the_same(make_engine: EngineFactory) -> None:
+    core = make_engine().core
+    for error in (Overloaded("x"), DeadlinePassed("x"), DeadlinePassed("x"), RequestError("x")):
+        core.count_failure(error)
+    assert (core.load().num_refused, core.load().num_deadlines_passed) == (1, 2)
 
 
 def test_a_prompt_beyond_all_kv_is_refused_with_both_numbers(make_engine: EngineFactory) -> None:

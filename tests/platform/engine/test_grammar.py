@@ -305,7 +305,6 @@ def test_a_wrong_regex_or_grammar_is_refused_with_the_reason(
         {"regex": r"[^\s\S]"},
         {"regex": r"(a[^\s\S])+b"},
         {"grammar": "start: /[^\\s\\S]/"},
-        {"grammar": 'start: "a" start'},
         {"grammar": "start: C\nC: /a/ & /b/"},
     ],
 )

@@ -36,6 +36,7 @@ from trivet.messages import (
 )
 from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
+from trivet.structured_outputs import StructuredOutputsParams
 
 DEADLINE_S = 60.0
 CPU_TICK_S = 0.01  # of the kernel's account
@@ -230,6 +231,19 @@ def test_a_deadline_comes_with_the_request(worker: Worker) -> None:
     last = worker.pieces("late")[-1]
     assert (last.finish_reason, last.stop_reason) == (FinishReason.LENGTH, "deadline")
     assert last.completion_tokens > 0
+
+
+def test_a_deadline_that_passes_while_a_grammar_is_compiled_counts(
+    engine: EngineUnderTest, worker: Worker
+) -> None:
+    hostile = {"allOf": [{"type": "string", "pattern": f".*a.{{{n}}}b"} for n in range(1, 30)]}
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(json=hostile))
+    worker.ask(Submit("late", [1], params, deadline_s=time.monotonic() + 0.2))
+    (piece,) = worker.pieces("late")
+    assert piece.failure is not None
+    assert piece.failure.code == "deadline_passed"
+    assert piece.failure.retry_after_s is not None
+    engine.beat_where(lambda beat: beat.load.num_deadlines_passed == 1)
 
 
 def test_the_prefix_cache_is_reset_when_asked_for(worker: Worker) -> None:

@@ -54,20 +54,13 @@ class StructuredFields(msgspec.Struct, kw_only=True):
 
         Raises: RequestError for two forms, or for a field that is wrong; UnsupportedParameter.
         """
-        forms = {
-            "response_format": self._of_response_format(),
-            "structured_outputs": self._of_structured_outputs(),
-            "guided_*": self._of_guided(),
-        }
-        given = {name: form for name, form in forms.items() if form is not None}
+        forms = (self._of_response_format(), self._of_structured_outputs(), self._of_guided())
+        given = [form for form in forms if form is not None]
         if len(given) > 1:
-            first, second, *_ = given
+            first, second, *_ = (form.field.partition(".")[0] for form in given)
             raise RequestError(f"{first} and {second} both ask for a form; send one of them", param=second)
-        for name, form in given.items():
-            try:
-                form.check()
-            except RequestError as error:
-                raise RequestError(str(error).replace("structured_outputs", name, 1), param=name) from None
+        for form in given:
+            form.check()
             # As text, which the engine's loop passes on as it is; a deep schema is no depth of the message.
             return form if form.json is None else msgspec.structs.replace(form, json=form.schema_text)
         return None
@@ -77,7 +70,7 @@ class StructuredFields(msgspec.Struct, kw_only=True):
         if wanted is None or wanted.type == "text":
             return None
         if wanted.type == "json_object":
-            return StructuredOutputsParams(json_object=True)
+            return StructuredOutputsParams(json_object=True, sent_as="response_format")
         schema = None if wanted.json_schema is None else wanted.json_schema.schema
         if schema is None:
             raise RequestError(
@@ -85,7 +78,7 @@ class StructuredFields(msgspec.Struct, kw_only=True):
                 '"json_schema": {"name": ..., "schema": {...}}}',
                 param="response_format.json_schema.schema",
             )
-        return StructuredOutputsParams(json=schema)
+        return StructuredOutputsParams(json=schema, sent_as="response_format.json_schema.schema")
 
     def _of_structured_outputs(self) -> StructuredOutputsParams | None:
         wanted = self.structured_outputs
@@ -113,9 +106,14 @@ class StructuredFields(msgspec.Struct, kw_only=True):
             "choice": self.guided_choice,
             "grammar": self.guided_grammar,
         }
-        if all(value is None for value in kinds.values()):
+        given = [f"guided_{kind}" for kind, value in kinds.items() if value is not None]
+        if not given:
             return None
+        if len(given) > 1:
+            first, second, *_ = given
+            raise RequestError(f"{first} and {second} both ask for a form; send one of them", param=second)
         return StructuredOutputsParams(
             **kinds,  # type: ignore[arg-type]
             whitespace_pattern=self.guided_whitespace_pattern,
+            sent_as=given[0],
         )
