@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from trivet.config import inherited_environment
 from trivet.contract import DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
@@ -13,8 +15,9 @@ from trivet.models.spec import ModelSpec
 from trivet.runners.slices import check_divisible
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
-from trivet_cuda.detection import Gpu, find_gpus
+from trivet_cuda.detection import find_gpus
 from trivet_cuda.memory_plan import Shape
+from trivet_cuda.nvml import Gpu, load_nvml
 from trivet_cuda.options import CudaOptions
 from trivet_cuda.planner import plan_memory
 
@@ -32,16 +35,26 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self, root: Path = Path("/"), nvidia_smi: str = "nvidia-smi") -> None:
-        self._root, self._nvidia_smi = root, nvidia_smi
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        nvidia_smi: str = "nvidia-smi",
+        nvml: Callable[[], Any] = load_nvml,
+        environment: Callable[[], Mapping[str, str]] = inherited_environment,
+    ) -> None:
+        self._root, self._nvidia_smi, self._nvml, self._environment = root, nvidia_smi, nvml, environment
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
-        """As the contract."""
-        return [_device(gpu) for gpu in find_gpus(self._root, self._nvidia_smi, timeout_s)]
+        """As the contract; GPUs that this process's CUDA_VISIBLE_DEVICES does not name stay out of use."""
+        visible = self._environment().get("CUDA_VISIBLE_DEVICES")
+        return [_device(gpu, visible) for gpu in self._found(timeout_s)]
+
+    def _found(self, timeout_s: float) -> list[Gpu]:
+        return find_gpus(self._root, self._nvidia_smi, timeout_s, self._nvml)
 
     def absent_because(self, timeout_s: float = 5.0) -> str:
         """Why `probe` finds no device, for `trivet doctor`; empty where it finds one."""
-        if find_gpus(self._root, self._nvidia_smi, timeout_s):
+        if self._found(timeout_s):
             return ""
         return (
             "no NVIDIA GPU: none of PCI vendor 0x10de on the bus, no driver loaded, no answer of NVML or "
@@ -50,7 +63,7 @@ class CudaBackend:
 
     def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
         """By uid, what NVML or nvidia-smi says now; empty where neither does. Never raises."""
-        found = find_gpus(self._root, self._nvidia_smi, timeout_s)
+        found = self._found(timeout_s)
         return {gpu.uid: gpu.usage for gpu in found if gpu.usage is not None}
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
@@ -71,7 +84,7 @@ class CudaBackend:
                 found[name] = version(name)
             except PackageNotFoundError:
                 found[name] = "not installed"
-        for gpu in find_gpus(self._root, self._nvidia_smi, 5.0):
+        for gpu in self._found(5.0):
             found |= {f"gpu{gpu.index}": gpu.name, "driver": gpu.driver}
         return found
 
@@ -194,9 +207,19 @@ def _arch(device: DeviceInfo) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _device(gpu: Gpu) -> DeviceInfo:
+def _is_visible(gpu: Gpu, visible: str | None) -> bool:
+    """Names are numbers, or UUIDs that may be cut short; CUDA stops at the first that it does not know."""
+    if visible is None:
+        return True
+    names = [name.strip() for name in visible.split(",")]
+    return any(name == str(gpu.index) or (name != "" and gpu.uid.startswith(name)) for name in names)
+
+
+def _device(gpu: Gpu, visible: str | None) -> DeviceInfo:
     arch = gpu.compute_capability.replace(".", "")
     fault = gpu.fault
+    if not fault and not _is_visible(gpu, visible):
+        fault = f"CUDA_VISIBLE_DEVICES={visible} of this process does not name it"
     if not fault and arch and int(arch) < FIRST_ARCH:
         fault = (
             f"its compute capability is {gpu.compute_capability} and the CUDA backend needs 8.0 (Ampere) or "

@@ -1,15 +1,16 @@
-"""Finds NVIDIA GPUs without a library: nvidia-smi, else the driver's /proc tree, else the PCI bus.
+"""Finds NVIDIA GPUs: by NVML, else nvidia-smi, else the driver's /proc tree, else the PCI bus.
 
 Each source knows less than the one before and is there to say why the one before failed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from trivet.contract import DeviceUsage
 from trivet.probing import pci_functions, read_text, run_tool
+from trivet_cuda.nvml import Gpu, find_by_nvml
 
 PCI_VENDOR = "0x10de"
 PCI_CLASSES = ("0x03",)  # display controllers; the bus also shows their audio and USB functions
@@ -27,23 +28,15 @@ FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """What could be found out about one GPU; `fault` is empty where nothing speaks against it."""
+def find_gpus(root: Path, nvidia_smi: str, timeout_s: float, load_nvml: Callable[[], Any]) -> list[Gpu]:
+    """All GPUs of this machine in the order of the driver, faulty ones with the reason.
 
-    index: int
-    uid: str  # UUID, or the PCI address where the driver does not tell
-    name: str
-    compute_capability: str = ""  # "9.0"
-    total_bytes: int = 0
-    free_bytes: int = 0
-    driver: str = ""
-    fault: str = ""
-    usage: DeviceUsage | None = None
-
-
-def find_gpus(root: Path, nvidia_smi: str, timeout_s: float) -> list[Gpu]:
-    """All GPUs of this machine in the order of nvidia-smi, faulty ones with the reason."""
+    Args:
+        load_nvml: gives the module pynvml. Raises: ImportError.
+    """
+    by_library, no_library = find_by_nvml(load_nvml)
+    if not no_library:
+        return by_library
     on_bus = pci_functions(root, PCI_VENDOR, PCI_CLASSES)
     output = run_tool(
         [nvidia_smi, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], timeout_s
@@ -54,9 +47,9 @@ def find_gpus(root: Path, nvidia_smi: str, timeout_s: float) -> list[Gpu]:
     if from_driver or not on_bus:
         return from_driver
     fault = (
-        f"the NVIDIA driver is not loaded or not visible here ({output.failure}); install it, or start the "
+        f"the NVIDIA driver is not loaded or not visible here ({no_library}; {output.failure}); install it, "
     )
-    fault += "container with --gpus all"
+    fault += "or start the container with --gpus all"
     return [
         Gpu(index, function.address, f"NVIDIA PCI device {function.device_id}", fault=fault)
         for index, function in enumerate(on_bus)

@@ -1,0 +1,173 @@
+"""Captured decodes: the right bucket, padding that harms nothing, and the buffers of the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trivet.contract import Batch
+from trivet_cuda.device import Captured
+from trivet_cuda.graphs import DecodeGraphs
+from trivet_cuda.step_view import StepView
+
+BLOCK_SIZE, NUM_COLUMNS = 4, 5
+aten = torch.ops.aten
+WAITING = (aten._local_scalar_dense.default, aten.item.default, aten.nonzero.default)
+
+
+class NothingWaits(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = function is aten.index.Tensor and any(i.dtype == torch.bool for i in args[1])
+        if function in WAITING or by_mask:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {function}")
+        return function(*args, **(kwargs or {}))
+
+
+class FakeCaptures:
+    """Replays by running again, as a real graph would over the same memory; and remembers what it did."""
+
+    def __init__(self) -> None:
+        self.captured: list[int] = []
+        self.replayed: list[int] = []
+
+    def __call__(self, run: Callable[[], Tensor]) -> Captured:
+        with NothingWaits():
+            output = run()
+        self.captured.append(len(output))
+
+        def replay() -> None:
+            self.replayed.append(len(output))
+            with NothingWaits(), torch.inference_mode():
+                output.copy_(run())
+
+        return Captured(output, replay)
+
+
+def everything(view: StepView) -> Tensor:
+    """One row a token, of all that a step holds: [S, 5 + NUM_COLUMNS]."""
+    columns = (view.token_ids, view.token_slots, view.positions, view.kv_slots, view.seq_lens)
+    return torch.cat((torch.stack(columns, 1), view.block_table), 1).float()
+
+
+def decodes(num_seqs: int, first: int = 1) -> Batch:
+    count = np.arange(num_seqs, dtype=np.int32)
+    positions = (first + count) % (BLOCK_SIZE * NUM_COLUMNS)
+    width = int(positions.max(initial=0)) // BLOCK_SIZE + 1
+    return Batch(
+        step=first,
+        slots=count + 3,
+        query_start_loc=np.arange(num_seqs + 1, dtype=np.int32),
+        seq_lens=positions + 1,
+        block_tables=(10 + np.arange(num_seqs * width, dtype=np.int32).reshape(num_seqs, width),),
+        token_ids=count * 7 - 1,
+        positions=positions,
+        logits_rows=count,
+        row_seqs=count,
+    )
+
+
+@pytest.fixture
+def captures() -> FakeCaptures:
+    return FakeCaptures()
+
+
+@pytest.fixture
+def graphs(captures: FakeCaptures) -> DecodeGraphs:
+    made = DecodeGraphs(everything, captures, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
+    made.capture((1, 2, 4, 8))
+    return made
+
+
+def test_the_largest_is_captured_first(graphs: DecodeGraphs, captures: FakeCaptures) -> None:
+    assert captures.captured == [8, 4, 2, 1]
+    assert graphs.buckets == (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(("num_seqs", "bucket"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8)])
+def test_a_step_takes_the_smallest_bucket_that_holds_it(
+    graphs: DecodeGraphs, captures: FakeCaptures, num_seqs: int, bucket: int
+) -> None:
+    batch = decodes(num_seqs)
+    found = graphs.run(batch)
+    assert captures.replayed == [bucket]
+    assert found is not None
+    assert found.shape == (num_seqs, 5 + NUM_COLUMNS)
+    assert found[:, 0].tolist() == batch.token_ids.tolist()
+    assert found[:, 1].tolist() == batch.slots.tolist()
+    assert found[:, 4].tolist() == batch.seq_lens.tolist()
+    table, at = batch.block_tables[0], batch.positions
+    slots = table[np.arange(num_seqs), at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
+    assert found[:, 3].tolist() == slots.tolist()
+    assert found[:, 5 : 5 + table.shape[1]].tolist() == table.tolist()
+
+
+def test_nothing_of_the_step_before_is_left_in_the_padding(graphs: DecodeGraphs) -> None:
+    """Rows without KV and without length: padding of a real step writes nothing and reads nothing."""
+    whole = graphs._buckets[4].captured.output
+    graphs.run(decodes(4, first=9))
+    graphs.run(decodes(3))
+    assert whole[3].tolist() == [0, 0, 0, -1, 0, *[0] * NUM_COLUMNS]
+    assert whole[0, 6:].tolist() == [0] * (NUM_COLUMNS - 1)
+
+
+def test_a_step_with_a_prompt_or_with_too_many_sequences_is_not_taken(graphs: DecodeGraphs) -> None:
+    batch = decodes(2)
+    longer = Batch(
+        **{
+            **{name: getattr(batch, name) for name in batch.__slots__},
+            "token_ids": np.zeros(3, np.int32),
+            "query_start_loc": np.array([0, 1, 3], np.int32),
+        }
+    )
+    assert graphs.run(longer) is None
+    assert graphs.run(decodes(9)) is None
+    assert graphs.run(decodes(0)) is None
+
+
+def test_a_step_that_reads_other_memory_than_the_captured_is_found(captures: FakeCaptures) -> None:
+    """The fake would show a forward pass that keeps a tensor of the step it was captured with."""
+    kept: list[Tensor] = []
+
+    def stale(view: StepView) -> Tensor:
+        kept.append(view.token_ids.clone())
+        return kept[0].float()[: len(view.token_ids), None]
+
+    graphs = DecodeGraphs(stale, captures, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
+    graphs.capture((2,))
+    batch = decodes(2)
+    found = graphs.run(batch)
+    assert found is not None
+    assert found[:, 0].tolist() != batch.token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        lambda view: view.token_ids.float() * float(view.seq_lens.max()),
+        lambda view: view.token_ids[view.seq_lens > 0].float(),
+    ],
+    ids=["a value", "a mask"],
+)
+def test_a_step_that_waits_for_the_device_runs_eagerly_with_a_warning(
+    captures: FakeCaptures, caplog: pytest.LogCaptureFixture, waiting: Callable[[StepView], Tensor]
+) -> None:
+    graphs = DecodeGraphs(waiting, captures, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
+    graphs.capture((1, 2))
+    assert graphs.buckets == ()
+    assert "graphs=off" in caplog.text
+    assert graphs.run(decodes(1)) is None
+
+
+def test_lack_of_memory_in_a_capture_is_not_hidden() -> None:
+    def capture(run: Callable[[], Tensor]) -> Captured:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    graphs = DecodeGraphs(everything, capture, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.capture((1,))

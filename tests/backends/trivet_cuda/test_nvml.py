@@ -1,0 +1,151 @@
+"""What NVML says, by a library that answers as nvidia-ml-py does; no GPU is here to ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trivet_cuda.backend import CudaBackend
+
+GIB = 1 << 30
+
+
+class NVMLError(Exception):
+    """As nvidia-ml-py raises."""
+
+
+class FakeNvml:
+    """Two GPUs, the second in MIG mode with two instances; `fails` names functions that raise."""
+
+    NVMLError = NVMLError
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self, *fails: str, num_instances: int = 2) -> None:
+        self.fails, self.num_instances, self.is_open = fails, num_instances, False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml") and name in object.__getattribute__(self, "fails"):
+
+            def refuse(*arguments: object) -> None:
+                raise NVMLError(f"{name}: Not Supported")
+
+            return refuse
+        return object.__getattribute__(self, name)
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.is_open = False
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802  # older releases answer in bytes
+        return b"570.12"
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:  # noqa: N802
+        return f"gpu{number}"
+
+    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
+        return "NVIDIA H100"
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return f"{'MIG' if 'mig' in handle else 'GPU'}-{handle}"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:  # noqa: N802
+        return 9, 0
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:  # noqa: N802
+        return [int(handle == "gpu1"), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, place: int) -> str:  # noqa: N802
+        if place >= self.num_instances:
+            raise NVMLError("Not Found")
+        return f"{handle}mig{place}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        total = (10 if "mig" in handle else 80) * GIB
+        return SimpleNamespace(total=total, used=2 * GIB, free=total - 2 * GIB)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=37)
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return 61
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 412_500
+
+
+def backend(nvml: FakeNvml, root: Path, **environment: str) -> CudaBackend:
+    return CudaBackend(root, str(root / "nvidia-smi"), lambda: nvml, lambda: environment)
+
+
+def test_whole_gpus_and_instances_are_listed(tmp_path: Path) -> None:
+    nvml = FakeNvml()
+    devices = backend(nvml, tmp_path).probe(5.0)
+    assert [device.uid for device in devices] == ["GPU-gpu0", "MIG-gpu1mig0", "MIG-gpu1mig1"]
+    assert [device.index for device in devices] == [0, 1, 2]
+    assert [device.total_bytes // GIB for device in devices] == [80, 10, 10]
+    assert {device.arch for device in devices} == {"sm_90"}
+    assert devices[0].versions == (("driver", "570.12"),)
+    assert all(device.unusable_because is None for device in devices)
+    assert not nvml.is_open
+
+
+def test_an_instance_is_made_visible_by_its_own_name(tmp_path: Path) -> None:
+    cuda = backend(FakeNvml(), tmp_path)
+    assert cuda.launch_env(cuda.probe(5.0)[1:2])["CUDA_VISIBLE_DEVICES"] == "MIG-gpu1mig0"
+
+
+def test_usage_has_load_temperature_and_power(tmp_path: Path) -> None:
+    usage = backend(FakeNvml(), tmp_path).usage()["GPU-gpu0"]
+    assert (usage.utilisation_percent, usage.temperature_c, usage.power_w) == (37, 61, 412.5)
+    assert (usage.used_bytes, usage.total_bytes) == (2 * GIB, 80 * GIB)
+
+
+def test_what_a_gpu_does_not_tell_is_none_and_the_rest_stays(tmp_path: Path) -> None:
+    nvml = FakeNvml("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMigMode")
+    usage = backend(nvml, tmp_path).usage()
+    assert len(usage) == 2
+    assert usage["GPU-gpu0"].utilisation_percent is None
+    assert usage["GPU-gpu0"].power_w is None
+    assert usage["GPU-gpu0"].temperature_c == 61
+
+
+def test_mig_without_an_instance_says_what_to_do(tmp_path: Path) -> None:
+    devices = backend(FakeNvml(num_instances=0), tmp_path).probe(5.0)
+    assert devices[0].unusable_because is None
+    assert "nvidia-smi mig -cgi" in (devices[1].unusable_because or "")
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMemoryInfo"])
+def test_a_lost_gpu_stays_listed_with_the_reason(tmp_path: Path, function: str) -> None:
+    devices = backend(FakeNvml(function), tmp_path).probe(5.0)
+    assert devices
+    assert all("NVML" in (device.unusable_because or "") for device in devices)
+
+
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
+def test_a_library_that_fails_leaves_the_question_to_nvidia_smi(tmp_path: Path, function: str) -> None:
+    cuda = backend(FakeNvml(function), tmp_path)
+    assert cuda.probe(5.0) == []
+    assert "NVML" in cuda.absent_because()
+
+
+@pytest.mark.parametrize(
+    ("visible", "usable"), [("0", [0]), ("GPU-gpu0,2", [0, 2]), ("MIG-", [1, 2]), ("", [])]
+)
+def test_devices_that_the_environment_hides_are_not_used(
+    tmp_path: Path, visible: str, usable: list[int]
+) -> None:
+    devices = backend(FakeNvml(), tmp_path, CUDA_VISIBLE_DEVICES=visible).probe(5.0)
+    assert [device.index for device in devices if device.unusable_because is None] == usable
+    assert all("CUDA_VISIBLE_DEVICES" in d.unusable_because for d in devices if d.unusable_because)
