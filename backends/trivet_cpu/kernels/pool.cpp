@@ -43,7 +43,7 @@ int64_t nanoseconds(clockid_t clock) {
 }  // namespace
 
 Pool::Pool(int num_threads)
-    : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]),
+    : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]), parts_(new Part[num_threads]),
       helpers_(new std::thread[num_threads]) {
   try {
     for (int thread = 1; thread < num_threads; thread++)
@@ -76,6 +76,9 @@ void Pool::run(Task task, void* argument) {
   crew_size_ = crew_.size();
   lost_.store(0, std::memory_order_relaxed);
   unit_.store(0, std::memory_order_relaxed);
+  // Phases are counted in 32 bits, and a part that is not used for long would see its number again.
+  for (int thread = 0; thread < num_threads_; thread++)
+    parts_[thread].taken.store((uint64_t)phase_.load(std::memory_order_relaxed) << 32, std::memory_order_relaxed);
   for (int thread = 1; thread < crew_size_; thread++) call(berths_[thread]);
   work(0);
   barrier();
@@ -97,6 +100,7 @@ void Pool::barrier() {
   // Read before arriving: when the last has come, the next run may already change it.
   const int crew_size = crew_size_;
   if (crew_size == 1) {
+    phase_.store(phase_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     unit_.store(0, std::memory_order_relaxed);
     return;
   }

@@ -20,9 +20,9 @@ void for_rows(void* pool, int num_rows, const Do& work) {
     const Do& work;
   } job{(Pool*)pool, num_rows, work};
   job.pool->run(
-      [](void* argument, int) {
+      [](void* argument, int thread) {
         const Job& job = *(Job*)argument;
-        for (int first, last; job.pool->take(job.num_rows, first, last);)
+        for (int first, last; job.pool->take(thread, job.num_rows, first, last);)
           for (int row = first; row < last; row++) job.work(row);
       },
       &job);

@@ -31,7 +31,7 @@ extern "C" int32_t trivet_attend_cache(void* pool, const LayerQueries* layer, co
       [](void* argument, int thread) {
         const Job& job = *(Job*)argument;
         const int heads = job.layer.cache->num_heads, num_units = job.work.num_units() * heads;
-        for (int first, last; job.pool.take(num_units, first, last);)
+        for (int first, last; job.pool.take(thread, num_units, first, last);)
           for (int unit = first; unit < last; unit++)
             job.work.run(job.layer, unit / heads, unit % heads, job.scratch[thread]);
       },

@@ -35,9 +35,18 @@ struct Work {
   int64_t stride;
 };
 
+// Asks for a line that is written soon and that another core has read: one by one, each would be waited for.
+TRIVET_INLINE void own(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" ::"m"(*(const char*)line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 template <class Do>
-TRIVET_INLINE void for_units(Pool& pool, int num_units, Do&& work) {
-  for (int first, last; pool.take(num_units, first, last);)
+TRIVET_INLINE void for_units(Pool& pool, int thread, int num_units, Do&& work) {
+  for (int first, last; pool.take(thread, num_units, first, last);)
     for (int unit = first; unit < last; unit++) work(unit);
   pool.barrier();
 }
@@ -45,7 +54,7 @@ TRIVET_INLINE void for_units(Pool& pool, int num_units, Do&& work) {
 class Step {
  public:
   Step(Work& work, int thread)
-      : pool_(*work.pool), work_(work), m_(*work.model), s_(*work.step),
+      : pool_(*work.pool), thread_(thread), work_(work), m_(*work.model), s_(*work.step),
         scratch_(*(Scratch*)(m_.scratch + (size_t)thread * trivet_scratch_bytes())) {
     scratch_.attention.unpacked = m_.attention.unpacked + thread * m_.attention.unpacked_stride;
   }
@@ -72,7 +81,7 @@ class Step {
 
  private:
   void embed() {
-    for_units(pool_, s_.num_tokens, [&](int token) {
+    for_units(pool_, thread_, s_.num_tokens, [&](int token) {
       float* x = m_.x + (size_t)token * m_.padded_hidden_size;
       unpack_row(m_.embed, s_.token_ids[token], m_.hidden_size, x);
       for (int i = 0; i < m_.hidden_size; i++) x[i] *= m_.embed_scale;
@@ -83,7 +92,9 @@ class Step {
   }
 
   void norm(const float* weight) {
-    for_units(pool_, s_.num_tokens, [&](int token) {
+    for_units(pool_, thread_, s_.num_tokens, [&](int token) {
+      if (m_.normed.groups)
+        for (int i = 0; i < m_.padded_hidden_size; i += GROUP) own(m_.normed.group(token, i));
       norm_row(m_.x + (size_t)token * m_.padded_hidden_size, weight, m_.hidden_size, m_.padded_hidden_size,
                m_.eps, m_.normed, token);
     });
@@ -96,7 +107,7 @@ class Step {
   template <class Do>
   void for_blocks(int num_units, Do&& work) {
     const int blocks = num_row_blocks();
-    for_units(pool_, num_units * blocks, [&](int i) {
+    for_units(pool_, thread_, num_units * blocks, [&](int i) {
       const int first = i % blocks * ROW_BLOCK;
       work(i / blocks, first, std::min(first + ROW_BLOCK, s_.num_tokens));
     });
@@ -124,7 +135,7 @@ class Step {
   void rotate_and_write(const TrivetLayer& layer) {
     const Cache& cache = layer.cache;
     const int dim = cache.head_dim;
-    for_units(pool_, s_.num_tokens, [&](int token) {
+    for_units(pool_, thread_, s_.num_tokens, [&](int token) {
       float* q = m_.qkv + (size_t)token * m_.qkv_stride;
       float* k = q + layer.num_heads * dim;
       const float* v = k + cache.num_heads * dim;
@@ -150,7 +161,7 @@ class Step {
     const int width = layer.num_heads / cache.num_heads * cache.head_dim;
     const bool converts_later = width % GROUP != 0;
     const LayerQueries queries{&cache, layer.num_heads, layer.window, m_.qkv, m_.qkv_stride};
-    for_units(pool_, work_.attention->num_units() * cache.num_heads, [&](int i) {
+    for_units(pool_, thread_, work_.attention->num_units() * cache.num_heads, [&](int i) {
       const int number = i / cache.num_heads, head = i % cache.num_heads;
       const AttentionUnit& unit = work_.attention->unit(number);
       const bool is_complete = work_.attention->run(queries, number, head, scratch_.attention);
@@ -159,7 +170,8 @@ class Step {
           convert(layer, token, head * width, (head + 1) * width);
     });
     if (converts_later)
-      for_units(pool_, s_.num_tokens, [&](int token) { convert(layer, token, 0, layer.num_heads * cache.head_dim); });
+      for_units(pool_, thread_, s_.num_tokens,
+                [&](int token) { convert(layer, token, 0, layer.num_heads * cache.head_dim); });
   }
 
   // Rows as they are multiplied with `weight`: layers may differ in width, and the buffer has the widest's.
@@ -202,6 +214,7 @@ class Step {
   }
 
   Pool& pool_;
+  const int thread_;
   Work& work_;
   const TrivetModel& m_;
   const TrivetStep& s_;
@@ -227,16 +240,16 @@ void find_slots(const TrivetModel& model, const TrivetStep& step) {
   }
 }
 
-void run_logits(void* argument, int) {
+void run_logits(void* argument, int thread) {
   Work& work = *(Work*)argument;
   const TrivetModel& m = *work.model;
-  for_units(*work.pool, work.num_rows, [&](int row) {
+  for_units(*work.pool, thread, work.num_rows, [&](int row) {
     norm_row(m.x + (size_t)work.rows[row] * m.padded_hidden_size, m.norm, m.hidden_size, m.padded_hidden_size,
              m.eps, m.normed, row);
   });
   const Product p{&m.head, &m.normed, work.logits, (int)work.stride, 0, 0, false, m.logits_scale};
   const int units = (m.head.rows + UNIT_ROWS - 1) / UNIT_ROWS;
-  for (int first, last; work.pool->take(units, first, last);)
+  for (int first, last; work.pool->take(thread, units, first, last);)
     for (int unit = first; unit < last; unit++) multiply(p, unit, 0, work.num_rows);
 }
 

@@ -30,7 +30,7 @@ struct Phases {
   std::atomic<int> ended{0};           // of all phases before
 };
 
-void run_phases(void* argument, int) {
+void run_phases(void* argument, int thread) {
   Phases& p = *(Phases*)argument;
   for (int phase = 0; phase < p.num_phases; phase++) {
     const auto unit_of = [&](int unit) {
@@ -38,7 +38,7 @@ void run_phases(void* argument, int) {
       if (p.ended.fetch_add(1) < phase * p.num_units) p.early++;
     };
     if (p.takes_shares) {
-      for (int first, last; p.pool->take(p.num_units, first, last);)
+      for (int first, last; p.pool->take(thread, p.num_units, first, last);)
         for (int unit = first; unit < last; unit++) unit_of(unit);
     } else {
       for (int unit; (unit = p.pool->next_unit()) < p.num_units;) unit_of(unit);
@@ -62,6 +62,30 @@ void units(bool takes_shares) {
       }
     }
   }
+}
+
+// What a core wrote in one phase it finds in its cache in the next.
+void own() {
+  struct Seen {
+    Pool* pool;
+    std::atomic<int> arrived{0}, strange{0};
+  };
+  Pool pool(4);
+  Seen seen{&pool};
+  pool.run(
+      [](void* argument, int thread) {
+        Seen& seen = *(Seen*)argument;
+        for (int phase = 1; phase <= 20; phase++) {
+          int first, last;
+          const bool has_some = seen.pool->take(thread, 64, first, last);
+          if (!has_some || first != 16 * thread || last > 16 * (thread + 1)) seen.strange++;
+          for (seen.arrived++; seen.arrived < 4 * phase;) usleep(1);  // until then nobody helps another
+          while (seen.pool->take(thread, 64, first, last)) continue;
+          seen.pool->barrier();
+        }
+      },
+      &seen);
+  expect(seen.strange == 0, "a thread begins with the same units in every phase");
 }
 
 void threads() {
@@ -170,6 +194,7 @@ int main(int, char** arguments) {
   const char* name = arguments[1];
   if (!strcmp(name, "units")) units(false);
   if (!strcmp(name, "shares")) units(true);
+  if (!strcmp(name, "own")) own();
   if (!strcmp(name, "threads")) threads();
   if (!strcmp(name, "idle")) idle();
   if (!strcmp(name, "shared")) shared();
