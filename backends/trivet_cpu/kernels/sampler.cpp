@@ -2,8 +2,8 @@
 //
 // Reference: engine/sampler.py, step by step the same; its sums are in double as here. Test:
 // tests/backends/trivet_cpu/test_native_sampler.py. A greedy row reads its logits twice (2 * 4 * V bytes, from
-// the cache where the head has just left them); a drawn row makes one more row of weights, of which the blocks
-// that a filter leaves nothing of are only filled with zeros.
+// the cache where the head has just left them); a drawn row makes one more row of weights, in which the blocks
+// that a filter leaves nothing of are skipped.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -46,24 +46,16 @@ Peak peak_of(const float* x, int size) {
   return {value, id, bad == 0};
 }
 
-// out[i] = e^((x[i] - peak) * factor) where that is wanted; returns the sum, partial sums in float.
-double exponentials(const float* x, int size, float peak, float factor, float* out) {
+// The sum of e^(x[i] - peak), partial sums in float.
+double mass_of(const float* x, int size, float peak) {
   double total = 0;
   for (int start = 0; start < size; start += CHUNK) {
     const int stop = std::min(start + CHUNK, size);
     Floats part = broadcast(0);
     int i = start;
-    for (; i + LANES <= stop; i += LANES) {
-      const Floats e = exponential((load(x + i) - broadcast(peak)) * broadcast(factor));
-      if (out) store(out + i, e);
-      part = part + e;
-    }
+    for (; i + LANES <= stop; i += LANES) part = part + exponential(load(x + i) - broadcast(peak));
     total += sum(part);
-    for (; i < stop; i++) {
-      const float e = std::exp((x[i] - peak) * factor);
-      if (out) out[i] = e;
-      total += e;
-    }
+    for (; i < stop; i++) total += std::exp(x[i] - peak);
   }
   return total;
 }
@@ -96,7 +88,7 @@ class Row {
       is_finite = is_finite && std::isfinite(best.value);
     }
     // Scores come first: a drawn row overwrites the weights, in which a bad row's zeros stand.
-    const double log_sum = raw.value + std::log(exponentials(raw_, size_, raw.value, 1.0f, nullptr));
+    const double log_sum = raw.value + std::log(mass_of(raw_, size_, raw.value));
     const int target = s_.target_ids[row_];
     int token = best.id;
     if (!is_finite)
@@ -134,44 +126,58 @@ class Row {
   int draw(const float* edited, const Peak& best, int target) {
     parts_.resize((size_ + CHUNK - 1) / CHUNK);
     peaks_.resize((size_ + BLOCK - 1) / BLOCK);
-    for (int i = 0; i < size_; i += BLOCK) peaks_[i / BLOCK] = temper(i, edited, best.value);
+    // The mass of all tokens is what top_p is a part of; top_k first needs that of its own.
+    const bool needs_mass = s_.top_p[row_] < 1 && num_kept() == size_;
+    for (int i = 0; i < size_; i += BLOCK) peaks_[i / BLOCK] = temper(i, edited, best.value, needs_mass);
     floor_ = floor();
-    for (int i = 0; i < size_; i += BLOCK) weigh(i);
+    for (int i = 0; i < size_; i += BLOCK)
+      if (!is_cut(i)) weigh(i);
     for (size_t chunk = 0; chunk < parts_.size(); chunk++) parts_[chunk] = sum_of(chunk);
     if (target >= 0) {
       double total = 0;
       for (const double part : parts_) total += part;
-      if (s_.uniform[2 * row_ + 1] < weights_[target] / total) return target;
+      if (s_.uniform[2 * row_ + 1] < weight_of(target) / total) return target;
       weights_[target] = 0;  // p without t
       parts_[target / CHUNK] = sum_of(target / CHUNK);
     }
     return draw_in_order();
   }
 
+  // A filter leaves nothing of the block in which this token stands: its weights are never written.
+  bool is_cut(int token) const { return peaks_[token / BLOCK] < floor_; }
+  float weight_of(int token) const { return is_cut(token) ? 0.0f : weights_[token]; }
+
+  int num_kept() const {
+    const int wanted = s_.top_k[row_];
+    return wanted > 0 && wanted < size_ ? wanted : size_;
+  }
+
   int end_of(size_t chunk) const { return std::min((int)(chunk + 1) * CHUNK, size_); }
 
-  // Logits of a block relative to the largest of the row, divided by the temperature; returns the largest.
-  float temper(int i, const float* edited, float best) {
+  // Logits of a block relative to the largest of the row, divided by the temperature; returns the largest, and
+  // adds e^logit of each to `mass_` where that is needed.
+  float temper(int i, const float* edited, float best, bool needs_mass) {
     const float temperature = s_.temperature[row_];
     const int stop = std::min(i + BLOCK, size_);
-    Floats peaks = broadcast(LOWEST);
+    Floats peaks = broadcast(LOWEST), part = broadcast(0);
     for (; i + LANES <= stop; i += LANES) {
       const Floats relative = (load(edited + i) - broadcast(best)) / broadcast(temperature);
       store(weights_ + i, relative);
       peaks = maximum(relative, peaks);
+      if (needs_mass) part = part + exponential(relative);
     }
+    if (needs_mass) mass_ += sum(part);
     float peak = largest(peaks);
-    for (; i < stop; i++) peak = std::max(peak, weights_[i] = (edited[i] - best) / temperature);
+    for (; i < stop; i++) {
+      peak = std::max(peak, weights_[i] = (edited[i] - best) / temperature);
+      if (needs_mass) mass_ += std::exp(weights_[i]);
+    }
     return peak;
   }
 
   // Tempered logits of a block to probabilities up to a factor.
   void weigh(int i) {
     const int stop = std::min(i + BLOCK, size_);
-    if (peaks_[i / BLOCK] < floor_) {
-      std::fill(weights_ + i, weights_ + stop, 0.0f);
-      return;
-    }
     for (; i + LANES <= stop; i += LANES) {
       const Floats relative = load(weights_ + i);
       store(weights_ + i, select(less(relative, broadcast(floor_)), broadcast(0), exponential(relative)));
@@ -182,7 +188,7 @@ class Row {
   double sum_of(size_t chunk) const {
     double total = 0;
     for (int i = (int)chunk * CHUNK; i < end_of(chunk); i += BLOCK) {
-      if (peaks_[i / BLOCK] < floor_) continue;  // zeros
+      if (is_cut(i)) continue;
       for (int token = i; token < std::min(i + BLOCK, size_); token++) total += weights_[token];
     }
     return total;
@@ -192,9 +198,9 @@ class Row {
   float floor() const {
     const float top_p = s_.top_p[row_], min_p = s_.min_p[row_];
     float floor = min_p > 0 ? std::log(min_p) : LOWEST;
-    const int wanted = s_.top_k[row_], count = wanted > 0 && wanted < size_ ? wanted : size_;
+    const int count = num_kept();
     if (count == size_ && top_p >= 1) return floor;
-    double needed = count < size_ ? 0 : top_p * exponentials(weights_, size_, 0, 1, nullptr);
+    double needed = top_p * mass_;
     std::vector<float> values;
     for (const float depth : DEPTHS) {
       values.clear();
@@ -203,14 +209,14 @@ class Row {
         for (int token = i; token < std::min(i + BLOCK, size_); token++)
           if (weights_[token] >= -depth) values.push_back(weights_[token]);
       }
-      if (count < size_ ? (int)values.size() >= count : mass_of(values) >= needed) break;
+      if (count < size_ ? (int)values.size() >= count : sum_of_powers(values) >= needed) break;
     }
     std::sort(values.begin(), values.end(), std::greater<float>());
     if (count < size_) {
       const float least = values[count - 1];
       floor = std::max(floor, least);
       while (values.back() < least) values.pop_back();
-      needed = top_p * mass_of(values);
+      needed = top_p * sum_of_powers(values);
     }
     if (top_p < 1) {
       double mass = 0;
@@ -222,7 +228,7 @@ class Row {
     return floor;
   }
 
-  static double mass_of(const std::vector<float>& values) {
+  static double sum_of_powers(const std::vector<float>& values) {
     double mass = 0;
     for (const float value : values) mass += std::exp(value);
     return mass;
@@ -239,12 +245,13 @@ class Row {
     // Sums may round differently: then the last token with a probability, of this chunk or an earlier one.
     int last = 0;
     for (int i = (int)chunk * CHUNK; i < end_of(chunk); i++) {
-      if (weights_[i] == 0) continue;
+      const float weight = weight_of(i);
+      if (weight == 0) continue;
       last = i;
-      if ((mass += weights_[i]) > wanted) return i;
+      if ((mass += weight) > wanted) return i;
     }
-    if (last > 0 || weights_[0] > 0) return last;
-    for (last = end_of(chunk) - 1; last > 0 && weights_[last] == 0;) last--;
+    if (last > 0 || weight_of(0) > 0) return last;
+    for (last = end_of(chunk) - 1; last > 0 && weight_of(last) == 0;) last--;
     return last;
   }
 
@@ -284,6 +291,7 @@ class Row {
   float* edited_;
   std::vector<float> peaks_;   // the largest tempered logit of each block
   std::vector<double> parts_;  // sums of the weights of each chunk
+  double mass_ = 0;            // of all tokens, where it is needed
   float floor_ = LOWEST;       // tempered logits below it have no weight
 };
 
