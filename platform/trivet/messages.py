@@ -1,6 +1,7 @@
 """What crosses a process border, as msgspec structs in MessagePack; never pickle.
 
-Structs are arrays on the wire (`array_like`): half the bytes and a third of the time of maps.
+Structs are arrays on the wire (`array_like`): half the bytes and a third of the time of maps. New fields
+stand last and have a default: engines outlive the processes that talk to them, so one may be older.
 
 Sockets of an instance, all `ipc://` in the 0700 run directory (`config.engine_address`):
 
@@ -38,11 +39,11 @@ class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
     priority: int = 0  # lower runs first
     cache_salt: str = ""
     group: str = ""  # of the completions of one prompt: they share its KV whatever the settings are
-    index: int = 0  # in the group: the first one's prompt is counted, and scored
     pooling: PoolingParams | None = None  # embed the prompt and draw nothing
     key: str = ""  # whose request: keys share an engine fairly
     key_class: int = 0  # the most urgent priority that the key may have
     deadline_s: float | None = None  # CLOCK_MONOTONIC of this host
+    index: int = 0  # in the group: the first one's prompt is counted, and scored
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag=True):
