@@ -1,0 +1,70 @@
+"""What counts as a failed operation, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from trivet.runners.op_check import OpCase, OpCheck, failing_ops, warn_of
+from trivet.self_test import OpOutcome
+
+Table = Callable[[], Tensor]
+WANTED = torch.tensor([4.0, -2.0])
+
+
+def outcome(op: Table, twin: Table = lambda: WANTED) -> OpOutcome:
+    case: OpCase[Table] = OpCase(("op",), "a case", lambda table: (table(),))
+    check = OpCheck(op, twin, lambda text: "; its cure" if "561002" in text else "")
+    return check.outcome(case, torch.bfloat16, 0.02, "here")
+
+
+def test_an_error_is_over_the_largest_value_of_the_twin() -> None:
+    found = outcome(lambda: torch.tensor([4.0, -2.1]))
+    assert found.error == pytest.approx(0.1 / 4)
+    assert not found.passed
+    assert outcome(lambda: torch.tensor([4.0, -2.05])).passed
+    assert (found.case, found.dtype) == ("a case (here)", "bfloat16")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_no_number_has_failed(value: float) -> None:
+    found = outcome(lambda: torch.tensor([4.0, value]))
+    assert found.error == float("inf")
+    assert not found.passed
+
+
+def test_a_result_of_another_shape_has_failed() -> None:
+    assert "shapes [[1, 2]] and not [[2]]" in outcome(lambda: WANTED[None]).failure
+
+
+def test_an_operation_that_raises_has_failed_with_its_words_and_a_cure() -> None:
+    def refused() -> Tensor:
+        raise RuntimeError("error code is 561002")
+
+    assert outcome(refused).failure == "error code is 561002; its cure"
+
+
+def test_lack_of_memory_says_nothing_about_an_operation() -> None:
+    def full() -> Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        outcome(full)
+
+
+def test_every_operation_of_a_failed_case_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    failed = failing_ops(
+        [
+            OpOutcome(("pack", "multiply"), "4 bits", "f16", 0.5, 0.1),
+            OpOutcome(("norm",), "nine tokens", "f16", 0.05, 0.1),
+        ]
+    )
+    assert set(failed) == {"pack", "multiply"}
+    with caplog.at_level(logging.WARNING):
+        warn_of(failed, "npu")
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["op=pack", "op=multiply"]
+    assert "`trivet selftest npu` tells more" in caplog.text
