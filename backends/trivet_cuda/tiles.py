@@ -63,6 +63,7 @@ def supported_arch(arch: int) -> int:
 def decode_tiles(arch: int, head_dim: int, query: torch.dtype, cache: torch.dtype) -> DecodeTiles:
     """Four warps: the rows of a tile are few, keys fill it."""
     is_wide = head_dim > 128 or query == torch.float32
+    is_wide = is_wide or (arch >= 120 and cache == torch.float8_e4m3fn)  # 64 keys spill 8 bytes there
     return DecodeTiles(block_n=32 if is_wide else 64, num_warps=4, num_stages=2)
 
 
@@ -74,6 +75,8 @@ def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache
         block_m, block_n = 64, 32
     elif cache != query and (arch < 90 or arch >= 120):
         block_n = 32  # the keys exist twice in registers, as stored and as floats
+        if arch >= 120 and cache == torch.float8_e4m3fn and head_dim <= 64:
+            block_n = 64  # where 32 spill 8 bytes and 64 do not
     while block_m < group:  # at least one token's heads
         block_m *= 2
     num_warps = 8 if block_m >= 128 or head_dim > 128 else 4
