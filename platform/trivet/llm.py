@@ -284,6 +284,7 @@ class LLM:
         outputs, sequences = [], []
         texts = self._encode(prompts)
         for (text, token_ids), wish in zip(texts, params, strict=True):
+            wish.check_types()
             wish.check()
             self._engine.core.check_prompt(token_ids)
             completions = [CompletionOutput(index) for index in range(wish.n)]

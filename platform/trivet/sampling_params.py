@@ -72,7 +72,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises: RequestError naming the field, its value and the values that would do."""
-        self._check_types()
         for rules in (self._draw_rules(), self._edit_rules(), self._end_rules(), self._logprob_rules()):
             for name, is_good, wanted in rules:
                 if not is_good:
@@ -80,8 +79,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if self.structured_outputs is not None:
             self.structured_outputs.check()
 
-    def _check_types(self) -> None:
-        """Only decoding checks them; `LLM` gets what its caller wrote. Raises: RequestError."""
+    def check_types(self) -> None:
+        """For what a caller wrote in Python; what was decoded has them right. Raises: RequestError."""
         fields = msgspec.structs.asdict(self)
         plain = {name: float(v) if isinstance(v, float) else v for name, v in fields.items()}  # NumPy's, too
         try:

@@ -187,6 +187,8 @@ def test_bad_arguments_are_named(llm: LLM) -> None:
         llm.generate("x", [GREEDY, GREEDY])
     with pytest.raises(RequestError, match=r"temperature is -1"):
         llm.generate("x", SamplingParams(temperature=-1))
+    with pytest.raises(RequestError, match=r"seed is 1.5; it must be of type int"):
+        llm.generate("x", SamplingParams(seed=1.5))  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"neither 'prompt' nor 'prompt_token_ids'"):
         llm.generate({"text": "x"}, GREEDY)
     with pytest.raises(ConfigError, match=r"max_model_len"):

@@ -92,9 +92,9 @@ def test_completions_of_one_prompt_have_seeds_of_their_own(seed: int) -> None:
 def test_a_value_of_another_type_is_refused_by_name(field: str, value: object, message: str) -> None:
     """As offline callers may write them; over HTTP they are decoded."""
     with pytest.raises(RequestError, match=message) as caught:
-        SamplingParams(**{field: value}).check()  # type: ignore[arg-type]
+        SamplingParams(**{field: value}).check_types()  # type: ignore[arg-type]
     assert caught.value.param == field
 
 
 def test_numbers_that_lose_nothing_are_taken() -> None:
-    SamplingParams(temperature=1, top_p=np.float64(0.5)).check()
+    SamplingParams(temperature=1, top_p=np.float64(0.5)).check_types()
