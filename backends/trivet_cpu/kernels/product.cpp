@@ -8,21 +8,30 @@
 namespace trivet {
 namespace {
 
-// acc + the dot products of 16 rows x 4 columns of bytes with four signed bytes, broadcast.
+struct FourBytes {
+  int8_t x[4];
+};
+
+// acc + the dot products of 16 rows x 4 columns of bytes with four signed bytes at `x`, broadcast.
 // `is_offset`: the bytes are numbers + 128, and the caller adds `offset`.
 template <bool is_offset>
-TRIVET_INLINE Ints dot_bytes(const Ints& acc, const Ints& bytes, int32_t four) {
+TRIVET_INLINE Ints dot_bytes(const Ints& acc, const Ints& bytes, const int8_t* x) {
 #if defined(__AVX512VNNI__)
-  return Ints{(PartI)_mm512_dpbusd_epi32((__m512i)acc.p[0], (__m512i)bytes.p[0], _mm512_set1_epi32(four))};
+  // GCC 12 broadcasts in an instruction of its own: 5 % of a product of many rows.
+  __m512i r = (__m512i)acc.p[0];
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(r) : "v"((__m512i)bytes.p[0]), "m"(*(const FourBytes*)x));
+  return Ints{(PartI)r};
 #elif defined(__AVX2__)
   Ints r = acc;
-  const __m256i x = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
+  int32_t four;
+  memcpy(&four, x, 4);
+  const __m256i fours = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
   TRIVET_EACH_PART {
-    __m256i w = (__m256i)bytes.p[i], y = x;
+    __m256i w = (__m256i)bytes.p[i], y = fours;
     if (is_offset) {
       // Sums of two products must stay within 16 bits: 255 * 127 * 2 would not. |w| <= 128 does.
       w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
-      y = _mm256_sign_epi8(x, w);
+      y = _mm256_sign_epi8(fours, w);
       w = _mm256_abs_epi8(w);
     }
     r.p[i] += (PartI)_mm256_madd_epi16(_mm256_maddubs_epi16(w, y), ones);
@@ -31,10 +40,8 @@ TRIVET_INLINE Ints dot_bytes(const Ints& acc, const Ints& bytes, int32_t four) {
 #else
   int32_t sums[LANES];
   uint8_t w[LANES * 4];
-  int8_t x[4];
   memcpy(sums, &acc, sizeof sums);
   memcpy(w, &bytes, sizeof w);
-  memcpy(x, &four, 4);
   for (int row = 0; row < LANES; row++)
     for (int i = 0; i < 4; i++) sums[row] += w[row * 4 + i] * x[i];
   return load_ints(sums);
@@ -49,12 +56,6 @@ TRIVET_INLINE Ints with_offset(const Ints& dots, int32_t offset) {
   constexpr bool is_needed = is_offset;
 #endif
   return is_needed ? dots + broadcast_int(offset) : dots;
-}
-
-TRIVET_INLINE int32_t four_at(const int8_t* x) {
-  int32_t r;
-  memcpy(&r, x, 4);
-  return r;
 }
 
 // What a tile adds to, or puts into, one row of the output.
@@ -101,11 +102,13 @@ TRIVET_INLINE void load_group(Ints (&bytes)[8], const uint8_t* data) {
   }
 }
 
-// The vector of weights which a row's large activations are multiplied with.
-template <int kind>
-TRIVET_INLINE Ints load_word(const uint8_t* data, const QuantisedGroup& x) {
-  if (kind == Q8) return load_ints(data + x.at_in_bytes);
-  return shifted_right(load_ints(data + x.at_in_nibbles), x.shift) & broadcast_int(0x0f0f0f0f);
+// The scales of a group of Q4 times each of the factors; exact.
+TRIVET_INLINE void write_factors(float (&out)[QuantisedGroup::STEPS][LANES], const Floats& scale) {
+  // Hidden from GCC, which would make multiplications of the additions.
+  const Floats step = as_floats(in_register(as_ints(scale * broadcast(1.0f / QuantisedGroup::STEPS))));
+  Floats factor = scale;
+#pragma GCC unroll 8
+  for (int i = 0; i < QuantisedGroup::STEPS; i++, factor = factor + step) store(out[i], factor);
 }
 
 // The hardware's own prefetcher stops at each 4 KiB page, and starts late in each short stream.
@@ -116,8 +119,21 @@ TRIVET_INLINE void prefetch(const uint8_t* data) {
   for (int i = 0; i < size; i += 64) __builtin_prefetch(data + i);
 }
 
-// Q8 and Q4: one tile times N rows. Per group and row: 9 dot products, a conversion and 2 or 3 multiplications
-// (which go to the same two ports of a Zen 4 as the dot products; shifts, additions and conversions do not).
+// Q4: the minima of one group or of two times the sums, which stand with the first.
+template <int N>
+TRIVET_INLINE void add_minima(Floats (&acc)[N], const Floats (&minima)[2], bool are_two,
+                              const QuantisedGroup* x) {
+  const Ints pairs = pairs_of(minima[0], are_two ? minima[1] : broadcast(0));
+#pragma GCC unroll 16
+  for (int i = 0; i < N; i++) {
+    int32_t sums;
+    memcpy(&sums, x[i].sums, 4);
+    acc[i] = dot_pairs(acc[i], pairs, sums);
+  }
+}
+
+// Q8 and Q4: one tile times N rows. Per group and row: 9 dot products and 2 multiplications, of Q4 1.5 (which
+// go to the same two ports of a Zen 4 as the dot products; shifts, additions and conversions do not).
 template <int kind, int N>
 void bytes_tile(const Product& p, int tile, int first) {
   constexpr int TOGETHER = N < 4 ? N : 4;  // rows whose dot products alternate: one alone waits for each of them
@@ -127,7 +143,9 @@ void bytes_tile(const Product& p, int tile, int first) {
   const uint8_t* end = w.data + (size_t)(tile / 2 + 1) * 2 * groups * group_bytes(kind);  // of the unit
   const ptrdiff_t past_end = p.next ? p.next - end + AHEAD : AHEAD;
   const QuantisedGroup* x = p.in->group(first, 0);
-  Floats acc[N];
+  alignas(64) uint8_t unpacked[8][64];
+  alignas(64) float factors[QuantisedGroup::STEPS][LANES];
+  Floats acc[N], minima[2];
 #pragma GCC unroll 16
   for (int i = 0; i < N; i++) acc[i] = broadcast(0);
   for (int g = 0; g < groups; g++, data += group_bytes(kind), x += Activations::ROWS) {
@@ -135,29 +153,48 @@ void bytes_tile(const Product& p, int tile, int first) {
     load_group<kind>(bytes, data);
     prefetch<group_bytes(kind)>(data + AHEAD < end ? data + AHEAD : data + past_end);
     const uint16_t* halves = (const uint16_t*)(data + number_bytes(kind));
-    const Floats scale = load_halves(halves), minimum = kind == Q4 ? load_halves(halves + LANES) : scale;
+    const Floats scale = load_halves(halves);
+    if (kind == Q4) {
+#pragma GCC unroll 8
+      for (int s = 0; s < 8; s++) memcpy(unpacked[s], &bytes[s], 64);
+      if (N >= 4) write_factors(factors, scale);
+    }
+    const uint8_t* words = kind == Q4 ? unpacked[0] : data;
 #pragma GCC unroll 4
     for (int start = 0; start < N; start += TOGETHER) {
       Ints dots[TOGETHER];
 #pragma GCC unroll 4
       for (int i = 0; i < TOGETHER; i++) {
         const QuantisedGroup& row = x[start + i];
-        dots[i] = dot_bytes<kind == Q8>(broadcast_int(0), load_word<kind>(data, row), four_at(row.high));
-        dots[i] = with_offset<kind == Q8>(shifted_left(dots[i], 7), row.offset);
+        dots[i] = broadcast_int(kind == Q8 ? 0 : row.start);
+        dots[i] = shifted_left(dot_bytes<kind == Q8>(dots[i], load_ints(words + row.at), row.high), 7);
+        if (kind == Q8) dots[i] = with_offset<true>(dots[i], row.offset);
       }
 #pragma GCC unroll 8
       for (int s = 0; s < 8; s++) {
 #pragma GCC unroll 4
         for (int i = 0; i < TOGETHER; i++)
-          dots[i] = dot_bytes<kind == Q8>(dots[i], bytes[s], four_at(x[start + i].numbers + s * 4));
+          dots[i] = dot_bytes<kind == Q8>(dots[i], bytes[s], x[start + i].numbers + s * 4);
       }
 #pragma GCC unroll 4
       for (int i = 0; i < TOGETHER; i++) {
         const QuantisedGroup& row = x[start + i];
         Floats& sum = acc[start + i];
-        sum = fma(to_floats(dots[i]), scale * broadcast(row.scale), sum);
-        if (kind == Q4) sum = fma(minimum, broadcast(row.sum), sum);
+        if (kind == Q8) {
+          sum = fma(to_floats(dots[i]), scale * broadcast(row.scale), sum);
+        } else {
+          constexpr float STEP = 1.0f / (QuantisedGroup::STEPS * LANES);
+          const Floats factor =
+              N < 4 ? scale * broadcast(1 + STEP * (float)row.factor) : load(factors[0] + row.factor);
+          sum = fma(as_floats(dots[i]) + broadcast(row.zero), factor, sum);
+        }
       }
+    }
+    if (kind == Q4) {
+      // number = scale * (nibble - 8) + minimum + 8 * scale: what is left of the minimum is small, so that
+      // bfloat16 is exact enough, two groups in one multiplication.
+      minima[g % 2] = fma(scale, broadcast(8.0f), load_halves(halves + LANES));
+      if (g % 2 || g + 1 == groups) add_minima<N>(acc, minima, g % 2, x - g % 2 * Activations::ROWS);
     }
   }
   finish_rows<N>(p, tile, first, acc);

@@ -69,14 +69,27 @@ float from_bits(int32_t bits) {
   return r;
 }
 
+int32_t to_bits(float x) {
+  int32_t r;
+  memcpy(&r, &x, 4);
+  return r;
+}
+
+// Bits of a float below its exponent and the three that count STEPS.
+constexpr int STEP_AT = 20;
+constexpr int32_t BELOW_STEPS = (1 << STEP_AT) - 1;
+static_assert(QuantisedGroup::STEPS == 1 << (23 - STEP_AT));
+
 }  // namespace
 
-void quantise(QuantisedGroup& out, const Floats& low, const Floats& high) {
+void quantise(QuantisedGroup& out, BFloat& sum_out, const Floats& low, const Floats& high) {
   const Ints sizes = broadcast_int(0x7fffffff);
   const Peaks peaks = peaks_of(as_ints(low) & sizes, as_ints(high) & sizes);
   const float least = from_bits(peaks.all) / LARGEST_OF_WORD;
   float scale = from_bits(peaks.rest) / LARGEST;
   if (!(scale >= least)) scale = least;  // also where `least` is a NaN
+  const int32_t bits = (to_bits(scale) + BELOW_STEPS) & ~BELOW_STEPS;
+  scale = from_bits(bits);
   const Floats inverse = broadcast(scale > 0x1p-107f ? 1.0f / scale : 0.0f);
   const Ints numbers[2] = {rounded(low * inverse), rounded(high * inverse)};
   FourInts word;
@@ -89,12 +102,16 @@ void quantise(QuantisedGroup& out, const Floats& low, const Floats& high) {
   memcpy(out.numbers + peaks.word * WORD, &lower_bytes, WORD);
   memcpy(out.high, &upper_bytes, WORD);
   const int32_t total = sum(numbers[0] + numbers[1]);
+  // 1.5 * 2^(23 + e). Numbers of 1e30 and NaN alike become NaN; where all are 0, any e will do.
+  const int32_t middle = (std::max(bits >> 23, 20) + 23) << 23 | 1 << 22;
+  const bool is_bad = !(scale < 0x1p100f);
   out.scale = scale;
-  out.sum = scale * (float)total;
+  sum_out = to_bfloat(scale * (float)total);
   out.offset = (int32_t)(-128u * (uint32_t)total);
-  out.at_in_bytes = peaks.word * 64;
-  out.at_in_nibbles = peaks.word % 4 * 64;
-  out.shift = peaks.word / 4 * 4;
+  out.start = middle >> HIGH_BITS;
+  out.zero = is_bad ? NAN : -from_bits(middle) - 8.0f * from_bits(bits >> 23 << 23) * (float)total;
+  out.at = peaks.word * 64;
+  out.factor = (bits >> STEP_AT) % QuantisedGroup::STEPS * LANES;
 }
 
 }  // namespace trivet

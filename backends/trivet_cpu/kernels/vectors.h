@@ -234,6 +234,11 @@ TRIVET_INLINE Floats even_of_pairs(const Ints& pairs) {
 TRIVET_INLINE Floats odd_of_pairs(const Ints& pairs) {
   return as_floats(pairs & broadcast_int((int32_t)0xffff0000));
 }
+// Two vectors as 16 pairs of bfloats, to nearest, ties away from zero.
+TRIVET_INLINE Ints pairs_of(const Floats& even, const Floats& odd) {
+  const Ints half = broadcast_int(0x8000), low = as_ints(even) + half, high = as_ints(odd) + half;
+  return (shifted_right(low, 16) & broadcast_int(0xffff)) | (high & broadcast_int((int32_t)0xffff0000));
+}
 // sum + (even, odd) . (even, odd) of 16 pairs with one broadcast pair: 64 FLOPs.
 TRIVET_INLINE Floats dot_pairs(const Floats& sum, const Ints& pairs, int32_t pair) {
 #if defined(__AVX512BF16__)

@@ -48,12 +48,17 @@ inline const uint8_t* unit_data(const Weight& w, int unit) {
 struct alignas(64) QuantisedGroup {
   int8_t numbers[GROUP];  // |number| <= 127; in the word of `high` -64 .. 63
   int8_t high[4];
-  float scale;
-  float sum;            // scale * total: what a minimum is multiplied with
-  int32_t offset;       // -128 * total: takes back the 128 of Q8
-  int32_t at_in_bytes;  // where the weights of the word stand in a group of Q8, from its start,
-  int32_t at_in_nibbles;  // and in one of Q4,
-  int32_t shift;          // from which bit on
+  float scale;      // 2^e * (1 + step / STEPS)
+  int32_t offset;   // -128 * total: takes back the 128 of Q8
+  int32_t start;    // for Q4 the bits of 1.5 * 2^(23 + e), / 128: what is added to them is added to a float,
+  float zero;       // times 2^e; this takes them back, and 8 * total, too: nibbles count from -8 on
+  BFloat sums[2];   // scale * total of this group and the next; in each even group
+  uint16_t at;      // where the weights of the word stand in a group of bytes
+  uint16_t factor;  // step * LANES
+
+  // Scales are rounded up to eight of an octave: a group of weights is multiplied with eight factors once,
+  // not with the scale of each row. The rest of a scale is the exponent of `start`, at no cost.
+  static constexpr int STEPS = 8;
 };
 
 // Rows of activations in each form that a consumer wants; null where none wants it.
@@ -69,7 +74,7 @@ struct Activations {
   static constexpr int ROWS = 16;
 };
 
-void quantise(QuantisedGroup& out, const Floats& low, const Floats& high);
+void quantise(QuantisedGroup& out, BFloat& sum, const Floats& low, const Floats& high);
 
 // Write 32 activations of row `row`, from `column` on, in every wanted form. NaN and Inf come through.
 TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, const Floats& low,
@@ -83,7 +88,11 @@ TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, c
     store_bfloats(out.bf16 + at, low);
     store_bfloats(out.bf16 + at + LANES, high);
   }
-  if (out.groups) quantise(*out.group(row, column), low, high);
+  if (!out.groups) return;
+  const int group = column / GROUP, is_second = group % 2;
+  BFloat* sums = out.group(row, column - is_second * GROUP)->sums;
+  quantise(*out.group(row, column), sums[is_second], low, high);
+  if (!is_second && column + GROUP == out.columns) sums[1] = 0;
 }
 
 struct Product {

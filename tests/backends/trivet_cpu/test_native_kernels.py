@@ -190,8 +190,18 @@ def test_a_row_s_product_is_the_same_alone_and_among_others(kernels: Kernels, ki
 
 # `QuantisedGroup` of kernels/weights.h.
 GROUP_TYPE = np.dtype(
-    [("numbers", "i1", 32), ("high", "i1", 4), ("scale", "f4"), ("sum", "f4"), ("offset", "i4")]
-    + [(name, "i4") for name in ("at_in_bytes", "at_in_nibbles", "shift", "pad")]
+    [
+        ("numbers", "i1", 32),
+        ("high", "i1", 4),
+        ("scale", "f4"),
+        ("offset", "i4"),
+        ("start", "i4"),
+        ("zero", "f4"),
+        ("sums", "u2", 2),
+        ("at", "u2"),
+        ("factor", "u2"),
+        ("pad", "i4"),
+    ]
 )
 
 
@@ -203,7 +213,10 @@ def _groups(arena: Arena, num_rows: int, columns: int) -> NDArray[np.void]:
 
 
 def test_the_largest_activations_take_no_bits_from_the_others(kernels: Kernels) -> None:
-    """Every number within half a step of a scale that the seven other words of its group set."""
+    """Every number within half a step of a scale that the seven other words of its group set.
+
+    Scales are eighths of a power of two, rounded up.
+    """
     generator = np.random.default_rng(9)
     x = generator.normal(size=(37, 128)).astype(np.float32)
     x[:, 40] = 3000
@@ -212,7 +225,7 @@ def test_the_largest_activations_take_no_bits_from_the_others(kernels: Kernels) 
     _, arena = _quantised(kernels, x, 128, "q8")
     groups = _groups(arena, 37, 128)
     high = np.zeros((37, 4, 8, 4), np.int64)
-    word = groups["at_in_bytes"] // 64
+    word = groups["at"] // 64
     np.put_along_axis(high, word[..., None, None], groups["high"][..., None, :].astype(np.int64), axis=2)
     numbers = groups["numbers"].astype(np.int64) + 128 * high.reshape(37, 4, 32)
     found = groups["scale"][..., None] * numbers.astype(np.float64)
@@ -220,9 +233,18 @@ def test_the_largest_activations_take_no_bits_from_the_others(kernels: Kernels) 
     words = np.abs(wanted).reshape(37, 4, 8, 4).max(-1)
     np.testing.assert_array_equal(words.argmax(-1), word)
     largest, second = words.max(-1), np.sort(words, axis=-1)[..., -2]
-    np.testing.assert_allclose(groups["scale"], np.maximum(second / 127, largest / 16319), rtol=1e-6)
+    excess = groups["scale"] / np.maximum(np.maximum(second / 127, largest / 16319), 1e-30)
+    assert (groups["scale"][5, 2] == 0) == (largest[5, 2] == 0)
+    excess[5, 2] = 1
+    assert excess.min() >= 1 - 1e-6
+    assert excess.max() <= 1.125
+    mantissas, exponents = np.frexp(groups["scale"])
+    np.testing.assert_array_equal(groups["factor"], np.where(mantissas, mantissas * 256 - 128, 0))
     assert (np.abs(found - wanted) <= groups["scale"][..., None] * 0.5001).all()
     np.testing.assert_array_equal(groups["offset"], -128 * numbers.sum(-1))
-    np.testing.assert_allclose(groups["sum"], found.sum(-1), rtol=1e-5, atol=1e-3)
-    np.testing.assert_array_equal(groups["at_in_nibbles"], word % 4 * 64)
-    np.testing.assert_array_equal(groups["shift"], word // 4 * 4)
+    sums = (groups["sums"][:, ::2].astype(np.uint32) << 16).view(np.float32).reshape(37, 4)
+    np.testing.assert_allclose(sums, found.sum(-1), rtol=2**-8, atol=1e-3)
+    dots = generator.integers(-500_000, 500_000, (37, 4), np.int32)  # sums as Q4 has them
+    as_float = ((groups["start"] << 7) + dots).view(np.float32) + groups["zero"]
+    wanted_dots = np.ldexp(dots - 8.0 * numbers.sum(-1), exponents - 1)
+    np.testing.assert_array_equal(as_float[mantissas != 0], wanted_dots[mantissas != 0])
