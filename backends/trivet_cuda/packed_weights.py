@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from trivet.models.torch_ops import DTYPES
@@ -50,7 +51,8 @@ class Layout:
         """Reads and converts the slice. Raises: WeightsError."""
         kind = kind_of(self._weights, self._dtype, part.name, part.formats, part.columns.size)
         if kind == WeightKind.PLAIN:
-            return Plain(part.float32().to(DTYPES[self._dtype], copy=True).to(self._device))
+            rows = _unconverted(part) if DTYPES.keys() >= set(part.formats) else part.float32()
+            return Plain(rows.to(DTYPES[self._dtype]).to(self._device))
         pieces = [
             _groups(matrix.stored(span, part.columns), matrix.info.format)
             for matrix, span in zip(part.parts, part.rows, strict=True)
@@ -64,6 +66,19 @@ class Layout:
             self._table,
             self._arch,
         )
+
+
+def _unconverted(part: MatrixSlice) -> Tensor:
+    """The slice in its file's own type, [num_rows + num_padding_rows, columns].
+
+    By way of float32 it would take three times its size of the host while it is read.
+    """
+    pieces = [
+        torch.from_numpy(np.array(matrix.stored(span, part.columns))).view(DTYPES[matrix.info.format])
+        for matrix, span in zip(part.parts, part.rows, strict=True)
+    ]
+    rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return F.pad(rows, (0, 0, 0, part.num_padding_rows)) if part.num_padding_rows else rows
 
 
 def _groups(stored: NDArray[np.uint8], kind: str) -> tuple[Tensor, Tensor, Tensor]:

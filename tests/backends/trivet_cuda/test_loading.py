@@ -1,0 +1,85 @@
+"""A rank reads its part: host memory beside the weights themselves stays below the largest shard."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOAD = """
+import json, sys
+import torch
+from dataclasses import replace
+from trivet.contract import DeviceInfo, RunnerConfig
+from trivet.models.model_files import open_model
+from trivet.runners.slices import Rank
+from trivet_cuda.backend import CudaBackend, runner_shape
+from trivet_cuda.op_table import TWINS
+from trivet_cuda.runner import CudaRunner
+
+class Host:
+    torch_device = torch.device("cpu")
+    arch, num_sms = 90, 1
+    def release(self): pass
+
+def anonymous_bytes():
+    for line in open("/proc/self/status"):
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+
+files = open_model(sys.argv[1])
+device = DeviceInfo("cuda", 0, "GPU-1", "test", "sm_90", 1 << 36, 1 << 36, frozenset({"bf16"}))
+config = RunnerConfig(max_model_len=64, max_num_seqs=2, num_blocks=8, tensor_parallel=2)
+plan = CudaBackend().plan(files.spec, files.weights, config, [device] * 2)
+shape = runner_shape(files.spec, config, plan, [device] * 2)
+runner = CudaRunner(files.spec, plan, shape, Host(), TWINS, Rank(1, 2))
+before, seen, done = anonymous_bytes(), [], []
+def watch(now, total):
+    seen.append(anonymous_bytes() - before)
+    done.append((now, total))
+runner.load(files.weights, watch)
+held = {part.name: part.size_bytes for part in runner.memory()}["weights"]
+print(json.dumps({"peak": max(seen), "held": held, "done": done}))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 90 MB in bfloat16, in shards of at most 24 MB."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    target = tmp_path_factory.mktemp("models") / "sharded"
+    config = LlamaConfig(
+        vocab_size=8192,
+        hidden_size=512,
+        intermediate_size=2048,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(target, max_shard_size="24MB")
+    return target
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+def test_host_memory_stays_below_the_largest_shard(folder: Path) -> None:
+    shards = [file.stat().st_size for file in folder.glob("*.safetensors")]
+    assert len(shards) >= 4
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    # On this device the weights themselves lie in host memory, too.
+    assert found["peak"] - found["held"] <= 1.2 * max(shards)
+    assert found["held"] < 0.55 * sum(shards)
+    bytes_done = [now for now, _ in found["done"]]
+    assert bytes_done == sorted(bytes_done)
+    assert found["done"][-1][0] == found["done"][-1][1]
+    assert len(set(bytes_done)) > 50
