@@ -20,6 +20,8 @@ aten = torch.ops.aten
 # What waits for a device, or asks it for a size.
 WAITING = {
     aten._local_scalar_dense.default: "a value is brought to the host",
+    aten.item.default: "a value is brought to the host",
+    aten.is_nonzero.default: "a value is brought to the host",
     aten.nonzero.default: "the size of a result is brought to the host",
     aten.masked_select.default: "the size of a result is brought to the host",
     aten._unique2.default: "the size of a result is brought to the host",

@@ -1,0 +1,157 @@
+"""The engine over the interpreted backend: the cases that decide, and what is the backend's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trivet_cuda_interpreted.backend import InterpretedCuda
+from trivet_cuda_interpreted.device import InterpretedDevice
+
+from trivet.contract import RunnerConfig
+from trivet.contract_suite.driver import Driver
+from trivet.contract_suite.engine_runs import greedy_request, run_core
+from trivet.contract_suite.oracle import TransformersOracle
+from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.engine.agreement import Scores, compare
+from trivet.engine.core import CoreConfig, EngineCore
+from trivet.models.model_files import ModelFiles, open_model
+from trivet_cuda.backend import runner_shape
+from trivet_cuda.op_table import triton_table
+from trivet_cuda.runner import CudaRunner
+
+USUAL = {"graphs": "off", "self_test": "off"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """qwen3: a norm over heads, two query heads a KV head."""
+    return make_tiny_model("qwen3", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def files(folder: Path) -> ModelFiles:
+    return open_model(folder)
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path, files: ModelFiles) -> TransformersOracle:
+    assert files.spec is not None
+    return TransformersOracle.from_folder(folder, 512, files.spec.num_tokens)
+
+
+class Launch:
+    """A ready runner of one model on a device of its own."""
+
+    def __init__(self, files: ModelFiles, device: InterpretedDevice | None = None, **changes: object) -> None:
+        assert files.spec is not None
+        backend = InterpretedCuda()
+        devices = backend.probe(1.0)
+        config = RunnerConfig(
+            dtype="f32",
+            max_model_len=512,
+            max_num_seqs=4,
+            num_blocks=60,
+            max_num_batched_tokens=48,
+            options=USUAL,
+        )
+        config = replace(config, **changes)
+        self.spec = files.spec
+        self.plan = backend.plan(files.spec, files.weights, config, devices)
+        shape = runner_shape(files.spec, config, self.plan, devices)
+        self.device = device or InterpretedDevice()
+        self.runner = CudaRunner(files.spec, self.plan, shape, self.device, triton_table())
+        self.runner.load(files.weights, lambda done, total: None)
+        self.runner.allocate_kv()
+        self.runner.warm_up()
+
+    def driver(self) -> Driver:
+        return Driver(self.runner, self.plan, vocab_size=self.spec.num_tokens, max_num_seqs=4)
+
+
+@pytest.fixture
+def launched(files: ModelFiles) -> Iterator[list[Launch]]:
+    """Those that a test makes, closed at its end."""
+    made: list[Launch] = []
+    yield made
+    for launch in made:
+        launch.runner.close()
+
+
+def test_the_engine_gives_the_reference_s_tokens(
+    files: ModelFiles, oracle: TransformersOracle, launched: list[Launch]
+) -> None:
+    """Chunks of 48 tokens, a prefix that two share, and too few blocks: sequences are preempted."""
+    launch = Launch(files, num_blocks=13, max_model_len=160)
+    launched.append(launch)
+    core = EngineCore(
+        launch.runner,
+        launch.plan,
+        CoreConfig(
+            eos_token_ids=(),
+            vocab_size=launch.spec.vocab_size,
+            num_tokens=launch.spec.num_tokens,
+            max_num_seqs=4,
+        ),
+    )
+    shared = random_prompt(70, 1)
+    prompts = [shared, [*shared[:64], 9, 8], random_prompt(5, 3), random_prompt(33, 4)]
+    requests = [greedy_request(str(i), prompt, 20) for i, prompt in enumerate(prompts)]
+    outcomes = run_core(core, requests)
+    for i, prompt in enumerate(prompts):
+        assert outcomes[str(i)].failure is None
+        tokens = list(outcomes[str(i)].token_ids)
+        logits = oracle.logits([*prompt, *tokens])
+        assert tokens == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+    assert core.load().num_preemptions > 0
+    assert core.load().prefix_hits > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "bound"),
+    [("bf16", "auto", 0.25), ("f16", "auto", 0.05), ("f32", "int8", 0.25), ("bf16", "fp8_e4m3", 1.0)],
+)
+def test_other_types_agree_within_their_bound(
+    files: ModelFiles,
+    oracle: TransformersOracle,
+    launched: list[Launch],
+    dtype: str,
+    kv_dtype: str,
+    bound: float,
+) -> None:
+    launch = Launch(files, dtype=dtype, kv_dtype=kv_dtype)
+    launched.append(launch)
+    prompt = random_prompt(120, 5)
+    driver = launch.driver()
+    found = driver.score(driver.add(prompt), chunk=48)
+    wanted = Scores.of_logits(oracle.logits(prompt), prompt)
+    agreement = compare(wanted, found, "f16" if dtype == "f16" else "bf16")
+    assert agreement.max_error <= bound, str(agreement)
+
+
+def test_decodes_replay_graphs_and_give_the_same_tokens(files: ModelFiles, launched: list[Launch]) -> None:
+    plain = Launch(files)
+    graphs = Launch(files, options={**USUAL, "graphs": "on"})
+    launched += [plain, graphs]
+    assert graphs.device.num_captured == 3  # 1, 2 and 4 sequences
+    tokens = []
+    for launch in (plain, graphs):
+        driver = launch.driver()
+        sequences = [driver.add(random_prompt(length, length)) for length in (20, 7, 33)]
+        tokens.append(driver.generate(sequences, 6))
+    assert tokens[0] == tokens[1]
+    assert graphs.device.num_replayed >= 5
+
+
+def test_float8_is_refused_on_an_older_gpu(files: ModelFiles) -> None:
+    from trivet.errors import Unsupported
+
+    assert files.spec is not None
+    backend = InterpretedCuda()
+    (device,) = backend.probe(1.0)
+    config = RunnerConfig(kv_dtype="fp8_e4m3", max_model_len=512)
+    with pytest.raises(Unsupported, match="int8"):
+        backend.check(files.spec, files.weights, config, replace(device, arch="sm_80"))

@@ -1,0 +1,98 @@
+"""Two ranks over gloo give what one gives, and each reads and holds its part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from trivet_cuda_interpreted.backend import InterpretedCuda
+from trivet_cuda_interpreted.device import InterpretedDevice
+from trivet_cuda_interpreted.openers import open_interpreted
+
+from trivet.contract import Runner, RunnerConfig
+from trivet.contract_suite.driver import Driver
+from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.models.model_files import ModelFiles, open_model
+from trivet.runners.ranks import TensorParallelRunner
+from trivet.runners.slices import Rank
+from trivet_cuda.backend import runner_shape
+from trivet_cuda.op_table import triton_table
+from trivet_cuda.runner import CudaRunner
+
+CONFIG = RunnerConfig(
+    dtype="f32",
+    max_model_len=256,
+    max_num_seqs=4,
+    num_blocks=30,
+    max_num_batched_tokens=16,
+    options={"graphs": "off", "self_test": "off"},
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    """Four KV heads."""
+    return open_model(make_tiny_model("mistral", tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture
+def parallel(files: ModelFiles) -> Iterator[TensorParallelRunner]:
+    backend = InterpretedCuda()
+    devices = [replace(device, uid=f"{device.uid}{i}") for i in (0, 1) for device in backend.probe(1.0)]
+    config = replace(CONFIG, tensor_parallel=2)
+    assert files.spec is not None
+    plan = backend.plan(files.spec, files.weights, config, devices)
+    runner = TensorParallelRunner(files.spec, config, plan, devices, open_interpreted)
+    yield runner
+    runner.close()
+
+
+def tokens_of(runner: Runner, files: ModelFiles) -> list[int]:
+    assert files.spec is not None
+    plan = InterpretedCuda().plan(files.spec, files.weights, CONFIG, InterpretedCuda().probe(1.0))
+    runner.load(files.weights, lambda done, total: None)
+    runner.allocate_kv()
+    runner.warm_up()
+    driver = Driver(runner, plan, vocab_size=files.spec.num_tokens, max_num_seqs=4)
+    sequences = [driver.add(random_prompt(length, length)) for length in (30, 7)]
+    driver.generate(sequences, 5)
+    return [token for sequence in sequences for token in sequence.token_ids]
+
+
+def test_two_ranks_together_give_what_one_gives(files: ModelFiles, parallel: TensorParallelRunner) -> None:
+    backend = InterpretedCuda()
+    devices = backend.probe(1.0)
+    assert files.spec is not None
+    plan = backend.plan(files.spec, files.weights, CONFIG, devices)
+    alone = backend.create_runner(files.spec, CONFIG, plan, devices)
+    try:
+        wanted = tokens_of(alone, files)
+    finally:
+        alone.close()
+    assert tokens_of(parallel, files) == wanted
+
+
+def test_the_plan_holds_what_a_rank_holds(files: ModelFiles) -> None:
+    """Half of the matrices, and the progress reaches every byte."""
+    backend = InterpretedCuda()
+    devices = backend.probe(1.0)
+    assert files.spec is not None
+    config = replace(CONFIG, tensor_parallel=2)
+    plan = backend.plan(files.spec, files.weights, config, devices)
+    shape = runner_shape(files.spec, config, plan, devices)
+    runner = CudaRunner(files.spec, plan, shape, InterpretedDevice(), triton_table(), Rank(0, 2))
+    progress: list[tuple[int, int]] = []
+    runner.load(files.weights, lambda done, total: progress.append((done, total)))
+    held = {part.name: part.size_bytes for part in runner.memory()}
+    planned = {part.name: part.size_bytes for part in plan.parts}
+    whole = {p.name: p.size_bytes for p in backend.plan(files.spec, files.weights, CONFIG, devices).parts}
+    runner.close()
+    assert held["weights"] == planned["weights"]
+    assert held["weights"] < 0.55 * whole["weights"]
+    assert planned["kv"] * 2 == whole["kv"]
+    done = [each for each, _ in progress]
+    assert done == sorted(done)
+    assert progress[-1] == (files.weights.size_bytes, files.weights.size_bytes)
+    assert len(set(done)) > 10
