@@ -22,6 +22,7 @@ LOGITS_PIECE_BYTES = 64 << 20  # float32 logits brought to the host at once
 CONTEXT_BYTES = 512 << 20  # of ACL, and the kernels that it loads
 HCCL_BUFFER_MB = 200  # HCCL_BUFFSIZE, which `launch_env` sets; a communicator has one in and one out
 GRAPH_BYTES = 64 << 20  # of one captured size of decode
+MAX_ELEMENTS = (1 << 31) - 1  # of a tensor that attention takes
 MASK_BYTES = 2048 * 2048  # the triangle that attention wants
 SCORES_BYTES = 64 << 20  # float32 scores of a piece of queries, where attention is gathered
 
@@ -62,6 +63,13 @@ def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
     elements = sum(_kv_elements(local.layer(i).attention) for i in range(spec.num_layers))
     group = KVGroup(KVKind.FULL, tuple(range(spec.num_layers)), shape.dtype, elements * shape.value_bytes)
     return KVCacheSpec(block_size=shape.block_size, groups=(group,))
+
+
+def most_blocks(spec: ModelSpec, shape: Shape) -> int:
+    """With which a layer's keys, like its values, are a tensor that attention takes."""
+    local = local_spec(spec, shape.num_ranks)
+    widest = max(_kv_elements(layer.attention) // 2 for layer in local.kinds)
+    return MAX_ELEMENTS // (shape.block_size * widest)
 
 
 def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[MemoryPart, ...]:

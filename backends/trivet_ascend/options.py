@@ -11,6 +11,7 @@ from trivet.models.spec import Attention
 # What CANN's attention accepts in the layout of ragged batches; 256 is refused with code 561002 (vllm-ascend
 # PR #9632), and CANN 8.3 and older refused 64 and 128 as well (vllm-ascend #8045, #4020).
 FUSED_HEAD_DIMS = (64, 128, 192)
+MAX_HEADS = 256
 MAX_GROUP = 64  # query heads of a KV head
 MAX_KV_ROW = 65_535  # elements of a token's K over all KV heads
 
@@ -54,7 +55,8 @@ class AscendOptions:
             return f"a window of {spec.window} tokens is shorter than max_model_len {max_model_len}"
         if spec.alibi or spec.soft_cap is not None:
             return "ALiBi" if spec.alibi else "a soft cap of the scores"
-        if spec.num_heads // spec.num_kv_heads > MAX_GROUP or spec.num_kv_heads * spec.head_dim > MAX_KV_ROW:
+        group, row = spec.num_heads // spec.num_kv_heads, spec.num_kv_heads * spec.head_dim
+        if spec.num_heads > MAX_HEADS or group > MAX_GROUP or row > MAX_KV_ROW:
             return f"{spec.num_heads} query heads over {spec.num_kv_heads} KV heads of {spec.head_dim}"
         allowed = spec.head_dim % 16 == 0 and spec.head_dim <= 512
         if spec.head_dim not in FUSED_HEAD_DIMS and not (self.attention == "fused" and allowed):

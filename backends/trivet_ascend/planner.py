@@ -23,10 +23,16 @@ def plan_memory(
     block_bytes = memory_plan.kv_cache_spec(spec, shape).block_bytes
     fraction = DEFAULT_FRACTION if config.memory_fraction is None else config.memory_fraction
     limit = min(device.free_bytes, int(fraction * device.total_bytes))
+    most = memory_plan.most_blocks(spec, shape)
     if config.num_blocks is None:
-        num_blocks = _blocks_that_fit(spec, weights, shape, limit)
+        num_blocks = min(_blocks_that_fit(spec, weights, shape, limit), most)
     else:
         num_blocks = config.num_blocks
+        if num_blocks > most:
+            raise DoesNotFit(
+                f"num_gpu_blocks_override {num_blocks} makes a layer's keys more than 2^31 - 1 elements, "
+                f"which the attention operation does not take; use at most {most}"
+            )
     room = (num_blocks - 1) * shape.block_size
     if config.num_blocks is not None and room < 1:
         raise DoesNotFit(

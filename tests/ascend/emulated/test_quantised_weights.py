@@ -1,7 +1,10 @@
 """SmolLM2 with quantised weights against transformers in float32, over the emulated operations.
 
-Measured on 75 tokens, mean logprob error: bf16 0.034, w8a16 0.080, w4a16 0.041, w8a8 0.18; weights 256, 182,
-117 and 183 MiB. The file stores 4 bits, which w4a16 keeps and w8a16 rounds once more.
+Measured on 75 tokens, logprob error on average and at most: bf16 0.034 and 0.13, w8a16 0.080 and 0.33, w4a16
+0.041 and 0.16, w8a8 0.18 and 0.85; weights 256, 182, 117 and 183 MiB. The file stores 4 bits, which w4a16
+keeps and w8a16 rounds once more. W8a8 also rounds what goes into a product: it is the one beyond the bound
+that `engine.agreement` states for its dtype, so a bound of its own is stated here. No clear first choice is
+wrong in any kind.
 """
 
 from __future__ import annotations
@@ -30,19 +33,19 @@ def reference(files: ModelFiles) -> Scores:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "weights", "most", "mib"),
+    ("dtype", "weights", "most", "worst", "mib"),
     [
-        ("f32", "plain", 1e-5, 513),
-        ("f16", "plain", 0.01, 256),
-        ("bf16", "plain", 0.06, 256),
-        ("bf16", "w8a16", 0.13, 182),
-        ("bf16", "w4a16", 0.07, 117),
-        ("f16", "w4a16", 0.01, 117),
-        ("bf16", "w8a8", 0.3, 183),
+        ("f32", "plain", 1e-5, 5e-5, 513),
+        ("f16", "plain", 0.01, 0.05, 256),
+        ("bf16", "plain", 0.06, 0.25, 256),
+        ("bf16", "w8a16", 0.13, 0.5, 182),
+        ("bf16", "w4a16", 0.07, 0.3, 117),
+        ("f16", "w4a16", 0.01, 0.05, 117),
+        ("bf16", "w8a8", 0.3, 1.5, 183),
     ],
 )
-def test_the_mean_error_stays_within_its_bound(
-    files: ModelFiles, reference: Scores, dtype: str, weights: str, most: float, mib: int
+def test_the_errors_stay_within_their_bounds(
+    files: ModelFiles, reference: Scores, dtype: str, weights: str, most: float, worst: float, mib: int
 ) -> None:
     assert files.spec is not None
     backend = EmulatedAscend()
@@ -66,5 +69,8 @@ def test_the_mean_error_stays_within_its_bound(
     finally:
         runner.close()
     assert agreement.mean_error <= most, str(agreement)
+    assert agreement.max_error <= worst, str(agreement)
+    assert agreement.num_different == 0, str(agreement)
+    assert agreement.agrees == (weights != "w8a8"), str(agreement)
     assert held["weights"] >> 20 == mib
     assert held["weights"] == next(part.size_bytes for part in plan.parts if part.name == "weights")

@@ -92,6 +92,8 @@ def test_a_model_without_a_spec_is_refused() -> None:
         (replace(ATTENTION, soft_cap=30.0), {}, "soft cap"),
         (replace(ATTENTION, alibi=True), {}, "ALiBi"),
         (replace(ATTENTION, num_heads=130), {}, "130 query heads"),
+        (replace(ATTENTION, num_heads=258, num_kv_heads=6), {}, "258 query heads"),
+        (replace(ATTENTION, num_heads=1024, num_kv_heads=1024), {}, "1024 query heads over 1024 KV heads"),
     ],
 )
 def test_attention_is_gathered_where_the_operation_does_not_fit(
@@ -148,6 +150,16 @@ def test_what_does_not_fit_is_refused_with_both_numbers_and_a_remedy() -> None:
         plan(num_blocks=3, max_model_len=1000)
     with pytest.raises(DoesNotFit, match="use more devices"):
         plan(device=replace(NPU, total_bytes=GIB // 2, free_bytes=GIB // 2))
+
+
+def test_a_layers_keys_stay_below_two_to_the_31_elements() -> None:
+    """Where memory and sequences would take more, and as a refusal where more was asked for."""
+    vast = replace(NPU, total_bytes=1 << 42, free_bytes=1 << 42)
+    found = plan(replace(SPEC, max_position=1 << 22), vast, max_num_seqs=256)
+    elements = found.num_blocks[0] * 128 * 2 * 64
+    assert elements < 1 << 31 <= elements + 128 * 2 * 64
+    with pytest.raises(DoesNotFit, match=r"2\^31 - 1 elements.*use at most 131071"):
+        plan(device=vast, num_blocks=131_072)
 
 
 def test_an_unasked_length_is_lowered_to_what_fits() -> None:

@@ -68,6 +68,16 @@ def test_a_sound_call_passes() -> None:
         {"block_size": 16},
         {"atten_mask": None},
         {"atten_mask": torch.zeros(512, 512, dtype=torch.int8)},
+        {"atten_mask": torch.zeros(2048, 2048, dtype=torch.int8)},
+        {"atten_mask": torch.ones(2048, 2048, dtype=torch.int8).tril()},
+        {"atten_mask": torch.ones(2048, 2048, dtype=torch.int8).triu(2)},
+        {"atten_mask": torch.ones(2048, 2048).triu(1)},
+        {"key": torch.zeros(8, BLOCK, KV_HEADS * SIZE).bfloat16().transpose(0, 1).transpose(0, 1)[::2]},
+        {"value": torch.zeros(9, BLOCK, KV_HEADS * SIZE).bfloat16()},
+        {"block_table": torch.tensor([[1, 3], [2, 0]], dtype=torch.int32).t()},
+        {"actual_seq_lengths_kv": None},
+        {"block_table": None},
+        {"num_key_value_heads": 3},
         {"sparse_mode": 0},
         {"sparse_mode": 4, "pre_tokens": 24},
         {"input_layout": "BSH"},
@@ -93,6 +103,12 @@ def write(slots: list[int], dtype: torch.dtype = torch.bfloat16, **keywords: Any
     torch.ops.npu.npu_scatter_pa_kv_cache(key, key, *caches, mapping, **{"cache_mode": "Norm", **keywords})
 
 
+def _strided_write() -> tuple[Tensor, ...]:
+    key = torch.zeros(KV_HEADS, 1, SIZE).bfloat16().expand(KV_HEADS, 2, SIZE).transpose(0, 1)
+    caches = [torch.zeros(2, BLOCK, KV_HEADS, SIZE).bfloat16() for _ in range(2)]
+    return key, key, *caches, torch.tensor([1, 2], dtype=torch.int32)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -101,8 +117,9 @@ def write(slots: list[int], dtype: torch.dtype = torch.bfloat16, **keywords: Any
         lambda: write([2 * BLOCK]),
         lambda: write([1], torch.float16),
         lambda: write([1], cache_mode="PA_NZ"),
+        lambda: torch.ops.npu.npu_scatter_pa_kv_cache(*_strided_write(), cache_mode="Norm"),
     ],
-    ids=["twice", "padding", "outside", "dtype", "layout"],
+    ids=["twice", "padding", "outside", "dtype", "layout", "strides"],
 )
 def test_a_wrong_write_is_refused(call: Callable[[], None]) -> None:
     write([0, 200])

@@ -15,6 +15,8 @@ from trivet_ascend import npu_twins
 HALF_TYPES = (torch.float16, torch.bfloat16)
 FLOATS = (*HALF_TYPES, torch.float32)
 MAX_SIDE = 65_535
+MAX_ELEMENTS = 1 << 31
+MAX_SEQUENCES = 65_536
 MASK_SHAPES = ((2048, 2048), (1, 2048, 2048), (1, 1, 2048, 2048))
 
 
@@ -54,12 +56,15 @@ def fused_infer_attention_score(
     assert key.shape == value.shape
     assert key.shape[1:] == (block_size, num_key_value_heads * head_dim)
     assert key.shape[2] <= MAX_SIDE
+    assert key.numel() < MAX_ELEMENTS, "2^31 elements of a tensor or more"
+    assert query.numel() < MAX_ELEMENTS
     assert block_size % 128 == 0
     assert 128 <= block_size <= 512
     assert sparse_mode == 3, "only the mode that vllm-ascend runs everywhere"
     assert atten_mask is not None
     assert tuple(atten_mask.shape) in MASK_SHAPES
     assert atten_mask.dtype in (torch.bool, torch.int8, torch.uint8)
+    _check_triangle(atten_mask.view(2048, 2048))
     _check_lengths(tokens, actual_seq_lengths, actual_seq_lengths_kv, block_table, len(key), block_size)
     assert block_table is not None
     caches = (part.view(*part.shape[:2], num_key_value_heads, head_dim) for part in (key, value))
@@ -68,6 +73,15 @@ def fused_infer_attention_score(
     )
     assert not softmax_lse_flag
     return out, torch.empty(0)
+
+
+def _check_triangle(mask: Tensor) -> None:
+    """1 above the diagonal hides a key; the twin does not read the mask, so it is looked at here."""
+    assert mask.is_contiguous()
+    assert bool(mask[0, 1:].all()), "the first query sees one key"
+    assert not bool(mask[-1].any()), "the last query sees all keys"
+    assert not bool(mask.diagonal().any()), "a query sees itself"
+    assert bool(mask.diagonal(1).all()), "and not the key after it"
 
 
 def _check_lengths(
@@ -85,6 +99,8 @@ def _check_lengths(
     assert all(type(length) is int for length in (*query_ends, *kv_lens)), "host integers"
     assert block_table.dtype == torch.int32
     assert block_table.dim() == 2
+    assert block_table.is_contiguous()
+    assert len(block_table) <= MAX_SEQUENCES
     assert len(block_table) == len(query_ends) == len(kv_lens), "one row of the block table a sequence"
     assert query_ends[-1] == tokens, "cumulative query lengths end with the number of tokens"
     query_lens = [end - start for start, end in zip([0, *query_ends], query_ends, strict=False)]
@@ -115,6 +131,8 @@ def scatter_pa_kv_cache(
     assert seq_lens is None
     assert key.is_contiguous()
     assert value.is_contiguous()
+    assert key_cache.is_contiguous()
+    assert value_cache.is_contiguous()
     assert key.dtype == value.dtype == key_cache.dtype == value_cache.dtype
     assert key.dim() == 3
     assert key_cache.dim() == 4
