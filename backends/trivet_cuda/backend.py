@@ -93,7 +93,6 @@ class CudaBackend:
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(device.uid for device in devices),
-            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
             "OMP_NUM_THREADS": "1",  # many ranks on one host; the arithmetic is the GPU's
         }
 

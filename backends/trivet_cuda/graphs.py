@@ -77,14 +77,7 @@ class DecodeGraphs:
                 return
 
     def _arrays(self, size: int) -> dict[str, NDArray[Any]]:
-        """Of a step in which every row is padding."""
-        none, table = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
-        batch = Batch(0, none, np.zeros(1, np.int32), none, (table,), none, none, none, none)
-        arrays: dict[str, NDArray[Any]] = {
-            **padded_arrays(batch, self._block_size, size, self._num_columns),
-            "query_starts": np.arange(size + 1, dtype=np.int32),
-        }
-        return arrays
+        return idle_arrays(size, self._block_size, self._num_columns)
 
     def _capture_one(self, size: int) -> _Bucket:
         arrays = self._arrays(size)
@@ -121,3 +114,13 @@ class DecodeGraphs:
         """Let go of the graphs and their buffer."""
         self._buckets.clear()
         self._buffer = torch.zeros(0, dtype=torch.int32)
+
+
+def idle_arrays(size: int, block_size: int, num_columns: int) -> dict[str, NDArray[Any]]:
+    """Of a step of `size` rows that are all padding."""
+    none, table = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
+    batch = Batch(0, none, np.zeros(1, np.int32), none, (table,), none, none, none, none)
+    return {
+        **padded_arrays(batch, block_size, size, num_columns),
+        "query_starts": np.arange(size + 1, dtype=np.int32),
+    }

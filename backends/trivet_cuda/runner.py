@@ -32,7 +32,7 @@ from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
 from trivet_cuda.device import Device, Mark, as_out_of_memory
 from trivet_cuda.device_sampler import Drawn
-from trivet_cuda.graphs import DecodeGraphs
+from trivet_cuda.graphs import DecodeGraphs, idle_arrays
 from trivet_cuda.memory_plan import Shape
 from trivet_cuda.op_table import OpTable
 from trivet_cuda.packed_weights import Layout
@@ -139,6 +139,8 @@ class CudaRunner:
             self._measure_peak()
             if self._captures:
                 self._capture_graphs()
+            if self._graphs is None:
+                self._run_every_bucket()
         except torch.OutOfMemoryError as error:
             raise self._does_not_fit("a full step", "activations") from error
         except RuntimeError as error:
@@ -183,6 +185,14 @@ class CudaRunner:
         )
         graphs.capture(self._shape.buckets)
         self._graphs = graphs if graphs.buckets else None
+
+    def _run_every_bucket(self) -> None:
+        """Kernels depend on the bucket; capturing would have compiled them."""
+        device, block_size = self._device.torch_device, self._plan.kv.block_size
+        for size in self._shape.buckets:
+            arrays = idle_arrays(size, block_size, self._shape.blocks_per_sequence)
+            with torch.inference_mode():
+                self._forward(StepView.over(upload(arrays, device), size, size))
 
     # ---- steps -----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ ARCHITECTURES = (80, 86, 87, 89, 90, 100, 120)
 
 MIN_PROGRAMS = 128  # of a product; what keeps a large card busy
 MAX_MATMUL_SPLITS = 8
+FEW_ROWS = 16  # the smallest tile of the tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,21 @@ def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache
 
 
 def matmul_tiles(arch: int, num_rows: int) -> MatmulTiles:
-    """Rows in steps of 16, which decoding seldom fills, or of 64."""
-    if num_rows <= 16:
-        return MatmulTiles(16, 64, 64, 4, 3)
+    """Rows in steps of FEW_ROWS, which decoding seldom fills, or of 64."""
+    if num_rows <= FEW_ROWS:
+        return MatmulTiles(FEW_ROWS, 64, 64, 4, 3)
     return MatmulTiles(64, 64, 64, 4, 3)
 
 
 def matmul_splits(tiles: MatmulTiles, num_rows: int, num_inner: int, num_columns: int) -> int:
-    """Programs that share K: a power of two, so that few kernels exist, each with 4 steps or more."""
-    programs = -(-num_columns // tiles.block_n) * -(-num_rows // tiles.block_m)
-    splits = 1
+    """Programs that share K, each with 4 steps or more: a power of two.
+
+    Only where rows are few, and then it does not depend on how many: another number is another kernel, and
+    nothing is compiled in the middle of serving.
+    """
+    programs, splits = -(-num_columns // tiles.block_n), 1
+    if num_rows > FEW_ROWS:
+        return splits
     while splits < MAX_MATMUL_SPLITS and programs * splits < MIN_PROGRAMS:
         if num_inner < 4 * tiles.block_k * 2 * splits:
             break
