@@ -69,10 +69,13 @@ class CudaBackend:
     def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""
         from trivet_cuda.device import CudaDevice
+        from trivet_cuda.measures import run_measures
         from trivet_cuda.op_table import triton_table
         from trivet_cuda.self_test import run_full
 
-        yield from run_full(triton_table(), CudaDevice(device))
+        opened, table = CudaDevice(device), triton_table()
+        yield from run_full(table, opened)
+        yield from run_measures(table, opened)
 
     def self_test_versions(self) -> dict[str, str]:
         """As `trivet.self_test.TestsItself`."""

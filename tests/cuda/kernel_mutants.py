@@ -38,12 +38,6 @@ MUTANTS = (
     Mutant("decode window off by one", "decode", "seq_len - WINDOW, 0)", "seq_len - WINDOW - 1, 0)"),
     Mutant("sums are not rescaled", "scores", "sums * shrink[:, None] + share", "sums + share"),
     Mutant("totals are not rescaled", "scores", "total * shrink + tl.sum", "total + tl.sum"),
-    Mutant(
-        "hidden keys weigh",
-        "scores",
-        "tl.where(is_visible, tl.exp2(scores - new_highest[:, None]), 0.0)",
-        "tl.exp2(scores - new_highest[:, None])",
-    ),
     Mutant("natural exponential", "scores", "return dots * (scale * LOG2_E)", "return dots * scale"),
     Mutant("soft cap forgotten", "scores", "if SOFT_CAP > 0:", "if SOFT_CAP > 1000:"),
     Mutant(

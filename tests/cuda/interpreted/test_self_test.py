@@ -12,12 +12,14 @@ from torch import Tensor
 from trivet_cuda_interpreted.device import InterpretedDevice
 
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
+from trivet.runners.op_check import OpCase
 from trivet_cuda import twins
+from trivet_cuda.measures import Sizes, run_measures
 from trivet_cuda.memory_plan import Shape
 from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape
 from trivet_cuda.op_table import NAMES, OpTable, triton_table
 from trivet_cuda.options import CudaOptions
-from trivet_cuda.self_test import check_of, without_failing_ops
+from trivet_cuda.self_test import check_of, replayed, without_failing_ops
 
 ATTENTION = Attention(4, 2, 32, 32**-0.5, Rope(32), qk_norm=Norm())
 SPEC = ModelSpec("test", 96, 96, 64, 256, (Layer(ATTENTION, MLP(96)),), (0,), Norm())
@@ -82,3 +84,26 @@ def test_float32_is_within_its_bound(table: OpTable) -> None:
     for case in (*maker.cases(), *maker.quantised_cases()):
         outcome = check.outcome(case, torch.float32, TOLERANCES[torch.float32], "test")
         assert outcome.passed, outcome
+
+
+def test_a_case_replayed_from_a_graph_is_the_same(table: OpTable) -> None:
+    maker = CaseMaker(ModelShape(6, 2, 64, 96, 80, 64), torch.bfloat16, torch.device("cpu"), 90)
+    cases = [case for case in maker.cases() if "write_kv" not in case.ops]
+    device = InterpretedDevice()
+    outcomes = [replayed(case, table, device, torch.bfloat16) for case in cases]
+    assert all(outcome.passed for outcome in outcomes), outcomes
+    assert device.num_replayed == len(cases)
+
+
+def test_a_case_that_cannot_be_captured_has_failed(table: OpTable) -> None:
+    waiting = OpCase(("swiglu",), "waits", lambda ops: (torch.ones(2) * torch.ones(1).item(),))
+    assert not replayed(waiting, table, InterpretedDevice(), torch.bfloat16).passed
+
+
+def test_speeds_are_told_and_fail_nothing(table: OpTable) -> None:
+    sizes = Sizes(decode_seqs=1, decode_tokens=64, extend_tokens=32, copied_bytes=1024, matrix=16, num_runs=1)
+    decode, extend = run_measures(table, InterpretedDevice(), sizes)
+    assert "GB/s" in decode.case
+    assert "TFLOP/s" in extend.case
+    assert decode.passed
+    assert extend.passed
