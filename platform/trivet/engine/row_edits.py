@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as TokenIds
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +50,7 @@ class RowEdits:
         self._stop_ids = tuple(token for token in sequence.stop_ids if token < num_tokens)
         self._num_prompt = sequence.num_prompt_tokens
         self._min_total = self._num_prompt + params.min_tokens
-        self._bias = dict(params.logit_bias or {})
+        self._bias = dict(params.logit_bias or {})  # 0.5 ms of 50,000
         self._endings: dict[tuple[int, ...], set[int]] = {}  # of bad words: what must not follow
         for *before, last in sequence.bad_word_ids:
             if before:
@@ -64,15 +63,13 @@ class RowEdits:
         self._ids: Int32 = np.zeros(FIRST_CAPACITY, np.int32)
         self._mul: Float32 = np.ones(FIRST_CAPACITY, np.float32)
         self._add: Float32 = np.zeros(FIRST_CAPACITY, np.float32)
-        self._place: dict[int, int] = {}  # of a token's entry
+        self._base: Int32 = self._ids[:0]  # ascending: the tokens of the first entries
+        self._place: dict[int, int] = {}  # of a token's entry, where it is not of these or was sought before
         self._counts: dict[int, int] = {}  # of output tokens
         self._hidden: list[tuple[int, float]] = []  # place and value of what this row forbids as well
         self._num_seen = self._num_prompt
-        if self._repetition != 1:
-            self._penalise_prompt(sequence.prompt_token_ids, num_tokens)
-        for token, bias in self._bias.items():
-            place = self._entry(token)
-            self._add[place] = bias
+        penalised = sequence.prompt_token_ids if self._repetition != 1 else ()
+        self._lay_base(np.asarray(penalised, np.int32), num_tokens)
 
     def row(self, token_ids: list[int]) -> Row:
         """Ids, factors and summands for the token after `token_ids` (prompt and output).
@@ -91,16 +88,30 @@ class RowEdits:
             size = self._forbid(token, size)
         return self._ids[:size], self._mul[:size], self._add[:size]
 
-    def _penalise_prompt(self, token_ids: TokenIds[int], num_tokens: int) -> None:
-        """Its distinct tokens are the first entries: 2 ms for 8,000 tokens."""
-        distinct = np.unique(np.asarray(token_ids, np.int32))
-        distinct = distinct[distinct < num_tokens]
-        self._reserve(len(distinct))
-        self._size = len(distinct)
-        self._ids[: self._size] = distinct
-        self._mul[: self._size] = self._repetition
-        self._add[: self._size] = 0.0
-        self._place = {token: place for place, token in enumerate(distinct.tolist())}
+    def _lay_base(self, penalised: Int32, num_tokens: int) -> None:
+        """The prompt's tokens and the biases are the first entries; arrays, for there may be 50,000 of each.
+
+        Of so many biases: 3 ms, where one entry after the other took 50.
+        """
+        count = len(self._bias)
+        biased = np.fromiter(self._bias.keys(), np.int32, count)
+        penalised = _distinct(penalised[penalised < num_tokens])
+        self._base = _distinct(np.concatenate((penalised, biased)))
+        self._size = len(self._base)
+        self._reserve(self._size)
+        self._ids[: self._size], self._mul[: self._size], self._add[: self._size] = self._base, 1.0, 0.0
+        self._mul[np.searchsorted(self._base, penalised)] = self._repetition
+        biases = np.fromiter(self._bias.values(), np.float32, count)
+        self._add[np.searchsorted(self._base, biased)] = biases
+
+    def _find(self, token: int) -> int | None:
+        """The token's place, if it has one."""
+        place = self._place.get(token)
+        if place is None:
+            at = int(np.searchsorted(self._base, token))
+            if at < len(self._base) and self._base[at] == token:
+                place = self._place[token] = at
+        return place
 
     def _count(self, token: int) -> None:
         """Take in one output token."""
@@ -120,7 +131,7 @@ class RowEdits:
 
     def _forbid(self, token: int, size: int) -> int:
         """For this row only. Returns the number of entries."""
-        place = self._place.get(token)
+        place = self._find(token)
         if place is None:  # behind the entries that stay
             self._reserve(size + 1)
             self._ids[size], self._mul[size], self._add[size] = token, 1.0, -math.inf
@@ -131,7 +142,7 @@ class RowEdits:
 
     def _entry(self, token: int) -> int:
         """The token's place, made where there is none."""
-        place = self._place.get(token)
+        place = self._find(token)
         if place is None:
             place = self._place[token] = self._size
             self._reserve(place + 1)
@@ -141,9 +152,18 @@ class RowEdits:
 
     def _reserve(self, size: int) -> None:
         if size > len(self._ids):
-            self._ids = np.resize(self._ids, 2 * size)
-            self._mul = np.resize(self._mul, 2 * size)
-            self._add = np.resize(self._add, 2 * size)
+            more = 2 * size - len(self._ids)
+            self._ids = np.concatenate((self._ids, np.zeros(more, np.int32)))
+            self._mul = np.concatenate((self._mul, np.ones(more, np.float32)))
+            self._add = np.concatenate((self._add, np.zeros(more, np.float32)))
+
+
+def _distinct(token_ids: Int32) -> Int32:
+    """Ascending. (`np.unique` hashes: 5 ms for 50,000, and this 0.3.)"""
+    ordered = np.sort(token_ids, kind="stable")
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
 
 
 def joined(rows: Iterable[Row | None]) -> tuple[Int32, Int32, Float32, Float32]:
