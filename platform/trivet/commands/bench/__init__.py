@@ -124,9 +124,9 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from trivet.commands.bench.report import check_plot
+    from trivet.commands.bench.report import check_files
 
-    check_plot(given.plot)  # before minutes of work, not after
+    check_files(given.plot, given.output)  # before minutes of work, not after
     code: int = given.action(given)
     return code
 

@@ -24,6 +24,7 @@ from trivet.commands.bench.report import Report, suite_report
 from trivet.commands.connecting import local_model, parse_pairs
 from trivet.demo_model import find_demo_model
 from trivet.engine.assembly import Engine, Placement
+from trivet.errors import ConfigError
 from trivet.llm import LLM
 from trivet.sampling_params import SamplingParams
 
@@ -41,7 +42,16 @@ def bench_throughput(given: argparse.Namespace) -> int:
 
 
 def bench_interference(given: argparse.Namespace) -> int:
-    """ITL of decoding streams while prompts arrive, for each step budget; the model is loaded anew for it."""
+    """ITL of decoding streams while prompts arrive, for each step budget; the model is loaded anew for it.
+
+    Raises: ConfigError for a budget that the streams take whole: no prompt would ever be computed.
+    """
+    least, streams = min(given.budgets), given.streams
+    if least <= streams:
+        raise ConfigError(
+            f"--budgets {least} leaves a step no token for a prompt beside {streams} streams; "
+            f"take budgets above {streams}, or fewer --streams"
+        )
     before = machine()
     config: dict[str, object] = {}
     points = []

@@ -186,10 +186,16 @@ def _write(file: Path, data: bytes) -> None:
     note(f"written: {file}")
 
 
-def check_plot(file: Path | None) -> None:
+def check_files(plot: Path | None, output: Path | None) -> None:
     """Raises: ConfigError where no chart of this kind can be drawn, or nothing can be written there."""
-    if file is None:
-        return
+    if plot is not None:
+        _check_plot(plot)
+    for option, file in (("--plot", plot), ("--output", output)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(f"{option} {file}: there is no folder {file.parent}")
+
+
+def _check_plot(file: Path) -> None:
     kind = file.suffix.lower()
     if kind not in (".svg", ".png"):
         raise ConfigError(f"--plot {file} is neither .svg nor .png; name the file so")
@@ -198,5 +204,3 @@ def check_plot(file: Path | None) -> None:
             f"--plot {file} needs matplotlib, which is not installed; install it with "
             "`pip install 'trivet[plot]'`, or name the file .svg, which needs nothing"
         )
-    if not file.absolute().parent.is_dir():
-        raise ConfigError(f"--plot {file}: there is no folder {file.parent}")

@@ -180,6 +180,20 @@ def test_a_chart_that_cannot_be_drawn_is_refused_before_the_runs(trivet, tmp_pat
     assert said in done.err
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_the_runs(trivet, tmp_path) -> None:
+    done = trivet("bench", "latency", "/no/such.gguf", "-o", str(tmp_path / "none" / "x.json"))
+    assert done.code == 2
+    assert "there is no folder" in done.err
+
+
+def test_a_budget_that_the_streams_take_whole_is_refused(trivet) -> None:
+    done = trivet("bench", "latency", "--interference", "--budgets", "64,8", "--streams", "8")
+    assert done.code == 2
+    assert (
+        "--budgets 8 leaves a step no token for a prompt beside 8 streams; take budgets above 8" in done.err
+    )
+
+
 @pytest.mark.skipif(find_spec("matplotlib") is not None, reason="matplotlib is installed")
 def test_a_png_without_matplotlib_says_what_to_install(trivet, tmp_path) -> None:
     done = trivet("bench", "latency", "/no/such.gguf", "--plot", str(tmp_path / "x.png"))
