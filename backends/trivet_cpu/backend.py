@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivet.config import KERNELS_VARIABLE, kernels_dir
@@ -29,13 +30,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 16  # tokens
-MAX_NUM_BATCHED_TOKENS = 256  # a chunk of 2,048 would stall every decoding sequence for a second
+# Of `trivet bench latency --interference`: 8 streams decode while prompts of 1,024 tokens arrive (SmolLM2, 4
+# bit, 2-core Zen 4 VM). A step budget of                  32     64    128    256    512 tokens gives
+#   ITL of the streams, p99, ms (p50 without prompts: 9)   36     82    124    243    323
+#   TTFT of the prompts, p50, ms                        1,239  1,022    800    623    596
+#   prompt tokens/s                                       827  1,002  1,336  1,644  1,719
+# 256 has 96 % of the speed of 512 with a quarter less of a gap: the last step that buys much, 23 % over 128,
+# whose gap is half as long. A chat that must not stall sets 64 or 128; prompts in bulk gain nothing by more.
+MAX_NUM_BATCHED_TOKENS = 256
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 DTYPES = frozenset({"f32", "bf16"})
 KV_DTYPES = DTYPES | {"int8"}  # int8: a scale for each token, head, and key or value; native kernels only
 OPTIONS = ("num_threads", "kernels", "weights", "attention")
-KERNELS = ("native", "torch")
 STORED, FLOAT = "stored", "float"  # of the option `weights`
+CHOICES = MappingProxyType(
+    {"kernels": ("native", "torch"), "weights": (STORED, FLOAT), "attention": ("native",)}
+)
 
 
 class CpuBackend:
@@ -44,9 +54,12 @@ class CpuBackend:
     Two runners: the native one (C++ kernels, built when first needed) wherever it knows the model and there
     is a compiler, else torch's. The option `kernels` asks for one of them.
 
-    In torch's runner the option `attention=native` lets the kernels attend: 16 sequences of 1,024 tokens take
-    1.8 ms a layer instead of 6.3 (16 heads of 128, 2-core Zen 4 VM), but a chunk of 256 tokens 37 instead of
-    16, so it is for long answers.
+    In torch's runner the option `attention=native` lets the kernels attend. A layer alone is faster so: 16
+    sequences of 1,024 tokens take 1.6 ms instead of 7.0 (16 heads, 4 of keys, of 128 in bf16, 2-core Zen 4
+    VM), a chunk of 256 tokens after 768 takes 10.5 ms instead of 14.4. A whole model at short contexts gains
+    less, as two pools of threads are in each other's way: 8 streams 84 tokens/s instead of 78 and prompts of
+    512 tokens 1,093 instead of 1,268 (8 layers of 1,024, 4 of 16 heads of keys, transformers' code), 70
+    instead of 54 and 885 instead of 903 with 16 of 16. So it has to be asked for.
 
     With dtype "auto" the native runner keeps quantised weights as the file has them, with activations in 8
     bits (the largest in 15): a third of the memory and faster than bf16. A dtype that is asked for is what
@@ -117,25 +130,26 @@ class CpuBackend:
         if config.block_size is not None and not 1 <= config.block_size <= 256:
             raise Unsupported(f"block_size {config.block_size} is not supported on the CPU; use 1 to 256")
         num_threads(config.options)
-        kernels = config.options.get("kernels")
-        if kernels not in (None, *KERNELS):
-            raise Unsupported(f"option kernels is {kernels!r}; use {' or '.join(KERNELS)}, or leave it unset")
-        weights_option = config.options.get("weights")
-        if weights_option not in (None, STORED, FLOAT):
-            raise Unsupported(
-                f"option weights is {weights_option!r}; use {STORED} or {FLOAT}, or leave it unset"
-            )
-        attention = config.options.get("attention")
-        if attention not in (None, "native"):
-            raise Unsupported(f"option attention is {attention!r}; use native, or leave it unset")
+        for name, choices in CHOICES.items():
+            chosen = config.options.get(name)
+            if chosen not in (None, *choices):
+                raise Unsupported(
+                    f"option {name} is {chosen!r}; use {' or '.join(choices)}, or leave it unset"
+                )
         if not spec.shapes_only:
             check_dense(spec)
             check_tensors(spec, weights)
-        asked = _asked_of_native(config)
+        self._check_kernels(spec, config, device)
+
+    def _check_kernels(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> None:
+        """Raises: Unsupported where what was asked for needs kernels that cannot do it."""
+        asked, reason = _asked_of_native(config), None
         if asked is not None:
             reason = self._why_not_native(spec, config, device)
-            if reason is not None:
-                raise Unsupported(f"{asked} needs the native kernels: {reason}; leave it unset")
+        elif config.options.get("attention") == "native":
+            asked, reason = "attention=native", self._why_not_attend(spec, config, device)
+        if reason is not None:
+            raise Unsupported(f"{asked} needs the native kernels: {reason}; leave it unset")
 
     def _why_not_native(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> str | None:
         """The reason for torch's runner; None: the native one is taken."""
@@ -144,35 +158,37 @@ class CpuBackend:
         unknown = native_plan.unknown_part(spec, config.block_size or BLOCK_SIZE)
         if unknown is not None:
             return f"the native kernels do not compute {unknown}"
+        return self._why_no_kernels(device)
+
+    def _why_not_attend(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> str | None:
+        """The reason for torch's attention in torch's runner; None: the kernels can attend."""
+        for layer in spec.kinds:
+            unknown = native_plan.unknown_attention(layer.attention)
+            if unknown is not None:
+                return f"they do not compute {unknown}"
+        block_size = config.block_size or BLOCK_SIZE
+        if block_size % native_plan.LANES:
+            return f"block_size {block_size} is no multiple of {native_plan.LANES}"
+        return self._why_no_kernels(device)
+
+    def _why_no_kernels(self, device: DeviceInfo) -> str | None:
         try:
             self._kernels.check(levels_of(device.arch)[0])
         except KernelsUnavailable as error:
             return str(error)
         return None
 
-    def _attends_natively(self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> bool:
-        """Whether the kernels attend in torch's runner, too: the option `attention=native`."""
-        is_known = all(native_plan.unknown_attention(layer.attention) is None for layer in spec.kinds)
-        if not is_known or config.options.get("attention") != "native":
-            return False
-        if (config.block_size or BLOCK_SIZE) % native_plan.LANES:
-            return False
-        try:
-            self._kernels.check(levels_of(device.arch)[0])
-        except KernelsUnavailable:
-            return False
-        return True
-
     def _torch_shape(
         self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo, max_model_len: int | None = None
     ) -> Shape:
         """For torch's runner: with the buffers of native attention where that is taken."""
         shape = resolve_shape(spec, config, device, max_model_len)
-        if not self._attends_natively(spec, config, device):
+        if config.options.get("attention") != "native":
             return shape
         threads = self._num_threads(config)
         parts = native_plan.attention_parts(spec, shape.max_num_batched_tokens, threads)
-        return replace(shape, attention_bytes=sum(parts))
+        partials = native_plan.partial_bytes(spec, NativeShape(shape, shape.dtype, threads))
+        return replace(shape, attention_bytes=sum(parts) + partials)
 
     def _num_threads(self, config: RunnerConfig) -> int:
         return num_threads(config.options) or self._host.num_cpus(usable_cpus())
@@ -245,22 +261,17 @@ class CpuBackend:
             self._num_threads(config),
         )
         native = self._native_attention(config, device, threads) if shape.attention_bytes else None
-        if native is None:
-            shape = replace(shape, attention_bytes=0)
         return CpuTorchRunner(spec, plan, shape, threads, self._host, native)
 
     def _native_attention(
         self, config: RunnerConfig, device: DeviceInfo, threads: int
-    ) -> tuple[ctypes.CDLL, NativePool] | None:
+    ) -> tuple[ctypes.CDLL, NativePool]:
+        """Raises: KernelsUnavailable."""
         from trivet_cpu.core_shares import CoreShare
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_pool import NativePool
 
-        try:
-            library = load_library(self._kernels.library(levels_of(device.arch)[0]))
-        except KernelsUnavailable as error:
-            logger.warning("attention=torch the native one is several times faster, but %s", error)
-            return None
+        library = load_library(self._kernels.library(levels_of(device.arch)[0]))
         return library, NativePool(library, threads, CoreShare(self._host, num_threads(config.options)))
 
 

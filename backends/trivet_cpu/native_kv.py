@@ -19,7 +19,7 @@ from trivet.models.spec import Attention, ModelSpec
 from trivet.models.torch_attention import PagedStep
 from trivet_cpu import native_plan
 from trivet_cpu.memory_plan import Shape, kv_token_bytes
-from trivet_cpu.native_library import Cache, Layer, Model, Step
+from trivet_cpu.native_library import AttentionSpace, Cache, Layer, Model, Step
 from trivet_cpu.native_pool import NativePool
 from trivet_cpu.native_weights import Arena
 
@@ -60,7 +60,9 @@ class NativeKV:
             )
         tokens = shape.max_num_batched_tokens
         parts = native_plan.attention_parts(spec, tokens, pool.most_threads)
-        self._buffers = Arena(sum(parts))
+        native = native_plan.NativeShape(shape, shape.dtype, pool.most_threads)
+        partial_bytes = native_plan.partial_bytes(spec, native)
+        self._buffers = Arena(sum(parts) + partial_bytes)
         stride = native_plan.qkv_stride(spec)
         rows = self._buffers.floats((tokens, stride))
         self._rows = torch.from_numpy(rows)
@@ -71,6 +73,10 @@ class NativeKV:
             qkv=rows.ctypes.data,
             slots=self._buffers.take(parts[1]),
             scratch=self._buffers.take(parts[2]),
+            # One sequence of full length for each thread may be cut into pieces.
+            attention=AttentionSpace(
+                partials=self._buffers.take(partial_bytes), num_partials=partial_bytes // 4
+            ),
         )
 
     @property

@@ -16,7 +16,7 @@ from trivet.engine.assembly import planned_spec
 from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet_cpu.backend import CpuBackend
-from trivet_cpu.kernel_build import KernelCache
+from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable
 from trivet_cpu.native_kv import NativeKV
 from trivet_cpu.runner import CpuTorchRunner
 
@@ -79,25 +79,21 @@ def test_the_plan_is_what_is_allocated(files: ModelFiles) -> None:
     runner.close()
 
 
-def test_kernels_that_do_not_build_leave_attention_to_torch(
-    files: ModelFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_kernels_that_do_not_build_are_refused_where_they_shall_attend(
+    files: ModelFiles, tmp_path: Path
 ) -> None:
-    """Which is known only after the plan was made; memory is told as torch's attention takes it."""
+    """Which is known only after the plan was made, and from then on before it."""
     compiler = tmp_path / "compiler"
-    compiler.write_text("#!/bin/sh\nexit 3\n")
+    compiler.write_text("#!/bin/sh\necho this machine is tired >&2; exit 3\n")
     compiler.chmod(0o755)
     backend = CpuBackend(kernels=KernelCache(tmp_path / "cache", (str(compiler),)))
     spec, devices = planned_spec(files), backend.probe(1.0)
-    parts = []
-    for options in ({"attention": "native"}, {}):
-        config = RunnerConfig(dtype="f32", max_num_seqs=4, max_model_len=128, options=options)
-        plan = backend.plan(spec, files.weights, config, devices)
-        runner = backend.create_runner(spec, config, plan, devices)
-        runner.allocate_kv()
-        parts.append([part for part in runner.memory() if part.name == "activations"])
-        runner.close()
-    assert parts[0] == parts[1]
-    assert "attention=torch" in caplog.text
+    config = RunnerConfig(dtype="f32", max_num_seqs=4, max_model_len=128, options={"attention": "native"})
+    plan = backend.plan(spec, files.weights, config, devices)
+    with pytest.raises(KernelsUnavailable, match="this machine is tired"):
+        backend.create_runner(spec, config, plan, devices)
+    with pytest.raises(Unsupported, match=r"attention=native needs the native kernels: [\s\S]*is tired"):
+        backend.plan(spec, files.weights, config, devices)
 
 
 def test_a_soft_cap_that_the_plan_did_not_know_of_is_refused(files: ModelFiles) -> None:
@@ -109,15 +105,41 @@ def test_a_soft_cap_that_the_plan_did_not_know_of_is_refused(files: ModelFiles) 
     runner.close()
 
 
-def test_a_model_with_a_soft_cap_is_planned_for_torch_s(tmp_path: Path) -> None:
+def test_what_the_kernels_cannot_attend_to_is_refused_with_the_reason(tmp_path: Path) -> None:
     files = open_model(make_tiny_model("olmo2", tmp_path))
-    spec = planned_spec(replace(files, config={**files.config, "attn_logit_softcapping": 50.0}))
+    capped = planned_spec(replace(files, config={**files.config, "attn_logit_softcapping": 50.0}))
     devices = BACKEND.probe(1.0)
-    sizes = []
-    for options in ({}, {"attention": "native"}):
-        config = RunnerConfig(max_num_seqs=4, max_model_len=128, num_blocks=40, options=options)
-        sizes.append(BACKEND.plan(spec, files.weights, config, devices).total_bytes)
-    assert sizes[0] == sizes[1]
+    config = RunnerConfig(max_num_seqs=4, max_model_len=128, options={"attention": "native"})
+    with pytest.raises(
+        Unsupported, match=r"attention=native needs .* do not compute a soft cap on attention;"
+    ):
+        BACKEND.plan(capped, files.weights, config, devices)
+    with pytest.raises(Unsupported, match=r"attention=native needs .*: block_size 20 is no multiple of 16;"):
+        BACKEND.plan(planned_spec(files), files.weights, replace(config, block_size=20), devices)
+
+
+def test_a_long_context_is_cut_into_pieces_for_the_threads(tmp_path: Path) -> None:
+    """Which gives the same results: there is memory for the pieces of full length."""
+    files = open_model(make_tiny_model("olmo2", tmp_path))
+    spec, devices = planned_spec(files), BACKEND.probe(1.0)
+    logits = []
+    for threads in ("1", "2"):
+        options = {"num_threads": threads, "attention": "native"}
+        config = RunnerConfig(dtype="f32", max_num_seqs=2, max_model_len=2048, options=options)
+        plan = BACKEND.plan(spec, files.weights, config, devices)
+        runner = BACKEND.create_runner(spec, config, plan, devices)
+        assert isinstance(runner, CpuTorchRunner)
+        runner.load(files.weights, lambda done, total: None)
+        runner.allocate_kv()
+        assert isinstance(runner._kv, NativeKV)
+        assert (runner._kv._model.attention.num_partials > 0) is (threads == "2")
+        driver = Driver(runner, plan, vocab_size=150, max_num_seqs=2)
+        long = driver.add(random_prompt(1500, 3))
+        while long.num_left > 1:
+            driver.run([scoring_work(long, min(200, long.num_left - 1))])
+        logits.append(driver.run([scoring_work(long, 1)])[1].logprobs)
+        runner.close()
+    np.testing.assert_allclose(*logits, atol=1e-4)
 
 
 def test_an_unknown_attention_is_refused(files: ModelFiles) -> None:
