@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -189,18 +188,16 @@ class CpuNativeRunner:
             return
         batch = state.batch
         assert self._sampler is not None
-        pieces = self._logits_of(batch)
+        pieces, pooled = self._logits_of(batch), self._pooled(batch)
         try:
             with self._pool.step() as handle:
-                output = self._sampler.sample(
-                    handle, pieces, sampling, batch.row_seqs, len(batch.slots), step
+                state.output = self._sampler.sample(
+                    handle, pieces, sampling, batch.row_seqs, len(batch.slots), step, pooled, state.started_s
                 )
         except MemoryError as error:
             state.failure = _out_of_memory(error)
             return
-        self._newest.keep(batch, sampling, output)
-        pooled = self._pooled(batch)
-        state.output = replace(output, pooled=pooled, device_time_s=time.perf_counter() - state.started_s)
+        self._newest.keep(batch, sampling, state.output)
 
     def _pooled(self, batch: Batch) -> NDArray[np.float32] | None:
         """[S, hidden_size] of the hidden states that the step has left in its buffer."""

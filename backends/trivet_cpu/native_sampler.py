@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -35,12 +36,16 @@ class NativeSampler:
         row_seqs: Int32,
         num_seqs: int,
         step: int,
+        pooled: Float32 | None = None,
+        started_s: float | None = None,
     ) -> StepOutput:
         """As `engine.sampler.sample_pieces`.
 
         Args:
             pool: of `trivet_pool_create`.
             pieces: logits [<= max_logits_rows, V], rows contiguous in themselves.
+            pooled: of the step, passed on.
+            started_s: when the step began, of `time.perf_counter`: its time on the device ends here.
         """
         if sampling is not self._sampling:
             self._point_to(sampling)
@@ -63,15 +68,16 @@ class NativeSampler:
             top_ids=results.top_ids if sampling.num_logprobs else None,
             top_logprobs=results.top_logprobs if sampling.num_logprobs else None,
             extra_logprobs=None if sampling.extra_ids is None else results.extra_logprobs,
-            pooled=None,
-            device_time_s=0.0,
+            pooled=pooled,
+            device_time_s=0.0 if started_s is None else time.perf_counter() - started_s,
         )
 
     def _point_to(self, sampling: Sampling) -> None:
-        rows = self._rows
+        rows, before = self._rows, self._sampling
         for name in SAMPLING_ARRAYS:
             array = getattr(sampling, name)
-            setattr(rows, name, None if array is None else array.ctypes.data)
+            if before is None or array is not getattr(before, name):  # an address costs a microsecond
+                setattr(rows, name, None if array is None else array.ctypes.data)
         rows.num_top = sampling.num_logprobs
         rows.num_extra = 0 if sampling.extra_ids is None else sampling.extra_ids.shape[1]
         rows.num_masks = 0 if sampling.mask_rows is None else len(sampling.mask_rows)

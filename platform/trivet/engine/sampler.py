@@ -90,7 +90,7 @@ def count_tokens(draws: Bool, refused: Bool, row_seqs: Int32, num_seqs: int) -> 
 
 def has_one_row_each(row_seqs: Int32) -> bool:
     """Whether no sequence has several rows: most steps, and cheaper to answer."""
-    return bool((row_seqs[1:] > row_seqs[:-1]).all())
+    return len(row_seqs) < 2 or bool((row_seqs[1:] > row_seqs[:-1]).all())
 
 
 def _blocks(pieces: Iterable[Float32]) -> Iterator[Float32]:

@@ -81,6 +81,17 @@ def test_steps_of_the_same_greedy_sequences_share_one_object() -> None:
     assert build(columns, (0, one, 8), (1, next_owner, 4)).num_logprobs == 5
 
 
+def test_numbers_made_ahead_are_those_of_the_positions() -> None:
+    """Also where sequences do not go on by one token each: one starts over, both jump, or one goes back."""
+    columns = SamplingColumns(max_num_seqs=2, num_tokens=100)
+    one, two = sequence(temperature=1.0), sequence(seed=9, temperature=0.5)
+    seeds = np.array([1, 9], np.uint64)
+    lengths = [(4 + i, 30 + i) for i in range(40)]
+    for pair in (*lengths, (44, 30), (50, 36), (51, 37), (49, 35), (50, 37)):
+        sampling = build(columns, (0, one, pair[0]), (1, two, pair[1]))
+        assert (sampling.uniform == uniforms(seeds, np.array(pair))).all(), pair
+
+
 def test_steps_that_draw_get_new_numbers_and_edits() -> None:
     columns = SamplingColumns(max_num_seqs=2, num_tokens=100)
     warm, edited = sequence(temperature=1.0), sequence(temperature=0.0, min_tokens=9)
