@@ -49,6 +49,9 @@ SPECS = {
     "part of a head is turned": _with(replace(PLAIN, rope=Rope(8, theta=500.0))),
     "no positions": _with(replace(PLAIN, rope=None)),
     "five queries a key": _with(Attention(10, 2, 16, 0.3, Rope(16))),
+    "as wide as with a billion weights": replace(
+        SPEC, hidden_size=2048, kinds=(Layer(Attention(32, 8, 64, 0.125, Rope(64)), MLP(8192)),), layers=(0,)
+    ),
     "layers of two kinds": replace(
         SPEC,
         kinds=(Layer(PLAIN, MLP(80)), Layer(Attention(3, 3, 32, 0.2, Rope(32, 1e6), window=5), MLP(33))),

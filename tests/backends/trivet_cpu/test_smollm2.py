@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -42,7 +42,8 @@ class Continued:
     sequences: list[list[int]]
 
 
-def _driver(files: ModelFiles, dtype: str, kernels: str = "torch") -> Driver:
+def _driver(files: ModelFiles, dtype: str, kernels: str = "torch", arch: str | None = None) -> Driver:
+    """`arch`: as if the CPU had these instruction sets only."""
     assert files.spec is not None
     options = {"kernels": kernels}
     config = RunnerConfig(
@@ -51,7 +52,8 @@ def _driver(files: ModelFiles, dtype: str, kernels: str = "torch") -> Driver:
         max_model_len=MAX_MODEL_LEN,
         options=options,
     )
-    devices = BACKEND.probe(1.0)
+    (device,) = BACKEND.probe(1.0)
+    devices = [device if arch is None else replace(device, arch=arch)]
     plan = BACKEND.plan(files.spec, files.weights, config, devices)
     runner = BACKEND.create_runner(files.spec, config, plan, devices)
     runner.load(files.weights, lambda done, total: None)
@@ -82,6 +84,14 @@ def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) ->
         assert sequence[len(prompt) :] == chosen.tolist()
 
 
+def test_native_float32_greedy_ids_are_the_same(continued: Continued) -> None:
+    driver = _driver(continued.files, "f32", "native")
+    sequences = [driver.add(prompt) for prompt in continued.prompts]
+    driver.generate(sequences, NUM_TOKENS)
+    driver.runner.close()
+    assert [sequence.token_ids for sequence in sequences] == continued.sequences
+
+
 @pytest.mark.parametrize(
     ("dtype", "kernels", "mean_error"),
     [
@@ -109,6 +119,16 @@ def test_teacher_forced_logprobs_agree_with_transformers(
     agreement = compare(Scores.join(reference), Scores.join(measured), dtype)
     assert agreement.agrees, str(agreement)
     assert agreement.mean_error < mean_error, str(agreement)
+
+
+@pytest.mark.skipif("avx2" not in BACKEND.probe(1.0)[0].arch.split(), reason="this CPU has no AVX2")
+def test_as_stored_on_a_cpu_with_avx2_only_agrees_with_transformers(continued: Continued) -> None:
+    driver = _driver(continued.files, "auto", "native", "x86-64 avx2")
+    sequence = continued.sequences[0]
+    measured = Scores.join([driver.score(driver.add(sequence))])
+    driver.runner.close()
+    agreement = compare(Scores.join([scores(continued.oracle, sequence)]), measured, "auto")
+    assert agreement.mean_error < 0.05, str(agreement)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +221,8 @@ stepped = anonymous()
 runner.close()
 parts = {part.name: part.size_bytes for part in plan.parts}
 print(json.dumps({**parts, "loaded": loaded - before, "kv_taken": allocated - loaded,
-                  "stepped": stepped - before, "closed": anonymous() - before}))
+                  "stepped": stepped - before, "closed": anonymous() - before,
+                  "has_torch": "torch" in sys.modules}))
 """
 LIBRARY_BYTES = 24 << 20  # code that oneDNN makes, thread stacks, Python's own arenas
 
@@ -222,3 +243,4 @@ def test_the_process_takes_what_the_plan_says(dtype: str, kernels: str) -> None:
     assert np.clip(found["stepped"], 0.92 * total, None) == found["stepped"]
     assert found["stepped"] <= total * 1.02 + LIBRARY_BYTES
     assert found["closed"] <= LIBRARY_BYTES
+    assert bool(found["has_torch"]) is (kernels == "torch")
