@@ -10,13 +10,15 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 import zmq
 
 from trivet.engine.commit import Update, failure_of
-from trivet.errors import TrivetError
+from trivet.errors import TrivetError, Unavailable
 from trivet.messages import (
+    Abort,
     EngineLoad,
     EngineRequest,
     FinishReason,
@@ -28,6 +30,13 @@ logger = logging.getLogger(__name__)
 
 MAX_UNREAD = 20_000  # reports; 3 minutes of a 10 ms step
 MAX_DRAINED = 64  # requests taken a turn, so that a flood cannot hold up the step
+
+
+class Unreadable(NamedTuple):
+    """A message that waits for an answer, in a form that this version does not read."""
+
+    request_id: str
+    error: Unavailable  # the web side asks another replica, which may read it
 
 
 class Mailbox:
@@ -52,7 +61,7 @@ class Mailbox:
         self._decoder: msgspec.msgpack.Decoder[EngineRequest] = msgspec.msgpack.Decoder(EngineRequest)
         self._encoder = msgspec.msgpack.Encoder()
 
-    def drain(self, wait_s: float | None) -> Iterator[tuple[bytes, EngineRequest]]:
+    def drain(self, wait_s: float | None) -> Iterator[tuple[bytes, EngineRequest | Unreadable]]:
         """Requests that have come; waits for one, or for the wake-up, at most `wait_s` (None: for ever)."""
         events = dict(self._poller.poll(None if wait_s is None else int(wait_s * 1000)))
         if self._wake_fd in events:
@@ -62,10 +71,22 @@ class Mailbox:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            try:
-                yield frames[0], self._decoder.decode(frames[-1])
-            except msgspec.DecodeError as error:
-                logger.warning("client=%s sent what is no request: %s", frames[0].hex(), error)
+            if (request := self._decode(frames[0], frames[-1])) is not None:
+                yield frames[0], request
+
+    def _decode(self, client: bytes, message: bytes) -> EngineRequest | Unreadable | None:
+        """None: nobody can be told, or nobody waits."""
+        try:
+            return self._decoder.decode(message)
+        except (msgspec.DecodeError, RecursionError) as error:
+            request_id = _id_in(message)
+            logger.warning(
+                "client=%s request_id=%s sent what is no request: %s", client.hex(), request_id, error
+            )
+            if request_id is None:
+                return None
+            reason = f"the engine cannot read the request: {error}; start it again with the server's version"
+            return Unreadable(request_id, Unavailable(reason))
 
     # ---- who waits for what ----
 
@@ -139,6 +160,16 @@ class Mailbox:
                 raise
             return False
         return True
+
+
+def _id_in(message: bytes) -> str | None:
+    """Of any message but an `Abort`: the name of its kind and a request id come first, whatever follows."""
+    try:
+        kind, request_id, *_ = msgspec.msgpack.decode(message, type=list[msgspec.Raw])
+        is_answered = msgspec.msgpack.decode(kind, type=str) != Abort.__name__
+        return msgspec.msgpack.decode(request_id, type=str) if is_answered else None
+    except (ValueError, RecursionError):  # msgspec's errors, and too few parts
+        return None
 
 
 def _failed(request_id: str, error: TrivetError) -> Piece:

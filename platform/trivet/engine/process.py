@@ -24,7 +24,7 @@ from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.heartbeat import Heart
-from trivet.engine.mailbox import Mailbox
+from trivet.engine.mailbox import Mailbox, Unreadable
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence
 from trivet.errors import (
@@ -176,7 +176,7 @@ class EngineProcess:
         """Open requests, and those that have come unread, learn that this engine will not serve them."""
         load = engine.core.load()
         for client, request in mailbox.drain(0.0):
-            if isinstance(request, Submit):
+            if not isinstance(request, Abort):
                 mailbox.refuse(client, request.request_id, error, load)
         mailbox.fail_all(error, load)
 
@@ -188,7 +188,12 @@ class EngineProcess:
         for client in mailbox.send(updates, load):
             self._drop_client(engine, mailbox, client)
 
-    def _handle(self, engine: Engine, mailbox: Mailbox, client: bytes, request: EngineRequest) -> None:
+    def _handle(
+        self, engine: Engine, mailbox: Mailbox, client: bytes, request: EngineRequest | Unreadable
+    ) -> None:
+        if isinstance(request, Unreadable):
+            mailbox.refuse(client, request.request_id, request.error, engine.core.load())
+            return
         if isinstance(request, ResetPrefixCache):
             num_tokens = engine.core.reset_prefix_cache()
             logger.info("instance=%s prefix_cache=reset tokens=%d", self._order.instance_id, num_tokens)

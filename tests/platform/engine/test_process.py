@@ -257,9 +257,31 @@ def test_the_prefix_cache_is_reset_when_asked_for(worker: Worker) -> None:
 
 
 def test_garbage_on_the_data_socket_harms_nobody(worker: Worker) -> None:
-    for frame in (b"", b"\xc1", os.urandom(200), msgspec.msgpack.encode(["Submit", 1, 2])):
+    deep = b"\x94\xa6Submit\xa4deep" + b"\x91" * 5000 + b"\xc0"
+    for frame in (b"", b"\xc1", os.urandom(200), msgspec.msgpack.encode(["Submit", 1, 2]), deep):
         worker.socket.send(frame)
     worker.socket.send_multipart([b"", b"x", b"y"])
+    worker.ask(Submit("fine", [1], SamplingParams(max_tokens=1)))
+    assert worker.pieces("fine")[-1].failure is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["Submit", "odd", [1], {"temperature": "warm"}],
+        ["Submit", "odd"],
+        ["Submit", "odd", [1], {}, "urgent"],
+        ["AKindThatComesLater", "odd", 1.5],
+    ],
+    ids=["field", "short", "priority", "kind"],
+)
+def test_a_request_of_another_version_is_answered(worker: Worker, message: list[object]) -> None:
+    """With a 503, on which the web side asks another replica; it would wait for ever otherwise."""
+    worker.socket.send(msgspec.msgpack.encode(message))
+    (piece,) = worker.pieces("odd")
+    assert piece.failure is not None
+    assert (piece.failure.status, piece.finish_reason) == (503, FinishReason.ERROR)
+    assert "cannot read the request" in piece.failure.message
     worker.ask(Submit("fine", [1], SamplingParams(max_tokens=1)))
     assert worker.pieces("fine")[-1].failure is None
 
