@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from trivet.commands import bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop
+from trivet.commands import (
+    bench,
+    chat,
+    devices,
+    doctor,
+    launch,
+    logs,
+    models,
+    offline,
+    plan,
+    ps,
+    selftest,
+    stop,
+)
 from trivet.plugins import Command
 
 MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop)
