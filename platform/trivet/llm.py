@@ -38,6 +38,7 @@ from trivet.prompt_forms import (
     as_conversations,
     as_prompts,
     params_per_prompt,
+    priority_per_prompt,
     text_and_ids,
     text_pairs,
 )
@@ -86,18 +87,21 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts, batched continuously; the results stand in the prompts' order.
 
         Args:
             sampling_params: of all prompts, or of each; None: `get_default_sampling_params()`.
+            priority: of each prompt; the lower runs first, as with the API's `priority`. None: 0 for all.
 
         Raises: RequestError, ContextLengthExceeded: nothing has been generated then. A sequence that
         fails in the engine has `error` set and finish_reason "error".
         """
         many = as_prompts(prompts)
         wishes = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        outputs, sequences = self._prepare(many, params_per_prompt(wishes, len(many)))
+        urgencies = priority_per_prompt(priority, len(many))
+        outputs, sequences = self._prepare(many, params_per_prompt(wishes, len(many)), urgencies)
         with tqdm(total=len(many), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
             for output in self._run(outputs, sequences):
                 if output.finished:
@@ -112,7 +116,7 @@ class LLM:
         params = sampling_params or self.get_default_sampling_params()
         if params.n != 1:
             raise RequestError(f"n is {params.n}; a stream has one completion: use generate", param="n")
-        outputs, sequences = self._prepare([prompt], [params])
+        outputs, sequences = self._prepare([prompt], [params], [0])
         seen = 0
         for output in self._run(outputs, sequences):
             text = output.outputs[0].text
@@ -130,6 +134,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Complete a conversation, or each of several, through the model's chat template.
@@ -137,7 +142,7 @@ class LLM:
         `template_options` and errors are those of `chat_prompt` and `generate`.
         """
         prompts = [self.chat_prompt(one, **template_options) for one in as_conversations(messages)]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
@@ -279,20 +284,22 @@ class LLM:
         return str(self._num_requests - 1)
 
     def _prepare(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], priorities: Sequence[int]
     ) -> tuple[list[RequestOutput], list[EngineSequence]]:
         outputs, sequences = [], []
         texts = self._encode(prompts)
-        for (text, token_ids), wish in zip(texts, params, strict=True):
+        for (text, token_ids), wish, priority in zip(texts, params, priorities, strict=True):
             wish.check_types()
             wish.check()
             self._engine.core.check_prompt(token_ids)
             completions = [CompletionOutput(index) for index in range(wish.n)]
             outputs.append(RequestOutput(self._next_id(), text, token_ids, completions))
-            sequences += self._sequences_of(outputs[-1], wish)
+            sequences += self._sequences_of(outputs[-1], wish, priority)
         return outputs, sequences
 
-    def _sequences_of(self, output: RequestOutput, params: SamplingParams) -> list[EngineSequence]:
+    def _sequences_of(
+        self, output: RequestOutput, params: SamplingParams, priority: int
+    ) -> list[EngineSequence]:
         """One for each completion."""
         group = output.request_id if params.n > 1 else ""
         form = params.structured_outputs
@@ -302,6 +309,7 @@ class LLM:
                 f"{output.request_id}-{index}",
                 output.prompt_token_ids,
                 params.child(index),
+                priority=priority,
                 group=group,
                 index=index,
                 grammar=None if form is None else self._engine.grammars.compile(form),
@@ -319,7 +327,7 @@ class LLM:
         parts = [text_and_ids(prompt) for prompt in prompts]
         texts = [text for text, ids in parts if ids is None and text is not None]
         encoded = iter(self._engine.tokenizer.encode_batch(texts, add_special_tokens=True))
-        return [(text, list(ids) if ids is not None else next(encoded)) for text, ids in parts]
+        return [(text, ids if ids is not None else next(encoded)) for text, ids in parts]
 
     def _run(self, outputs: Sequence[T], sequences: Sequence[EngineSequence]) -> Iterator[T]:
         """Yields an output each time it has grown. Whatever ends the iteration, nothing keeps running.
@@ -332,7 +340,8 @@ class LLM:
         places = [(output, index) for output in outputs for index in range(output.num_sequences)]
         ids = [sequence.request_id for sequence in sequences]
         self._growing |= zip(ids, places, strict=True)
-        waiting = list(reversed(sequences))
+        waiting = sorted(sequences, key=lambda one: one.priority)  # the engine's queue may not take all
+        waiting.reverse()
         try:
             while waiting or (core.has_work and not all(output.finished for output in outputs)):
                 while waiting and self._add(waiting[-1]):

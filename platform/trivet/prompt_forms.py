@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Number
+from operator import index
 from typing import Any, cast
 
 from trivet.errors import RequestError
@@ -15,11 +17,17 @@ Conversation = Sequence[Mapping[str, Any]]  # messages
 
 
 def as_prompts(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A list of prompts; a list of ints is the token ids of one."""
+    """A list of prompts; a list of numbers, or an array of one dimension, is the token ids of one.
+
+    Raises: RequestError.
+    """
+    given = _as_list(given)
     if isinstance(given, str | Mapping):
         return [given]
+    if not isinstance(given, Iterable):
+        raise _no_prompt(given)
     many = list(given)
-    if many and isinstance(many[0], int):
+    if many and isinstance(many[0], Number):
         return [cast("list[int]", many)]
     return cast("list[Prompt]", many)
 
@@ -57,16 +65,64 @@ def params_per_prompt(given: SamplingParams | Sequence[SamplingParams], count: i
     return list(given)
 
 
-def text_and_ids(prompt: Prompt) -> tuple[str | None, Sequence[int] | None]:
+def priority_per_prompt(given: object, count: int) -> list[int]:
+    """One each; None is 0 for all. Raises: RequestError."""
+    if given is None:
+        return [0] * count
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
+        raise RequestError(f"priority is {given!r}; it must be a list of ints, one each", param="priority")
+    many = list(given)
+    if len(many) != count:
+        raise RequestError(f"{len(many)} priorities for {count} prompts; give one each", param="priority")
+    try:
+        return [index(one) for one in many]
+    except TypeError:
+        raise RequestError(
+            f"priority is {given!r}; its items must be of type int", param="priority"
+        ) from None
+
+
+def text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
     """What is given of both; at least one is. Raises: RequestError."""
     if isinstance(prompt, str):
         return prompt, None
-    if isinstance(prompt, Mapping):
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if text is None and ids is None:
-            raise RequestError(
-                f"a prompt of keys {sorted(prompt)} holds neither 'prompt' nor 'prompt_token_ids'",
-                param="prompts",
-            )
-        return text, ids
-    return None, prompt
+    if not isinstance(prompt, Mapping):
+        return None, _token_ids(prompt)
+    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is None and ids is None:
+        raise RequestError(
+            f"a prompt of keys {sorted(map(str, prompt))} holds neither 'prompt' nor 'prompt_token_ids'",
+            param="prompts",
+        )
+    if text is not None and not isinstance(text, str):
+        raise _no_prompt(text)
+    return text, None if ids is None else _token_ids(ids)
+
+
+def _token_ids(given: object) -> list[int]:
+    """Of any numbers that are integers by type, NumPy's too. Raises: RequestError."""
+    given = _as_list(given)
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise _no_prompt(given)
+    ids = list(given)
+    try:
+        return list(map(index, ids))
+    except TypeError:
+        wrong = next(one for one in ids if not hasattr(one, "__index__"))
+        raise RequestError(
+            f"a prompt has the token id {wrong!r} of type {type(wrong).__name__}; ids must be of type int",
+            param="prompts",
+        ) from None
+
+
+def _as_list(given: Any) -> Any:
+    """An array of NumPy or torch as nested lists of Python's own numbers."""
+    return given.tolist() if hasattr(given, "tolist") else given
+
+
+def _no_prompt(given: object) -> RequestError:
+    return RequestError(
+        f"a prompt is of type {type(given).__name__}; it must be text, a list of token ids, or a mapping "
+        "with 'prompt' or 'prompt_token_ids'",
+        param="prompts",
+    )

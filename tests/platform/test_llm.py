@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,6 +50,48 @@ def test_prompts_come_as_text_ids_or_mappings(llm: LLM) -> None:
     forms = ["Hello", {"prompt": "Hello"}, {"prompt_token_ids": ids}, ids]
     outputs = [llm.generate(form, GREEDY, use_tqdm=False)[0] for form in forms]
     assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+
+
+def test_token_ids_may_stand_in_arrays(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("Hello, you")
+    plain = llm.generate(ids, GREEDY, use_tqdm=False)[0]
+    array = np.array(ids)
+    forms: list[Any] = [array, list(array), tuple(ids), torch.tensor(ids), {"prompt_token_ids": array}]
+    for form in forms:
+        (output,) = llm.generate(form, GREEDY, use_tqdm=False)
+        assert output.prompt_token_ids == ids
+        assert {type(one) for one in output.prompt_token_ids} == {int}
+        assert output.outputs[0].token_ids == plain.outputs[0].token_ids
+    many: list[Any] = [np.array([ids, ids]), [array, torch.tensor(ids)]]
+    for form in many:
+        outputs = llm.generate(form, GREEDY, use_tqdm=False)
+        assert [one.prompt_token_ids for one in outputs] == [ids, ids]
+
+
+def test_prompts_of_lower_priority_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that the engine's queue has no place for: here two may wait, and one runs."""
+    with LLM(find_demo_model(), backend="null", max_num_seqs=1, max_num_waiting=2) as llm:
+        ended: list[str] = []
+        step = llm.engine.core.step
+
+        def watch() -> Any:
+            updates = step()
+            ended.extend(one.sequence.request_id for one in updates if one.finish_reason is not None)
+            return updates
+
+        monkeypatch.setattr(llm.engine.core, "step", watch)
+        prompts = [f"prompt {n}" for n in range(6)]
+        plain = llm.generate(prompts, ONE, use_tqdm=False)
+        assert ended == [f"{n}-0" for n in range(6)]
+        ended.clear()
+        outputs = llm.generate(prompts, ONE, use_tqdm=False, priority=np.array([9, 0, 5, 0, -2, 30]))
+        assert ended == [f"{6 + n}-0" for n in (4, 1, 3, 2, 0, 5)]
+        assert [one.prompt for one in outputs] == prompts, "results stand in the prompts' order"
+        assert [one.outputs[0].token_ids for one in outputs] == [o.outputs[0].token_ids for o in plain]
+        ended.clear()
+        talks = [[{"role": "user", "content": text}] for text in ("Hello", "Bye")]
+        llm.chat(talks, ONE, use_tqdm=False, priority=[1, 0])
+        assert ended == ["13-0", "12-0"]
 
 
 def test_a_stream_joins_to_the_whole_text(llm: LLM) -> None:
@@ -102,9 +145,9 @@ def test_without_sampling_params_the_models_own_defaults_count(
     seen: list[SamplingParams] = []
     prepare = llm._prepare
 
-    def watch(prompts: Any, params: Any) -> Any:
+    def watch(prompts: Any, params: Any, priorities: Any) -> Any:
         seen.extend(params)
-        return prepare(prompts, params)
+        return prepare(prompts, params, priorities)
 
     monkeypatch.setattr(llm, "_prepare", watch)
     llm.generate(["Hello", "Bye"], use_tqdm=False)
