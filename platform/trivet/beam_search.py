@@ -6,6 +6,7 @@ beams have in common from being computed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class BeamSearchParams:
     ignore_eos: bool = False
     length_penalty: float = 1.0  # the sum of logprobs is divided by the length to this power
     skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False  # the end token is in the text, even if others are skipped
+    temperature: float = 0.0  # changes nothing, as in vLLM: beams are weighed by the model's own logprobs
 
     def check(self) -> None:
         """Raises: RequestError."""
@@ -38,6 +41,10 @@ class BeamSearchParams:
             )
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1", param="max_tokens")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise RequestError(
+                f"temperature is {self.temperature}; it must be a number >= 0", param="temperature"
+            )
 
 
 @dataclass(slots=True)
@@ -90,6 +97,7 @@ class _Search:
         self._params = params
         self._end_ids = frozenset(end_ids)
         self._ended: list[BeamSearchSequence] = []
+        self._shows_end = params.include_stop_str_in_output and params.skip_special_tokens
         self.beams = [BeamSearchSequence(prompt)]
 
     def grow(self, outputs: Sequence[tuple[BeamSearchSequence, RequestOutput]]) -> None:
@@ -116,6 +124,8 @@ class _Search:
         found = found[: self._params.beam_width]
         for one in found:
             one.text = tokenizer.decode(one.tokens, self._params.skip_special_tokens)
+            if self._shows_end and one.finish_reason == "stop":
+                one.text += tokenizer.token_text(one.tokens[-1])
         return BeamSearchOutput(found)
 
     def _score(self, sequence: BeamSearchSequence) -> float:

@@ -87,6 +87,27 @@ def test_special_tokens_are_hidden_or_shown_as_asked(tokenizer: Tokenizer) -> No
         assert all(one.text.endswith("<|im_end|>") is not skips for one in ended)
 
 
+def test_the_end_token_may_be_shown_where_others_are_skipped(tokenizer: Tokenizer) -> None:
+    def ended(**wish: bool) -> list[str]:
+        params = BeamSearchParams(beam_width=9, max_tokens=2, length_penalty=0.0, **wish)
+        (output,) = beam_search(generate, tokenizer, [END], [[1000]], params)
+        return [one.text for one in output.sequences if one.finish_reason == "stop"]
+
+    shown = ended(include_stop_str_in_output=True)
+    assert shown == [f"{text}<|im_end|>" for text in ended()]
+    assert len(shown) > 1
+    for text in ended(include_stop_str_in_output=True, skip_special_tokens=False):
+        assert (text.count("<|im_end|>"), text.endswith("<|im_end|>")) == (1, True)
+
+
+def test_a_temperature_is_taken_and_weighs_nothing(llm: LLM) -> None:
+    cold, hot = (
+        llm.beam_search("Hello", BeamSearchParams(beam_width=3, max_tokens=4, temperature=one))[0].sequences
+        for one in (0.0, 2.0)
+    )
+    assert [(one.tokens, one.cum_logprob) for one in cold] == [(one.tokens, one.cum_logprob) for one in hot]
+
+
 def test_a_beam_of_one_is_greedy_and_a_wider_one_no_worse(llm: LLM) -> None:
     wish = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True, logprobs=0)
     greedy = llm.generate("Hello", wish, use_tqdm=False)[0].outputs[0]
@@ -102,6 +123,7 @@ def test_what_is_out_of_range_is_named(llm: LLM) -> None:
     for params, words in (
         (BeamSearchParams(beam_width=11, max_tokens=1), "beam_width is 11; it must be between 1 and 10"),
         (BeamSearchParams(beam_width=1, max_tokens=0), "max_tokens is 0"),
+        (BeamSearchParams(beam_width=1, max_tokens=1, temperature=-1.0), "temperature is -1.0"),
     ):
         with pytest.raises(RequestError, match=words):
             llm.beam_search("Hello", params)
