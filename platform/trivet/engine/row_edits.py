@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Row = tuple[Int32, Float32, Float32]  # ids, factors, summands
 
 FIRST_CAPACITY = 32  # entries; doubled when they are used up
+MAX_FACTOR = 1e30  # and its inverse the least: a logit of up to 1e8 stays finite in float32
 
 
 def wants_edits(sequence: Sequence) -> bool:
@@ -45,7 +46,7 @@ class RowEdits:
         """Args: num_tokens: the contract's V; other tokens of a prompt have no logit."""
         params = sequence.params
         self._presence, self._frequency = params.presence_penalty, params.frequency_penalty
-        self._repetition = params.repetition_penalty
+        self._repetition = min(max(params.repetition_penalty, 1 / MAX_FACTOR), MAX_FACTOR)
         self._penalises = bool(self._presence or self._frequency or self._repetition != 1)
         self._stop_ids = tuple(token for token in sequence.stop_ids if token < num_tokens)
         self._num_prompt = sequence.num_prompt_tokens
