@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -158,3 +159,86 @@ def test_prompt_logprobs_are_vllms(sdk: openai.OpenAI) -> None:
     assert first is None
     assert {"logprob", "rank", "decoded_token"} == set(next(iter(others[0].values())))
     assert len(others) == done.usage.prompt_tokens - 1
+
+
+# ---- the same text streamed or not, on the null backend: it says anything ----
+
+
+def completed(sdk: openai.OpenAI, **fields: Any) -> list[tuple[str, str | None, list[str]]]:
+    """Text, reason and scored tokens of each choice, which a stream has to bring as well."""
+    wish = {"model": "null", "prompt": "go on", "max_tokens": 40, "temperature": 1, "seed": 5, **fields}
+    whole = [
+        (one.text, one.finish_reason, (one.logprobs and one.logprobs.tokens) or [])
+        for one in sdk.completions.create(**wish).choices
+    ]
+    texts, tokens = [""] * len(whole), [list[str]() for _ in whole]
+    reasons: list[str | None] = [None] * len(whole)
+    for chunk in sdk.completions.create(**wish, stream=True):
+        for one in chunk.choices:
+            texts[one.index] += one.text
+            tokens[one.index] += (one.logprobs and one.logprobs.tokens) or []
+            reasons[one.index] = one.finish_reason or reasons[one.index]
+    assert list(zip(texts, reasons, tokens, strict=True)) == whole
+    return whole
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("logprobs", [None, 0, 2])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stop_cuts_the_same_text_streamed_or_not(
+    sdk: openai.OpenAI, n: int, logprobs: int | None, include: bool
+) -> None:
+    free = completed(sdk, n=n, logprobs=logprobs, extra_body={"ignore_eos": True})
+    first = max(re.findall("[^\ufffd]+", free[0][0]), key=len)  # characters that the tokens have whole
+    assert len(first) >= 8
+    stops = [first[2:4], first[1:7], first[:-1], first[3]]
+    for stop in ([stops[0]], [stops[1]], [stops[2], "never"], stops):
+        extra = {"ignore_eos": True, "include_stop_str_in_output": include}
+        came = completed(sdk, n=n, logprobs=logprobs, stop=stop, extra_body=extra)
+        for (text, reason, tokens), (whole, _, all_tokens) in zip(came, free, strict=True):
+            ends = [whole.index(one) + len(one) for one in stop if one in whole]
+            if not ends:
+                assert (text, reason) == (whole, "length")
+                continue
+            longest = max((one for one in stop if whole[: min(ends)].endswith(one)), key=len)
+            assert (text, reason) == (whole[: min(ends) - (0 if include else len(longest))], "stop")
+            assert tokens == all_tokens[: len(tokens)]
+
+
+def test_stops_that_are_none_change_nothing_and_an_empty_one_is_refused(sdk: openai.OpenAI) -> None:
+    free = completed(sdk)
+    for stop in (None, [], "no such text", ["no such text"]):
+        assert completed(sdk, stop=stop) == free
+    with pytest.raises(openai.BadRequestError, match=r"stop is .* made of non-empty strings") as caught:
+        completed(sdk, stop="")
+    assert caught.value.param == "stop"
+
+
+def test_characters_of_many_tokens_are_streamed_whole(sdk: openai.OpenAI) -> None:
+    text = "漢字🙂🎉日本語"
+    wish = {"model": "null", "stream": True, "extra_body": {"structured_outputs": {"choice": [text]}}}
+    for limit in (64, 7):
+        chunks = [
+            one.text
+            for chunk in sdk.completions.create(**wish, prompt="go on", max_tokens=limit)
+            for one in chunk.choices
+        ]
+        talk = [
+            one.delta.content or ""
+            for chunk in sdk.chat.completions.create(**wish, messages=ASK, max_tokens=limit)
+            for one in chunk.choices
+        ]
+        for pieces in (chunks, talk):
+            joined = "".join(pieces)
+            assert joined == text if limit == 64 else text.startswith(joined.rstrip("\ufffd"))
+            assert sum("\ufffd" in piece for piece in pieces) <= (limit == 7), "only where the limit cuts one"
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_special_tokens_are_hidden_or_shown_streamed_or_not(sdk: openai.OpenAI, skips: bool) -> None:
+    extra = {"skip_special_tokens": skips, "min_tokens": 3}
+    for n in (1, 2):
+        for text, reason, _ in completed(sdk, n=n, logit_bias={"2": 100}, extra_body=extra):
+            assert reason == "stop"
+            assert text.endswith("<|im_end|>") is not skips
+            assert len(text) > len("<|im_end|>") or skips

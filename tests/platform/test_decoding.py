@@ -29,6 +29,9 @@ PERSON: dict[str, Any] = {
 }
 
 
+NARROW = {"dtype": "float32", "max_model_len": 96, "num_gpu_blocks_override": 9}  # just over one sequence
+
+
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
     with LLM(find_demo_model(), dtype="float32", max_model_len=256, max_num_seqs=32) as llm:
@@ -187,6 +190,18 @@ def test_the_prefix_cache_changes_no_token_and_hardly_a_logprob(llm: LLM) -> Non
     assert output.num_cached_tokens > 16
     (fresh,) = llm.generate(prompt, SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)
     assert fresh.num_cached_tokens == 0, "the other prompt logprobs would be missing"
+
+
+def test_eight_requests_in_a_pool_of_just_over_one_have_the_text_they_have_alone(llm: LLM) -> None:
+    prompts = [f"{n} and {n + 1} are numbers. {PROMPT}" for n in range(8)]
+    wish = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    alone = [llm.generate(prompt, wish, use_tqdm=False)[0].outputs[0].token_ids for prompt in prompts]
+    with LLM(find_demo_model(), **NARROW) as narrow:
+        outputs = narrow.generate(prompts, wish, use_tqdm=False)
+        load = narrow.engine.core.load()
+        assert load.num_preemptions > 0
+        assert load.kv_usage == 0
+    assert [output.outputs[0].token_ids for output in outputs] == alone
 
 
 # ---- logprobs ----
@@ -348,7 +363,7 @@ def test_what_cannot_be_carried_out_is_refused_and_the_next_request_answered(llm
 def test_forms_survive_preemption() -> None:
     """A pool of just over one sequence; five of them."""
     wish = SamplingParams(seed=3, max_tokens=60, structured_outputs=StructuredOutputsParams(json=PERSON))
-    with LLM(find_demo_model(), dtype="float32", max_model_len=96, num_gpu_blocks_override=9) as llm:
+    with LLM(find_demo_model(), **NARROW) as llm:
         prompts = [f"{n}: a person as JSON:" for n in range(5)]
         outputs = llm.generate(prompts, wish, use_tqdm=False)
         assert llm.engine.core.load().num_preemptions > 0
