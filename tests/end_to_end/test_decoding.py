@@ -242,3 +242,28 @@ def test_special_tokens_are_hidden_or_shown_streamed_or_not(sdk: openai.OpenAI, 
             assert reason == "stop"
             assert text.endswith("<|im_end|>") is not skips
             assert len(text) > len("<|im_end|>") or skips
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_the_shortest_answers_are_the_same_streamed_or_not(sdk: openai.OpenAI, logprobs: int | None) -> None:
+    free = completed(sdk, n=2, logprobs=logprobs)
+    for limit in (0, 1, 2):
+        for (text, reason, tokens), (whole, _, _) in zip(
+            completed(sdk, n=2, logprobs=logprobs, max_tokens=limit), free, strict=True
+        ):
+            assert reason == "length"
+            assert whole.startswith(text.rstrip("\ufffd"))
+            assert len(tokens) == (0 if logprobs is None else limit)
+    (first, _, _), _ = free
+    (text, reason, _), _ = completed(sdk, n=2, logprobs=logprobs, stop=first[:1])
+    assert (text, reason) == ("", "stop"), "nothing came before it"
+
+
+def test_a_stop_string_is_sought_in_the_completion_only(sdk: openai.OpenAI) -> None:
+    """Not in an echoed prompt, nor across its end."""
+    ((free, _, _),) = completed(sdk, prompt="go on END", extra_body={"ignore_eos": True})
+    for stop in ("END", "go on", "D" + free[:2]):
+        ((text, _, _),) = completed(
+            sdk, prompt="go on END", stop=stop, echo=True, extra_body={"ignore_eos": True}
+        )
+        assert text == "go on END" + free
