@@ -71,6 +71,22 @@ def test_a_timeout_that_passes_while_it_runs_ends_with_what_there_is(sdk: openai
     assert 0 < answer.usage.completion_tokens < 5 * LONG_TOKENS
 
 
+def test_the_lower_priority_runs_first_though_it_came_later(sdk: openai.OpenAI, shared_site: Any) -> None:
+    ended: list[int] = []
+
+    def wait_in_line(priority: int) -> None:
+        ask(sdk, max_tokens=10, priority=priority)
+        ended.append(priority)
+
+    with busy(sdk, shared_site, LONG_TOKENS), ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(wait_in_line, 5)]
+        wait_for_load(shared_site, 2)
+        asked.append(pool.submit(wait_in_line, 0))
+        for one in asked:
+            one.result()
+    assert ended == [0, 5]
+
+
 def test_a_full_queue_is_429_with_retry_after(sdk: openai.OpenAI, shared_site: Any) -> None:
     with busy(sdk, shared_site, 5 * LONG_TOKENS, 1, 1) as asked:
         with pytest.raises(openai.RateLimitError) as caught:
