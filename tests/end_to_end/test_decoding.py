@@ -9,8 +9,10 @@ from typing import Any
 
 import jsonschema
 import openai
+import psutil
 import pytest
 
+CPU_TICK_PERCENT = 0.5  # the kernel counts hundredths of a second: of the two that are looked at
 PROMPT = "The capital of France is"
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -159,6 +161,24 @@ def test_prompt_logprobs_are_vllms(sdk: openai.OpenAI) -> None:
     assert first is None
     assert {"logprob", "rank", "decoded_token"} == set(next(iter(others[0].values())))
     assert len(others) == done.usage.prompt_tokens - 1
+
+
+def test_engines_that_have_answered_use_no_core_while_they_are_idle(
+    sdk: openai.OpenAI, shared_site: Any
+) -> None:
+    """Under 2 % of one each, also the CPU's, whose threads wait awake for their next step."""
+    sdk.completions.create(model="smol", prompt=[PROMPT] * 4, max_tokens=8)
+    with shared_site.client() as client:
+        shared_site.wait_for(
+            "nothing runs",
+            lambda: all(one.load and not one.load.num_running for one in client.instances.list()),
+        )
+    engines = [psutil.Process(pid) for pid in shared_site.engine_pids()]
+    assert len(engines) == 2
+    for engine in engines:
+        engine.cpu_percent()  # from here on
+    psutil.cpu_percent(interval=2.0)
+    assert max(engine.cpu_percent() for engine in engines) < 2 + CPU_TICK_PERCENT
 
 
 # ---- the same text streamed or not, on the null backend: it says anything ----
