@@ -54,9 +54,10 @@ class InterpretedCuda(CudaBackend):
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
     ) -> Runner:
         """The product's runner and kernels on the interpreted device."""
-        from trivet_cuda.op_table import triton_table
         from trivet_cuda_interpreted.device import FailingRunner, InterpretedDevice
         from trivet_cuda_interpreted.repair import install
+
+        from trivet_cuda.op_table import triton_table
 
         install()
         shape = runner_shape(spec, _without_steps(config), plan, devices)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from trivet_cuda_interpreted.device import InterpretedDevice
+from trivet_cuda_interpreted.repair import install
 
 from trivet.runners.rank_order import OpenedRank, RankOrder
 from trivet_cuda.backend import runner_shape
 from trivet_cuda.op_table import triton_table
 from trivet_cuda.runner import CudaRunner
-from trivet_cuda_interpreted.device import InterpretedDevice
-from trivet_cuda_interpreted.repair import install
 
 
 def open_interpreted(order: RankOrder) -> OpenedRank:
