@@ -53,16 +53,24 @@ def text_pairs(queries: str | Sequence[str], documents: str | Sequence[str]) -> 
     return list(zip(first, many, strict=True))
 
 
-def params_per_prompt(given: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
+def params_per_prompt(given: Any, count: int) -> list[SamplingParams]:
     """One for all, or one each. Raises: RequestError."""
     if isinstance(given, SamplingParams):
         return [given] * count
-    if len(given) != count:
+    is_list = isinstance(given, Iterable) and not isinstance(given, Mapping)
+    many: list[Any] = list(given) if is_list else [given]
+    for one in many:
+        if not isinstance(one, SamplingParams):
+            raise RequestError(
+                f"sampling_params has {one!r} of type {type(one).__name__}; give SamplingParams(...)",
+                param="sampling_params",
+            )
+    if len(many) != count:
         raise RequestError(
-            f"{len(given)} sampling_params for {count} prompts; give one for all, or one each",
+            f"{len(many)} sampling_params for {count} prompts; give one for all, or one each",
             param="sampling_params",
         )
-    return list(given)
+    return many
 
 
 def priority_per_prompt(given: object, count: int) -> list[int]:

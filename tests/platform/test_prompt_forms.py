@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from trivet.errors import RequestError
-from trivet.prompt_forms import as_prompts, priority_per_prompt, text_and_ids
+from trivet.prompt_forms import as_prompts, params_per_prompt, priority_per_prompt, text_and_ids
+from trivet.sampling_params import SamplingParams
 
 
 def read(given: Any) -> list[tuple[str | None, list[int] | None]]:
@@ -44,6 +45,18 @@ def test_what_is_no_prompt_is_told_in_a_sentence(prompt: Any, words: str) -> Non
     with pytest.raises(RequestError, match=words) as caught:
         read(prompt)
     assert caught.value.param == "prompts"
+
+
+def test_sampling_params_are_one_for_all_or_one_each() -> None:
+    one, other = SamplingParams(), SamplingParams(n=2)
+    assert params_per_prompt(one, 2) == [one, one]
+    assert params_per_prompt((one, other), 2) == [one, other]
+
+
+@pytest.mark.parametrize("given", [{"temperature": 0.0}, [{"n": 1}], 5, "x", [None]], ids=repr)
+def test_what_is_no_sampling_params_is_told_in_a_sentence(given: Any) -> None:
+    with pytest.raises(RequestError, match=r"sampling_params has .* of type .*; give SamplingParams"):
+        params_per_prompt(given, 1)
 
 
 def test_without_priorities_all_have_the_most_urgent() -> None:
