@@ -24,6 +24,7 @@ from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.collectives import Alone, Collectives
 from trivet.runners.decode_graphs import DecodeGraphs
+from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank, local_spec
@@ -75,7 +76,7 @@ class AscendRunner:
     ) -> None:
         self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
         self._local = local_spec(spec, rank.count)
-        table = TWINS if shape.dtype == "f32" else NPU  # the fused operations take 16 bits
+        table = self._table = TWINS if shape.dtype == "f32" else NPU  # the fused operations take 16 bits
         self._rank, self._collectives = rank, collectives or Alone()
         self.ops = AscendOps(shape.dtype, plan.max_model_len, table, shape.options, device.torch_device)
         self._weights_bytes = 0
@@ -284,6 +285,10 @@ class AscendRunner:
         return tuple(
             MemoryPart(part.name, measured.get(part.name, part.size_bytes)) for part in self._plan.parts
         )
+
+    def notices(self) -> tuple[str, ...]:
+        """As `contract.GivesNotices`: what the self-test at start has replaced."""
+        return twin_notices(self._table, self.ops.table, "ascend")
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Raises: Unsupported; the feature is not declared."""

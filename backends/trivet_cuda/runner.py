@@ -21,6 +21,7 @@ from trivet.models.decoder import Decoder
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.collectives import Alone, Collectives
+from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank, local_spec
@@ -79,7 +80,7 @@ class CudaRunner:
         collectives: Collectives | None = None,
     ) -> None:
         self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
-        self._local = local_spec(spec, rank.count)
+        self._local, self._table = local_spec(spec, rank.count), table
         self._rank, self._collectives = rank, collectives or Alone()
         self.ops = CudaOps(
             shape.dtype, plan.max_model_len, table, device.torch_device, device.arch, device.num_sms
@@ -312,6 +313,10 @@ class CudaRunner:
         """Weights and KV as allocated, activations as measured where they exceed the plan."""
         parts = self._plan.parts
         return tuple(MemoryPart(p.name, self._measured.get(p.name, p.size_bytes)) for p in parts)
+
+    def notices(self) -> tuple[str, ...]:
+        """As `contract.GivesNotices`: what the self-test at start has replaced."""
+        return twin_notices(self._table, self.ops.table, "cuda")
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Raises: Unsupported; the feature is not declared."""

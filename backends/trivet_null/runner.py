@@ -109,6 +109,10 @@ class NullRunner:
             MemoryPart("host_kv", sum(kv.nbytes for kv in self._host_kv)),
         )
 
+    def notices(self) -> tuple[str, ...]:
+        """As asked for."""
+        return (self._options.notice,) if self._options.notice else ()
+
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Not offered."""
         raise Unsupported("the null backend has no adapters")

@@ -164,6 +164,7 @@ class Instance(Base):
     progress_total: Mapped[int] = mapped_column(BigInteger, default=0)
     load: Mapped[dict[str, Any] | None]  # messages.EngineLoad
     memory: Mapped[dict[str, Any] | None]  # measured bytes, by the plan's names
+    notices: Mapped[list[str] | None]  # messages.Beat: what the engine warns of though it works
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     state_since: Mapped[datetime] = mapped_column(default=utc_now)
     ready_at: Mapped[datetime | None]

@@ -237,6 +237,14 @@ class TellsUsage(Protocol):
         """By uid, now; without the devices of which nothing is known."""
 
 
+@runtime_checkable
+class GivesNotices(Protocol):
+    """A runner that may work in a worse way than it could; optional, for `trivet ps` and `trivet doctor`."""
+
+    def notices(self) -> tuple[str, ...]:
+        """One sentence each, final once `warm_up` has returned; empty where all is as it should be."""
+
+
 # ---- one step ------------------------------------------------------------------------------------
 
 

@@ -167,6 +167,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
     step_deadline_s: float | None = None  # silence before this ends nothing
     load: EngineLoad = EngineLoad()
     memory: list[tuple[str, int]] = []  # measured, by the plan's names
+    notices: list[str] = []  # what an operator should know of an engine that works (contract.GivesNotices)
 
 
 # ---- supervisor → engine -------------------------------------------------------------------------

@@ -147,6 +147,7 @@ class Fleet:
                     progress_total=beat.progress_total,
                     load=msgspec.structs.asdict(beat.load),
                     memory=dict(beat.memory),
+                    notices=beat.notices,
                 )
         for instance_id, watched in self._watched.items():
             self._means.wire.tell(instance_id, Watch(watched.lease))

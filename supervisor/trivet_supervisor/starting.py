@@ -56,6 +56,7 @@ def start_engine(
             exit_code=None,
             load=None,
             memory=None,
+            notices=None,
             ended_at=None,
         )
     remove_run_files(means.settings, instance.id)

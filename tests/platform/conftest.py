@@ -39,6 +39,7 @@ class Site:
     url: str = ""
     boot: list[str] = field(default_factory=lambda: list(BOOT))  # states of every new instance
     failure_reason: str = "DoesNotFit: weights 9.0 GiB, free 1.0 GiB"
+    notices: list[str] = field(default_factory=list)  # of every instance
     log: str | None = "loading weights\nout of memory\n"
     answer: list[str] = field(default_factory=lambda: ["The", " capital", " is", " Paris", "."])
     stop_states: list[str] = field(default_factory=lambda: ["draining", "stopping", "stopped"])
@@ -94,6 +95,7 @@ class Site:
             "created_at": NOW,
             "ready_at": NOW if state == "ready" else None,
             "as_of": NOW,
+            "notices": self.notices,
         }
 
     def is_ready(self, name: str) -> bool:

@@ -237,6 +237,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     ready_at: datetime | None = None
     as_of: datetime | None = None
+    notices: tuple[str, ...] = ()  # what the engine warns of though it works
 
 
 class PrefixCacheReset(msgspec.Struct, frozen=True, kw_only=True):

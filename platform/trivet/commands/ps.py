@@ -39,6 +39,8 @@ def _run(given: argparse.Namespace) -> int:
         print_json(deployments)
     else:
         print_table(HEADERS, [row for d in deployments for row in _rows(d, given.all)])
+        for deployment in deployments:
+            _show_notices(deployment)
     _warn_if_stale(status)
     return 0
 
@@ -75,6 +77,14 @@ def _cells(instance: Instance) -> list[object]:
         age_text(instance.created_at),
         shortened(instance.reason or "", REASON_WIDTH),
     ]
+
+
+def _show_notices(deployment: Deployment) -> None:
+    """Of what runs; a process that is gone warns of nothing."""
+    for instance in deployment.instances:
+        if instance.state not in WITHOUT_PROCESS:
+            for notice in instance.notices:
+                note(f"{deployment.name} {instance.id}: {notice}")
 
 
 def _warn_if_stale(status: Status) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from trivet.commands.host_checks import Finding
@@ -16,6 +17,9 @@ from trivet.commands.output import GIB, bytes_text
 from trivet.config import Paths, Settings, engine_address, home_of_environment, load_settings
 from trivet.demo_model import find_demo_model
 from trivet.errors import ConfigError, ModelFilesError, TrivetError
+
+if TYPE_CHECKING:
+    from trivet.client import Client
 
 WARN_DISK_BYTES = 5 * GIB
 FAIL_DISK_BYTES = GIB // 2
@@ -36,6 +40,7 @@ def check_site() -> Iterator[Finding]:
     yield check_disk(settings.paths.home)
     yield check_registry(settings)
     yield check_port(settings)
+    yield from check_instances(settings)
     yield check_demo_model()
 
 
@@ -156,16 +161,35 @@ def check_port(settings: Settings) -> Finding:
 
 def _serves_this_home(settings: Settings) -> bool:
     """Whether it is at this port that this home's own server listens: that one takes the home's token."""
-    from trivet.client import Client
-
     try:
-        url = settings.paths.url_file.read_text().strip()
-        token = settings.paths.token_file.read_text().strip()
-        with Client(url, token, timeout_s=ANSWER_TIMEOUT_S) as client:
+        with _own_client(settings) as client:
             client.status()
+        url = settings.paths.url_file.read_text().strip()
     except (OSError, TrivetError):
         return False
     return url.endswith(f":{settings.port}")
+
+
+def _own_client(settings: Settings) -> Client:
+    """Of the server that says to run in this home. Raises: OSError where there is none."""
+    from trivet.client import Client
+
+    url = settings.paths.url_file.read_text().strip()
+    return Client(url, settings.paths.token_file.read_text().strip(), timeout_s=ANSWER_TIMEOUT_S)
+
+
+def check_instances(settings: Settings) -> Iterator[Finding]:
+    """What the engines of a server that runs warn of."""
+    try:
+        with _own_client(settings) as client:
+            deployments = client.deployments.list()
+    except (OSError, TrivetError):
+        return  # not running; that is no fault
+    for deployment in deployments:
+        for instance in deployment.instances:
+            if instance.state == "ready":
+                for notice in instance.notices:
+                    yield Finding(f"instance {instance.id}", "warn", f"{deployment.name}: {notice}")
 
 
 def check_demo_model() -> Finding:

@@ -75,6 +75,9 @@ class Heart(threading.Thread):
     def set_memory(self, parts: list[tuple[str, int]]) -> None:
         self._replace(memory=parts)
 
+    def set_notices(self, notices: list[str]) -> None:
+        self._replace(notices=notices)
+
     def begin_step(self, timeout_s: float) -> None:
         now = time.monotonic()
         self._replace(step_started_s=now, step_deadline_s=now + timeout_s)

@@ -20,6 +20,7 @@ import msgspec
 import zmq
 
 from trivet.config import EngineSettings, engine_address, parse_engine_settings
+from trivet.contract import GivesNotices
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
@@ -108,6 +109,8 @@ class EngineProcess:
         engine = self._loaded or self._load(settings)
         self._generate_first_token(engine)
         self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
+        if isinstance(engine.runner, GivesNotices):
+            self._heart.set_notices(list(engine.runner.notices()))
         return engine
 
     def _load(self, settings: EngineSettings) -> Engine:

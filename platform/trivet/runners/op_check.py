@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from trivet.self_test import OpOutcome
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 logger = logging.getLogger(__name__)
 Table = TypeVar("Table")
@@ -88,3 +91,13 @@ def warn_of(failed: Mapping[str, OpOutcome], backend: str) -> None:
             outcome.failure,
             backend,
         )
+
+
+def twin_notices(wanted: DataclassInstance, used: DataclassInstance, backend: str) -> tuple[str, ...]:
+    """For `trivet ps`: one sentence for each operation of the table `wanted` that `used` replaces."""
+    return tuple(
+        f"{field.name} failed its self-test at start and its twin in plain torch runs instead, slower; "
+        f"`trivet logs` has the case, `trivet selftest {backend}` tells more"
+        for field in fields(wanted)
+        if getattr(wanted, field.name) is not getattr(used, field.name)
+    )

@@ -21,6 +21,7 @@ from trivet.contract import (
     Batch,
     DeviceInfo,
     Feature,
+    GivesNotices,
     MemoryPart,
     MemoryPlan,
     RunnerConfig,
@@ -204,6 +205,10 @@ class TensorParallelRunner:
     def memory(self) -> tuple[MemoryPart, ...]:
         """Of rank 0, whose slices are the largest."""
         return self._inner.memory()
+
+    def notices(self) -> tuple[str, ...]:
+        """Of rank 0; the others run the same operations in the same shapes, and log theirs."""
+        return self._inner.notices() if isinstance(self._inner, GivesNotices) else ()
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Raises: Unsupported."""

@@ -20,7 +20,7 @@ from trivet.engine.agreement import Scores, compare
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.models.model_files import ModelFiles, open_model
 from trivet_cuda.backend import runner_shape
-from trivet_cuda.op_table import triton_table
+from trivet_cuda.op_table import OpTable, triton_table
 from trivet_cuda.runner import CudaRunner
 
 USUAL = {"graphs": "off", "self_test": "off"}
@@ -46,7 +46,13 @@ def oracle(folder: Path, files: ModelFiles) -> TransformersOracle:
 class Launch:
     """A ready runner of one model on a device of its own."""
 
-    def __init__(self, files: ModelFiles, device: InterpretedDevice | None = None, **changes: object) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        device: InterpretedDevice | None = None,
+        table: OpTable | None = None,
+        **changes: object,
+    ) -> None:
         assert files.spec is not None
         backend = InterpretedCuda()
         devices = backend.probe(1.0)
@@ -63,7 +69,7 @@ class Launch:
         self.plan = backend.plan(files.spec, files.weights, config, devices)
         shape = runner_shape(files.spec, config, self.plan, devices)
         self.device = device or InterpretedDevice()
-        self.runner = CudaRunner(files.spec, self.plan, shape, self.device, triton_table())
+        self.runner = CudaRunner(files.spec, self.plan, shape, self.device, table or triton_table())
         self.runner.load(files.weights, lambda done, total: None)
         self.runner.allocate_kv()
         self.runner.warm_up()
@@ -155,3 +161,15 @@ def test_float8_is_refused_on_an_older_gpu(files: ModelFiles) -> None:
     config = RunnerConfig(kv_dtype="fp8_e4m3", max_model_len=512)
     with pytest.raises(Unsupported, match="int8"):
         backend.check(files.spec, files.weights, config, replace(device, arch="sm_80"))
+
+
+def test_an_operator_is_told_of_a_kernel_that_gave_way_to_its_twin(files: ModelFiles) -> None:
+    table = triton_table()
+    faulty = replace(table, swiglu=lambda x: table.swiglu(x) * 1.2)
+    launch = Launch(
+        files, table=faulty, options={"graphs": "off", "self_test": "on"}, max_num_batched_tokens=4
+    )
+    (notice,) = launch.runner.notices()
+    launch.runner.close()
+    assert notice.startswith("swiglu failed its self-test")
+    assert "trivet selftest cuda" in notice

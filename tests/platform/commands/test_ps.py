@@ -53,6 +53,17 @@ def test_ps_shows_no_process_and_no_load_of_what_has_failed(site, trivet) -> Non
     assert deployment["instances"][0]["reason"] == site.failure_reason
 
 
+def test_ps_tells_what_a_running_engine_warns_of(launched, trivet) -> None:
+    launched.notices = ["swiglu failed its self-test"]
+    done = trivet("ps")
+    assert len(done.out.splitlines()) == 2
+    assert "smollm2 smollm2-0: swiglu failed its self-test" in done.err
+    (deployment,) = json.loads(trivet("ps", "--json").out)
+    assert deployment["instances"][0]["notices"] == launched.notices
+    trivet("stop", "smollm2")
+    assert "swiglu" not in trivet("ps", "--all").err
+
+
 def test_ps_json_is_the_deployments(launched, trivet) -> None:
     (deployment,) = json.loads(trivet("ps", "--json").out)
     assert deployment["instances"][0]["load"]["num_running"] == 1

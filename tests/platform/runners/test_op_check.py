@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from trivet.runners.op_check import OpCase, OpCheck, failing_ops, warn_of
+from trivet.runners.op_check import OpCase, OpCheck, failing_ops, twin_notices, warn_of
 from trivet.self_test import OpOutcome
 
 Table = Callable[[], Tensor]
@@ -68,3 +69,17 @@ def test_every_operation_of_a_failed_case_is_named_in_a_warning(caplog: pytest.L
         warn_of(failed, "npu")
     assert [record.getMessage().split()[0] for record in caplog.records] == ["op=pack", "op=multiply"]
     assert "`trivet selftest npu` tells more" in caplog.text
+
+
+@dataclass(frozen=True)
+class Operations:
+    norm: Callable[[], None]
+    pack: Callable[[], None]
+
+
+def test_an_operator_is_told_of_what_was_replaced_and_of_nothing_else() -> None:
+    wanted = Operations(lambda: None, lambda: None)
+    assert twin_notices(wanted, replace(wanted), "npu") == ()
+    (notice,) = twin_notices(wanted, replace(wanted, pack=lambda: None), "npu")
+    assert notice.startswith("pack failed its self-test at start")
+    assert "`trivet selftest npu`" in notice

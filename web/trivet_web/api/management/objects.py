@@ -86,6 +86,7 @@ class InstanceObject(msgspec.Struct, frozen=True):
     created_at: datetime
     ready_at: datetime | None
     as_of: datetime
+    notices: list[str]  # what the engine warns of though it works
 
 
 class DeploymentObject(msgspec.Struct, frozen=True):
@@ -197,6 +198,7 @@ def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceOb
         created_at=row.created_at,
         ready_at=row.ready_at,
         as_of=row.as_of,
+        notices=row.notices or [],
     )
 
 

@@ -1,0 +1,36 @@
+"""What an engine warns of though it works reaches the API, `trivet ps` and `trivet doctor`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+NOTICE = "rms_norm failed its self-test"
+
+
+def test_a_notice_of_a_running_engine_is_shown_and_ends_with_it(site: Site) -> None:
+    site.serve()
+    site.launch("chat", "null", **{"options.notice": NOTICE})
+    site.launch("quiet", "null")
+
+    def told() -> tuple[str, ...]:
+        with site.client() as client:
+            (instance,) = client.instances.list("chat")
+        return instance.notices
+
+    site.wait_for("the notice is in the API", told)
+    assert told() == (NOTICE,)
+    listed = {each["name"]: each for each in json.loads(site.run("ps", "--json").stdout)}
+    assert listed["chat"]["instances"][0]["notices"] == [NOTICE]
+    assert listed["quiet"]["instances"][0]["notices"] == []
+    shown = site.run("ps").stderr
+    assert f"chat {listed['chat']['instances'][0]['id']}: {NOTICE}" in shown
+    assert "quiet" not in shown
+    found = json.loads(site.run("doctor", "--json").stdout)
+    assert [each["text"] for each in found if each["check"].startswith("instance")] == [f"chat: {NOTICE}"]
+    assert site.run("stop", "chat").returncode == 0
+    assert NOTICE not in site.run("ps", "--all").stderr
+    assert site.stop() == 0
