@@ -71,11 +71,13 @@ class CudaBackend:
         from trivet_cuda.device import CudaDevice
         from trivet_cuda.measures import run_measures
         from trivet_cuda.op_table import triton_table
+        from trivet_cuda.random_model import run_random_model
         from trivet_cuda.self_test import run_full
 
         opened, table = CudaDevice(device), triton_table()
         yield from run_full(table, opened)
         yield from run_measures(table, opened)
+        yield from run_random_model(table, opened)
 
     def self_test_versions(self) -> dict[str, str]:
         """As `trivet.self_test.TestsItself`."""
