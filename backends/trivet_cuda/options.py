@@ -10,6 +10,12 @@ from trivet.errors import Unsupported
 WEIGHTS = ("auto", "plain")
 SWITCH = ("on", "off")
 GRAPHS = ("auto", "on", "off")
+ATTENTION = ("triton",)
+FLASHINFER = (
+    "option attention is 'flashinfer', and this backend has no path to FlashInfer's kernels, installed or "
+    "not: they plan each step on the host, beside captured decodes, which could not be tried without a GPU; "
+    "use triton, or leave the option out"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +25,20 @@ class CudaOptions:
     weights: str = "auto"  # auto: matrices stay in 4 or 8 bits where the file has them so; plain: dequantised
     graphs: str = "auto"  # decode steps as CUDA graphs; auto: not over several ranks
     self_test: str = "on"  # each kernel against its twin at start
+    attention: str = "triton"  # whose kernels attend
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> CudaOptions:
         """Raises: Unsupported naming the option and its values; `num_threads` means nothing here."""
-        known = {"weights": WEIGHTS, "graphs": GRAPHS, "self_test": SWITCH}
+        known = {"weights": WEIGHTS, "graphs": GRAPHS, "self_test": SWITCH, "attention": ATTENTION}
         given = {key: value for key, value in options.items() if key != "num_threads"}
         for key, value in given.items():
             if key not in known:
                 raise Unsupported(
                     f"option {key!r} is unknown to the CUDA backend; it knows: {', '.join(known)}"
                 )
+            if (key, value) == ("attention", "flashinfer"):
+                raise Unsupported(FLASHINFER)
             if value not in known[key]:
                 raise Unsupported(f"option {key} is {value!r}; use {', '.join(known[key])}")
         return cls(**given)

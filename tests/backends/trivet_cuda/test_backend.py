@@ -38,14 +38,20 @@ def check(files: ModelFiles, device: DeviceInfo = H100, **changes: Any) -> None:
 
 def test_the_usual_settings_are_taken(files: ModelFiles) -> None:
     check(files)
-    check(files, kv_dtype="int8", options={"graphs": "off", "weights": "plain", "num_threads": "1"})
+    check(
+        files,
+        kv_dtype="int8",
+        options={"graphs": "off", "weights": "plain", "num_threads": "1", "attention": "triton"},
+    )
     check(files, kv_dtype="fp8", tensor_parallel=2)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"options": {"attention": "flashy"}}, "'attention' is unknown"),
+        ({"options": {"speed": "high"}}, "'speed' is unknown"),
+        ({"options": {"attention": "flashy"}}, "'flashy'; use triton"),
+        ({"options": {"attention": "flashinfer"}}, "no path to FlashInfer's kernels"),
         ({"options": {"graphs": "maybe"}}, "use auto, on, off"),
         ({"kv_dtype": "int4"}, "use auto, int8 or fp8_e4m3"),
         ({"dtype": "f64"}, "'f64'"),
