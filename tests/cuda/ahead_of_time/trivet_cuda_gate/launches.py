@@ -18,7 +18,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from trivet_cuda.op_cases import CaseMaker, ModelShape
-from trivet_cuda.op_table import OpTable, triton_table
+from trivet_cuda.op_table import NAMES, OpTable, triton_table
 from trivet_cuda.self_test import FIRST_FP8
 
 SHAPES = (
@@ -35,6 +35,8 @@ FP8_SHAPES = (
     ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="fp8_e4m3"),
     ModelShape(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
 )
+PRODUCT_SHAPES = (SHAPES[1], SHAPES[3])
+KV_OPS = ("write_kv", "decode_attention", "extend_attention")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,11 @@ def recorded(arch: int, launches: dict[str, Launch]) -> Iterator[list[str]]:
 
 
 def launches_of(arch: int) -> list[Launch]:
-    """Everything over SHAPES in bfloat16, and the products and float16 once."""
+    """SHAPES in bfloat16, one of them in float16.
+
+    A kernel is compiled for what changes its code: the type of KV changes those that touch KV alone, and
+    sizes change only how often the products go round, so two of them are enough.
+    """
     found: dict[str, Launch] = {}
     shapes = (*SHAPES, *FP8_SHAPES) if arch >= FIRST_FP8 else SHAPES
     with recorded(arch, found) as labels:
@@ -95,7 +101,9 @@ def launches_of(arch: int) -> list[Launch]:
 
 def _run(shape: ModelShape, dtype: torch.dtype, arch: int, table: OpTable, labels: list[str]) -> None:
     maker = CaseMaker(shape, dtype, torch.device("cpu"), arch)
-    for case in (*maker.cases(), *maker.quantised_cases()):
+    kernels = KV_OPS if shape.kv_dtype != "auto" else NAMES
+    products = maker.quantised_cases() if shape in PRODUCT_SHAPES else ()
+    for case in (*(case for case in maker.cases() if not set(case.ops).isdisjoint(kernels)), *products):
         heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}, KV {shape.kv_dtype}"
         labels[0] = f"{'+'.join(case.ops)} {case.label} ({heads}, {dtype})"
         case.run(table)
