@@ -148,6 +148,9 @@ class LLM:
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[BeamSearchOutput]:
         """The likeliest completions of each prompt. Raises: RequestError, ContextLengthExceeded."""
+        given: object = params
+        if not isinstance(given, BeamSearchParams):
+            raise RequestError(f"params is {given!r}; give BeamSearchParams(...)", param="params")
         ids = [list(token_ids) for _, token_ids in self._encode(as_prompts(prompts))]
 
         def generate(many: list[list[int]], wish: SamplingParams) -> list[RequestOutput]:

@@ -29,9 +29,9 @@ _TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Field names and defaults are vLLM's. `max_tokens` None: up to the context limit.
 
-    Lists are taken for tuples, and one stop string for a tuple of one. A logit is changed in the order
-    repetition_penalty; presence_penalty, frequency_penalty, logit_bias; what is forbidden; temperature;
-    top_k, top_p, min_p. Logprobs are the model's own, before all that.
+    Lists are taken for tuples, one stop string for a tuple of one, and a dict for a form. A logit is changed in
+    the order repetition_penalty; presence_penalty, frequency_penalty, logit_bias; what is forbidden;
+    temperature; top_k, top_p, min_p. Logprobs are the model's own, before all that.
     """
 
     n: int = 1  # completions of the prompt, which is computed once; a seed counts away from 0 between them
@@ -67,6 +67,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, tuple(value))
             elif value is None and name != "allowed_token_ids":
                 msgspec.structs.force_setattr(self, name, ())
+        form: object = self.structured_outputs
+        if isinstance(form, dict):
+            msgspec.structs.force_setattr(self, "structured_outputs", StructuredOutputsParams.of(form))
         if self.seed == -1:  # what front ends send for "draw anew", and vLLM takes so
             msgspec.structs.force_setattr(self, "seed", None)
 
@@ -83,6 +86,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """For what a caller wrote in Python; what was decoded has them right. Raises: RequestError."""
         fields = msgspec.structs.asdict(self)
         plain = {name: float(v) if isinstance(v, float) else v for name, v in fields.items()}  # NumPy's, too
+        if isinstance(self.structured_outputs, msgspec.Struct):
+            plain["structured_outputs"] = msgspec.structs.asdict(self.structured_outputs)
         try:
             msgspec.convert(plain, SamplingParams)
         except msgspec.ValidationError as error:

@@ -27,6 +27,21 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     whitespace_pattern: str | None = None  # regex of what may stand between the parts of JSON
     sent_as: str = ""  # the field of an API request that has the form, where it is not the one of vLLM
 
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> StructuredOutputsParams:
+        """From a dict, as the API takes it. Raises: RequestError."""
+        unknown = [name for name in fields if name not in cls.__struct_fields__]
+        if unknown:
+            raise RequestError(
+                f"structured_outputs has no field {unknown[0]!r}; its fields are {', '.join(KINDS)}, "
+                "disable_any_whitespace and whitespace_pattern",
+                param="structured_outputs",
+            )
+        try:
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"structured_outputs: {error}", param="structured_outputs") from None
+
     def check(self) -> None:
         """Raises: RequestError naming the field, its value or size, and what would do."""
         given = self._given

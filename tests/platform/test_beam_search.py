@@ -127,3 +127,8 @@ def test_what_is_out_of_range_is_named(llm: LLM) -> None:
     ):
         with pytest.raises(RequestError, match=words):
             llm.beam_search("Hello", params)
+
+
+def test_without_beam_search_params_there_is_no_search(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"params is None; give BeamSearchParams"):
+        llm.beam_search(["a"], None)  # type: ignore[arg-type]

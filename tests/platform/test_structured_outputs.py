@@ -60,3 +60,28 @@ def test_it_crosses_the_wire() -> None:
     form = StructuredOutputsParams(choice=["a", "b"], whitespace_pattern=" ")
     sent = SamplingParams(structured_outputs=form, logit_bias={3: 1.5}, bad_words=("x",), n=2)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=SamplingParams) == sent
+
+
+def test_a_dict_is_taken_for_a_form() -> None:
+    params = SamplingParams(structured_outputs={"choice": ["yes", "no"]})  # type: ignore[arg-type]
+    assert params.structured_outputs == StructuredOutputsParams(choice=["yes", "no"])
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"chioce": ["yes"]}, "no field 'chioce'; its fields are json, regex, choice"),
+        ({"choice": "yes"}, "Expected `array"),
+    ],
+)
+def test_a_dict_that_is_no_form_is_refused(form: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        SamplingParams(structured_outputs=form)  # type: ignore[arg-type]
+    assert caught.value.param == "structured_outputs"
+
+
+def test_types_inside_a_form_are_checked() -> None:
+    form = StructuredOutputsParams(choice="yes")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="structured_outputs") as caught:
+        SamplingParams(structured_outputs=form).check_types()
+    assert caught.value.param == "structured_outputs"

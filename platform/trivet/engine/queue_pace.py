@@ -13,7 +13,8 @@ MAX_RETRY_AFTER_S = 600
 class QueuePace:
     """Admissions a second, over the newest ones since the queue was last empty.
 
-    While it is empty nothing is measured: an engine that nobody asks is not slow.
+    While it is empty nothing is measured: an engine that nobody asks is not slow. Whoever comes first then is
+    admitted at once, which tells nothing either: the time before counts as one admission beside it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -24,7 +25,8 @@ class QueuePace:
 
     def restart(self) -> None:
         """Somebody waits again."""
-        self._known = self.per_s()
+        if len(self._times) > 1:
+            self._known = len(self._times) / max(self._times[-1] - self._since_s, 1e-3)
         self._times.clear()
         self._since_s = self._clock()
 
@@ -35,11 +37,13 @@ class QueuePace:
 
     def per_s(self) -> float | None:
         """None while nothing has been admitted yet."""
-        elapsed_s = self._clock() - self._since_s
+        elapsed_s = max(self._clock() - self._since_s, 1e-3)
+        if self._known is None:
+            return len(self._times) / elapsed_s if self._times else None
         if not self._times:
             # Nobody got through so far: at best as before, at worst one about now.
-            return None if self._known is None else min(self._known, 1 / max(elapsed_s, 1e-3))
-        return len(self._times) / max(elapsed_s, 1e-3)
+            return min(self._known, 1 / elapsed_s)
+        return (len(self._times) + 1) / (elapsed_s + 1 / self._known)
 
     def retry_after_s(self, num_ahead: float) -> int:
         """Whole seconds in which so many are admitted at the present pace; 1 while that is not known."""

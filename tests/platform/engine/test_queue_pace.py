@@ -51,8 +51,8 @@ def test_an_idle_time_slows_nothing(clock: Clock) -> None:
     admit(pace, clock, 10, every_s=1.0)
     clock.now_s += 3600
     pace.restart()
-    admit(pace, clock, 4, every_s=0.1)
-    assert pace.retry_after_s(20) == 2
+    admit(pace, clock, 39, every_s=0.1)
+    assert pace.retry_after_s(80) == 10  # 39 in 3.9 s, and one as before, in 1 s
 
 
 def test_an_engine_that_admits_nobody_is_slower_the_longer_that_lasts(clock: Clock) -> None:
@@ -65,6 +65,18 @@ def test_an_engine_that_admits_nobody_is_slower_the_longer_that_lasts(clock: Clo
     assert pace.retry_after_s(5) == 300
     clock.now_s += 6000
     assert pace.retry_after_s(5) == MAX_RETRY_AFTER_S
+
+
+def test_who_finds_an_idle_engine_does_not_make_it_look_fast(clock: Clock) -> None:
+    pace = QueuePace(clock)
+    for _ in range(2):  # bursts: the first is admitted at once, the others when a place is free
+        clock.now_s += 60
+        pace.restart()
+        admit(pace, clock, 1, every_s=0.001)
+        clock.now_s += 0.3
+        answer = pace.retry_after_s(2)
+        admit(pace, clock, 2, every_s=10.0)
+    assert 6 <= answer <= 20
 
 
 def test_it_is_a_second_where_nothing_is_known(clock: Clock) -> None:
