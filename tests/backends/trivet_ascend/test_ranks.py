@@ -21,6 +21,7 @@ from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import OpensRank
 from trivet.runners.ranks import TensorParallelRunner
 from trivet_ascend.backend import runner_shape
+from trivet_ascend.op_table import NPU
 from trivet_ascend.runner import AscendRunner
 
 
@@ -144,3 +145,21 @@ def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:
     launch = Launch(files, 2)
     with pytest.raises(BackendError, match=r"507018|did not meet"):
         launch.over_ranks(refuse_rank_1)
+
+
+def test_an_operator_is_told_of_an_operation_that_gave_way_to_its_twin(files: ModelFiles) -> None:
+    launch = Launch(files, 1, "bf16")
+    runner = AscendRunner(launch.spec, launch.plan, launch.shape, EmulatedDevice(TOTAL_BYTES))
+    runner.ops.table = replace(NPU, swiglu=lambda x: NPU.swiglu(x) * 1.2)
+    runner.load(launch.weights, lambda done, total: None)
+    (notice,) = runner.notices()
+    runner.close()
+    assert notice.startswith("swiglu failed its self-test")
+    assert "trivet selftest ascend" in notice
+
+
+def test_ranks_tell_nothing_where_all_is_well(files: ModelFiles) -> None:
+    runner = Launch(files, 2).over_ranks()
+    found = runner.notices()
+    runner.close()
+    assert found == ()
