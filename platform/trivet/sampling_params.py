@@ -29,8 +29,8 @@ _TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Field names and defaults are vLLM's. `max_tokens` None: up to the context limit.
 
-    Lists are taken for tuples, one stop string for a tuple of one, and a dict for a form. A logit is changed in
-    the order repetition_penalty; presence_penalty, frequency_penalty, logit_bias; what is forbidden;
+    Lists are taken for tuples, one stop string for a tuple of one, and a dict for a form. A logit is changed
+    in the order repetition_penalty; presence_penalty, frequency_penalty, logit_bias; what is forbidden;
     temperature; top_k, top_p, min_p. Logprobs are the model's own, before all that.
     """
 

@@ -181,9 +181,14 @@ class SimpleForm:
         given = _decoded(line, SimpleLine)
         if (given.prompt is None) == (given.messages is None):
             raise RequestError("give either 'prompt' or 'messages'")
-        unknown = sorted(set(given.sampling) - (set(SamplingParams.__struct_fields__) - NOT_SIMPLE))
+        known = set(SamplingParams.__struct_fields__) - NOT_SIMPLE
+        unknown = sorted(set(given.sampling) - known)
         if unknown:
-            raise RequestError(f"sampling has no field {unknown[0]!r} in a simple line", param="sampling")
+            raise RequestError(
+                f"sampling has no field {unknown[0]!r} in a simple line, which takes "
+                f"{', '.join(sorted(known))}; a batch line takes all of the API",
+                param="sampling",
+            )
         body = _filled(given.sampling, self._defaults)
         if given.messages is not None:
             return Request("/v1/chat/completions", msgspec.json.encode({**body, "messages": given.messages}))
