@@ -1,8 +1,9 @@
-"""For all tests: how many run at once, and on how many threads."""
+"""For all tests: how many run at once, on how many threads, and that Ctrl-C counts."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ MAX_WORKERS = 4  # each may hold torch, transformers and a real model: 3 GB
 
 # Before torch is imported, here and in every process that a test starts: the workers have the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts this in the background ignores it, and so would every process that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test module imports them: their asserts explain themselves like those of test modules.
 pytest.register_assert_rewrite("trivet.contract_suite.cases")
