@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 WINDOW = 64  # admissions that are looked back upon
 MAX_RETRY_AFTER_S = 600
+AT_ONCE_S = 0.05  # who is admitted so soon did not wait
 
 
 class QueuePace:
@@ -25,8 +26,9 @@ class QueuePace:
 
     def restart(self) -> None:
         """Somebody waits again."""
-        if len(self._times) > 1:
-            self._known = len(self._times) / max(self._times[-1] - self._since_s, 1e-3)
+        elapsed_s = self._times[-1] - self._since_s if self._times else 0.0
+        if elapsed_s > AT_ONCE_S:
+            self._known = len(self._times) / elapsed_s
         self._times.clear()
         self._since_s = self._clock()
 

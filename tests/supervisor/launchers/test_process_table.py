@@ -3,7 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +35,11 @@ def leased() -> Iterator[subprocess.Popen[str]]:
 
 def child_of(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
-    return int(process.stdout.readline())
+    child = int(process.stdout.readline())
+    end = time.monotonic() + 20.0
+    while not Path(f"/proc/{child}/environ").read_bytes():  # empty while it is executed
+        assert time.monotonic() < end
+    return child
 
 
 def test_a_lease_is_found_in_a_process_and_its_children(leased: subprocess.Popen[str]) -> None:
