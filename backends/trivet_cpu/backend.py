@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 BLOCK_SIZE = 16  # tokens
 # Of `trivet bench latency --interference`: 8 streams decode while prompts of 1,024 tokens arrive (SmolLM2, 4
 # bit, 2-core Zen 4 VM). A step budget of                  32     64    128    256    512 tokens gives
-#   ITL of the streams, p99, ms (p50 without prompts: 9)   36     82    124    243    323
-#   TTFT of the prompts, p50, ms                        1,239  1,022    800    623    596
-#   prompt tokens/s                                       827  1,002  1,336  1,644  1,719
-# 256 has 96 % of the speed of 512 with a quarter less of a gap: the last step that buys much, 23 % over 128,
-# whose gap is half as long. A chat that must not stall sets 64 or 128; prompts in bulk gain nothing by more.
+#   ITL of the streams, p99, ms (p50 without prompts: 6)   24     43     82    155    305
+#   TTFT of the prompts, p50, ms                          839    668    593    569    567
+#   prompt tokens/s                                     1,221  1,533  1,727  1,798  1,807
+# 256 has all of the speed of 512 at half its gap; 128 halves the gap again for 4 % of the speed. A chat that
+# must not stall sets 64 or 128; prompts in bulk gain nothing by more.
 MAX_NUM_BATCHED_TOKENS = 256
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 DTYPES = frozenset({"f32", "bf16"})
