@@ -6,12 +6,12 @@ and `graphs` are what the runtime takes beside us: judged, since no device was a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
 from trivet.runners.decode_graphs import graph_sizes
+from trivet.runners.model_matrices import norm_values, packed_matrices
 from trivet.runners.slices import Rank, local_spec
 from trivet.weights.index import WeightIndex
 from trivet_ascend.options import AscendOptions
@@ -91,7 +91,7 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
     """Of the first rank, whose slices are the largest."""
     rank, size = Rank(0, shape.num_ranks), shape.value_bytes
     total = 0
-    for matrix in _matrices(spec):
+    for matrix in packed_matrices(spec):
         rows, columns = matrix.num_rows, matrix.num_columns
         if matrix.shard in ("column", "vocab"):
             rows = rank.height(rows)
@@ -103,53 +103,7 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
         total += matrix_bytes(kind, rows, columns, size) + matrix.has_bias * bias_rows * size
     if spec.tie_embeddings and shares_embedding(shape.options.weights) and not spec.head_bias:
         total -= rank.height(spec.vocab_size) * spec.hidden_size * size
-    return total + _norm_values(spec) * size
-
-
-@dataclass(frozen=True, slots=True)
-class _Matrix:
-    """One packed matrix of the decoder."""
-
-    name: str
-    parts: tuple[str, ...]  # canonical names without `.weight`
-    num_rows: int
-    num_columns: int
-    shard: str
-    has_bias: bool = False
-
-
-def _matrices(spec: ModelSpec) -> Iterator[_Matrix]:
-    hidden, vocab = spec.hidden_size, spec.vocab_size
-    yield _Matrix("embed", ("embed",), vocab, hidden, "vocab")
-    head = "embed" if spec.tie_embeddings else "head"
-    yield _Matrix("head", (head,), vocab, hidden, "vocab", spec.head_bias)
-    for index in range(spec.num_layers):
-        layer = spec.layer(index)
-        attention, mlp = layer.attention, layer.mlp
-        assert isinstance(mlp, MLP)  # check_dense
-        inner = attention.num_heads * attention.head_dim
-        qkv = inner + 2 * attention.num_kv_heads * attention.head_dim
-        stem = f"layers.{index}."
-        parts = tuple(stem + part for part in ("q", "k", "v"))
-        yield _Matrix(f"{stem}qkv", parts, qkv, hidden, "column", attention.qkv_bias)
-        yield _Matrix(f"{stem}o", (f"{stem}o",), hidden, inner, "row", attention.out_bias)
-        up = (f"{stem}gate", f"{stem}up") if mlp.gated else (f"{stem}up",)
-        size = mlp.intermediate_size
-        yield _Matrix(f"{stem}gate_up", up, len(up) * size, hidden, "column", mlp.bias)
-        yield _Matrix(f"{stem}down", (f"{stem}down",), hidden, size, "row", mlp.bias)
-
-
-def _norm_values(spec: ModelSpec) -> int:
-    """Weights and biases of all norms."""
-    per_norm = spec.hidden_size * (2 if spec.norm.bias else 1)
-    norms_of = {"pre": 2, "sandwich": 4, "parallel": 1}
-    total = per_norm
-    for index in range(spec.num_layers):
-        layer = spec.layer(index)
-        total += norms_of[layer.order] * per_norm
-        if (norm := layer.attention.qk_norm) is not None:
-            total += 2 * layer.attention.head_dim * (2 if norm.bias else 1)
-    return total
+    return total + norm_values(spec) * size
 
 
 def activation_bytes(spec: ModelSpec, shape: Shape) -> int:
