@@ -16,7 +16,7 @@ from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet_cpu import native_plan
-from trivet_cpu.host import Host, usable_cpus
+from trivet_cpu.host import Host, usable_cpus, without_tiles
 from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.native_plan import AS_STORED, NativeShape
@@ -173,10 +173,28 @@ class CpuBackend:
 
     def _why_no_kernels(self, device: DeviceInfo) -> str | None:
         try:
-            self._kernels.check(levels_of(device.arch)[0])
+            self._kernels.check(self._level(device))
         except KernelsUnavailable as error:
             return str(error)
         return None
+
+    def _level(self, device: DeviceInfo) -> str:
+        """Of the kernels: the best that this process may use and can have."""
+        refusal = self._host.why_no_tiles()
+        return self._kernels.best_level(device.arch if refusal is None else without_tiles(device.arch))
+
+    def _log_lower_level(self, level: str, device: DeviceInfo) -> None:
+        """One line where a level is taken though the CPU has a better one."""
+        refusal = self._host.why_no_tiles()
+        if refusal is not None:
+            logger.warning("kernels=%s the CPU's AMX tiles would be faster, but %s", level, refusal)
+        elif level != (best := levels_of(device.arch)[0]):
+            logger.warning(
+                "kernels=%s the CPU can run %s, but no such library is there and the compiler is too old "
+                "for it; GCC 11 is new enough",
+                level,
+                best,
+            )
 
     def _torch_shape(
         self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo, max_model_len: int | None = None
@@ -243,7 +261,9 @@ class CpuBackend:
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_runner import CpuNativeRunner
 
-        library = load_library(self._kernels.library(levels_of(device.arch)[0]))
+        level = self._level(device)
+        self._log_lower_level(level, device)
+        library = load_library(self._kernels.library(level))
         shape = resolve_shape(spec, config, device, plan.max_model_len)
         cores = CoreShare(self._host, num_threads(config.options))
         return CpuNativeRunner(spec, plan, self._native_shape(config, shape), library, self._host, cores)
@@ -271,7 +291,7 @@ class CpuBackend:
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_pool import NativePool
 
-        library = load_library(self._kernels.library(levels_of(device.arch)[0]))
+        library = load_library(self._kernels.library(self._level(device)))
         return library, NativePool(library, threads, CoreShare(self._host, num_threads(config.options)))
 
 

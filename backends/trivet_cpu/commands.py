@@ -26,7 +26,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--isa",
         default="host",
         metavar="LEVEL",
-        help="host (what this CPU runs best, the default), all, or avx512_bf16, avx512, avx2, portable",
+        help="host (what this CPU runs best, the default), all, or amx, avx512_bf16, avx512, avx2, portable",
     )
     build.add_argument(
         "--output",

@@ -9,12 +9,26 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trivet_cpu.tile_permission import ask_for_tiles
+
 # Instruction sets that decide which arithmetic is fast, by their names in /proc/cpuinfo.
-FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16")
+FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "i8mm",
+    "bf16",
+)
+TILE_FLAG = "amx_tile"
 UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
 
@@ -31,6 +45,8 @@ class Host:
     """A machine as one process sees it."""
 
     root: Path = Path("/")
+    # Asks for the CPU's tiles, for the whole process; the reason where they may not be used.
+    ask_for_tiles: Callable[[], str | None] = ask_for_tiles
 
     # ---- CPUs ----
 
@@ -38,11 +54,22 @@ class Host:
         return self._cpuinfo().get("model name") or platform.processor() or "CPU"
 
     def arch(self) -> str:
-        """The machine and its fast instruction sets: "x86-64 avx2 avx512_vnni avx512_bf16"."""
-        info = self._cpuinfo()
-        present = set((info.get("flags") or info.get("Features") or "").split())
+        """The machine and its fast instruction sets: "x86-64 avx2 avx512_vnni avx512_bf16".
+
+        Those of AMX are left out where this process may not use them: `why_no_tiles`.
+        """
+        present = self._flags()
         machine = platform.machine().replace("_", "-")
-        return " ".join([machine, *(flag for flag in FLAGS if flag in present)])
+        arch = " ".join([machine, *(flag for flag in FLAGS if flag in present)])
+        return arch if self.why_no_tiles() is None else without_tiles(arch)
+
+    def why_no_tiles(self) -> str | None:
+        """Why the tiles that the CPU has may not be used; None where they may, or where it has none."""
+        return self.ask_for_tiles() if TILE_FLAG in self._flags() else None
+
+    def _flags(self) -> set[str]:
+        info = self._cpuinfo()
+        return set((info.get("flags") or info.get("Features") or "").split())
 
     def num_cpus(self, affinity: frozenset[int]) -> int:
         """CPUs to compute with: real cores in `affinity`, no more than the cgroup's quota.
@@ -138,6 +165,11 @@ class Host:
             wanted = kind == "cgroup2" if controller is None else kind == "cgroup"
             if wanted and (controller is None or controller in options.split(" ")[-1].split(",")):
                 yield self.root / mount.split(" ")[4].lstrip("/")
+
+
+def without_tiles(arch: str) -> str:
+    """What `Host.arch` would be on a CPU without AMX."""
+    return " ".join(flag for flag in arch.split() if not flag.startswith("amx_"))
 
 
 def usable_cpus() -> frozenset[int]:

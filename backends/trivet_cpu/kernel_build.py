@@ -37,6 +37,7 @@ from trivet_cpu.kernel_compiler import (
     compiler_flags,
     find_compiler,
     is_whole,
+    knows_level,
     remove_leftovers,
     sources_hash,
 )
@@ -93,6 +94,19 @@ class KernelCache:
         self._compilers = compilers
         self._prebuilt = prebuilt or kernels_dir()
         self._spare = spare
+
+    def best_level(self, arch: str) -> str:
+        """The best level of a CPU with these flags that can be had here.
+
+        One below the CPU's best where the compiler is too old for that, or where there is none and a library
+        of the lower one is. The CPU's best where nothing can be had: `check` says why.
+        """
+        levels = levels_of(arch)
+        compiler = find_compiler(self._compilers)
+        for level in levels:
+            if self._find(level) is not None or (compiler is not None and knows_level(compiler, level)):
+                return level
+        return levels[0]
 
     def check(self, level: str) -> None:
         """Whether `library` can be expected to give one: no compiler runs here.

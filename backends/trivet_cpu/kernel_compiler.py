@@ -26,10 +26,16 @@ COMPILERS = ("g++", "c++", "clang++")
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-pthread")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")
-# Best first: the flags that a CPU must have (as `DeviceInfo.arch` names them), and the compiler's.
+_AVX512_BF16 = (*_AVX512, "-mavx512bf16")
+# Best first: the flags that a CPU must have (as `DeviceInfo.arch` names them), and the compiler's. "amx" also
+# takes GCC 11 or clang 12, and the kernel's leave (`tile_permission.py`).
 LEVELS = MappingProxyType(
     {
-        "avx512_bf16": (("avx512f", "avx512_vnni", "avx512_bf16"), (*_AVX512, "-mavx512bf16")),
+        "amx": (
+            ("avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"),
+            (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16"),
+        ),
+        "avx512_bf16": (("avx512f", "avx512_vnni", "avx512_bf16"), _AVX512_BF16),
         "avx512": (("avx512f", "avx512_vnni"), _AVX512),
         "avx2": (("avx2",), _AVX2),
         "portable": ((), ()),
@@ -56,6 +62,12 @@ def compiler_flags(level: str) -> tuple[str, ...]:
 def find_compiler(names: tuple[str, ...] = COMPILERS) -> str | None:
     """The path of the first that exists."""
     return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def knows_level(compiler: str, level: str) -> bool:
+    """Whether it knows the level's flags; about 10 ms."""
+    command = [compiler, *compiler_flags(level), "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def compiler_version(compiler: str) -> str:
