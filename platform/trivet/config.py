@@ -23,6 +23,11 @@ from trivet.errors import ConfigError
 
 OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
+TOOL_CALL_PARSERS = (
+    *("auto", "none", "hermes", "qwen", "llama3_json", "mistral", "glm", "glm45"),
+    *("deepseek", "deepseek_v3", "deepseek_v31", "qwen3_coder"),
+)
+REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "glm", "glm45")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
@@ -239,6 +244,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     step_timeout_s: float = 60.0  # an engine whose step takes longer ends itself, and is started again
     seed: int = 0
     served_model_name: str | None = None
+    tool_call_parser: str = "auto"  # how the model writes calls of tools; auto: as its chat template says
+    reasoning_parser: str = "auto"  # how it marks its thinking
+    trust_request_chat_template: bool = False  # requests may bring a chat template
     num_threads: int | None = None
     options: dict[str, str] = {}  # the backend's own, spelt `options.NAME`
 
@@ -298,6 +306,9 @@ def _check_ranges(settings: EngineSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}; it must be at least 1")
+    for name, known in (("tool_call_parser", TOOL_CALL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
+        if getattr(settings, name) not in known:
+            raise ConfigError(f"{name} is {getattr(settings, name)!r}; it must be one of {', '.join(known)}")
     share = settings.gpu_memory_utilization
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
