@@ -1,4 +1,4 @@
-"""Deployments: what operators want to run. The supervisor reads them; it never changes them."""
+"""Deployments: what operators want to run. The supervisor reads them and changes but `is_asleep`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trivet_registry.tables import Deployment, Instance, Version, utc_now
 RUNNING = "running"
 STOPPED = "stopped"
 MAX_REPLICAS = 1024
+MAX_BACKEND_LENGTH = 64  # of its column
 
 
 def create_deployment(
@@ -28,8 +29,13 @@ def create_deployment(
     device: str | None = None,
     replicas: int = 1,
     settings: Mapping[str, str] | None = None,
+    priority: int = 0,
+    fallback: str | None = None,
 ) -> Deployment:
     """Want `replicas` instances of a version.
+
+    `backend` is "auto", a name, or names by preference with commas. Where room is scarce, who has the lower
+    `priority` is placed first. `fallback` is the deployment that answers when this one is full or too late.
 
     Without a name it is the setting `served_model_name`, else the model's: clients give it as `model`.
 
@@ -39,7 +45,8 @@ def create_deployment(
     """
     settings = dict(settings or {})
     name = _name_of(name, parse_engine_settings(settings).served_model_name, version)
-    _check_replicas(replicas)
+    check_replicas(replicas)
+    check_backends(backend)
     deployment = _find(session, name)
     if deployment is None:
         deployment = Deployment(name=name, generation=0)
@@ -59,7 +66,11 @@ def create_deployment(
     deployment.settings = settings
     deployment.desired = RUNNING
     deployment.drain_timeout_s = None
+    deployment.priority = priority
+    deployment.fallback = check_fallback(session, name, fallback)
+    deployment.is_asleep = False
     deployment.generation += 1
+    deployment.first_generation = deployment.generation
     deployment.updated_at = utc_now()
     session.flush()
     reason = f"launch {version.name}:{version.version}, backend {backend}, replicas {replicas}"
@@ -86,7 +97,7 @@ def get_deployment(session: Session, name: str) -> Deployment:
 
 def set_replicas(session: Session, name: str, replicas: int) -> Deployment:
     """Raises: NotFound; Conflict where it is stopped; RequestError."""
-    _check_replicas(replicas)
+    check_replicas(replicas)
     deployment = get_deployment(session, name)
     if deployment.desired != RUNNING:
         raise Conflict(f"deployment {name!r} is stopped; launch it again", param="name")
@@ -146,6 +157,37 @@ def _has_failed(session: Session, deployment: Deployment) -> bool:
     return bool(states) and all(state in (InstanceState.FAILED, InstanceState.STOPPED) for state in states)
 
 
-def _check_replicas(replicas: int) -> None:
+def check_replicas(replicas: int) -> None:
+    """Raises: RequestError."""
     if not 0 <= replicas <= MAX_REPLICAS:
         raise RequestError(f"replicas is {replicas}; it must be 0 to {MAX_REPLICAS}", param="replicas")
+
+
+def check_backends(names: str) -> str:
+    """ "auto", or names with commas, each once. Raises: RequestError."""
+    listed = names.split(",")
+    is_good = all(listed) and len(set(listed)) == len(listed) and len(names) <= MAX_BACKEND_LENGTH
+    if not is_good or ("auto" in listed and len(listed) > 1):
+        raise RequestError(
+            f"backend is {names[:80]!r}; it is auto, a name, or names by preference: ascend,cuda,cpu",
+            param="backend",
+        )
+    return names
+
+
+def check_fallback(session: Session, name: str, fallback: str | None) -> str | None:
+    """A deployment that exists and whose own fallbacks do not lead back here. Raises: RequestError."""
+    chain = [name]
+    following = fallback
+    while following is not None:
+        chain.append(following)
+        if following in chain[:-1]:
+            raise RequestError(
+                f"fallback {fallback!r} leads back to itself: {' -> '.join(chain)}", param="fallback"
+            )
+        found = session.scalars(select(Deployment).where(Deployment.name == following)).first()
+        if found is None and following == fallback:
+            names = ", ".join(session.scalars(select(Deployment.name).order_by(Deployment.name))) or "none"
+            raise RequestError(f"fallback {fallback!r} is no deployment; existing: {names}", param="fallback")
+        following = found.fallback if found is not None else None
+    return fallback

@@ -21,7 +21,9 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     event,
+    false,
     inspect,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column, relationship
 
@@ -114,20 +116,25 @@ class Version(Base):
 
 
 class Deployment(Base):
-    """What an operator wants to run. `generation` counts launches under the same name."""
+    """What an operator wants to run. `generation` counts launches and updates under the same name."""
 
     __tablename__ = "deployments"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(128), unique=True)
     version_id: Mapped[int] = mapped_column(ForeignKey("versions.id", ondelete="CASCADE"), index=True)
-    backend: Mapped[str] = mapped_column(String(64))  # "auto" or a name
+    backend: Mapped[str] = mapped_column(String(64))  # "auto", or names with commas, the preferred first
     device: Mapped[str | None] = mapped_column(String(128))  # uid or index; None: the supervisor chooses
     replicas: Mapped[int]
     settings: Mapped[dict[str, str]]  # config.EngineSettings as text
     desired: Mapped[str] = mapped_column(String(16))  # "running" | "stopped"
     drain_timeout_s: Mapped[float | None]  # of the stop in progress; None: the site's setting
     generation: Mapped[int] = mapped_column(default=1)
+    # Instances of it and later ones serve until those of the newest are ready: an update replaces them.
+    first_generation: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    priority: Mapped[int] = mapped_column(default=0, server_default=text("0"))  # lower is placed first
+    fallback: Mapped[str | None] = mapped_column(String(128))  # deployment that helps out when it is full
+    is_asleep: Mapped[bool] = mapped_column(default=False, server_default=false())  # idle: unloaded
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     version: Mapped[Version] = relationship(lazy="joined", innerjoin=True)
@@ -156,6 +163,7 @@ class Instance(Base):
     log_tail: Mapped[str | None] = mapped_column(Text)  # last log lines of the process that ended last
     pid: Mapped[int | None]
     process_start_time: Mapped[float | None]  # seconds since boot: a pid is reused, the pair is not
+    processes: Mapped[list[dict[str, Any]] | None]  # pid and start_time of the engine and all its ranks
     lease: Mapped[str | None] = mapped_column(String(64))
     exit_code: Mapped[int | None]
     run_dir: Mapped[str | None] = mapped_column(Text)  # with id: the engine's sockets (config.engine_address)
@@ -167,6 +175,9 @@ class Instance(Base):
     notices: Mapped[list[str] | None]  # messages.Beat: what the engine warns of though it works
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     state_since: Mapped[datetime] = mapped_column(default=utc_now)
+    # The same moment on CLOCK_MONOTONIC of the supervisor's host, which nobody can set: deadlines count
+    # from it. It is comparable while the process lives, because a reboot ends both.
+    entered_s: Mapped[float | None]
     ready_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     as_of: Mapped[datetime] = mapped_column(default=utc_now)
@@ -201,6 +212,7 @@ class Device(Base):
     utilisation_percent: Mapped[int | None]
     temperature_c: Mapped[int | None]
     power_w: Mapped[float | None]
+    users: Mapped[list[dict[str, Any]] | None]  # pid, name, used_bytes, instance (None: a stranger's)
     dtypes: Mapped[list[str]]
     versions: Mapped[dict[str, str]]
     unusable_because: Mapped[str | None] = mapped_column(Text)

@@ -21,6 +21,7 @@ import msgspec
 
 from trivet.errors import ConfigError
 
+LIVE_SETTINGS = frozenset({"idle_timeout_s"})  # the supervisor acts on them: changing one restarts nothing
 OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 TOOL_CALL_PARSERS = (
@@ -248,6 +249,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reasoning_parser: str = "auto"  # how it marks its thinking
     trust_request_chat_template: bool = False  # requests may bring a chat template
     num_threads: int | None = None
+    idle_timeout_s: float | None = None  # unloaded after so long without a request; the next one wakes it
     options: dict[str, str] = {}  # the backend's own, spelt `options.NAME`
 
     def to_text(self) -> dict[str, str]:
@@ -314,6 +316,9 @@ def _check_ranges(settings: EngineSettings) -> None:
         raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
     if not 0 < settings.step_timeout_s < math.inf:
         raise ConfigError(f"step_timeout_s is {settings.step_timeout_s}; it must be seconds, more than 0")
+    idle_s = settings.idle_timeout_s
+    if idle_s is not None and not 0 < idle_s < math.inf:
+        raise ConfigError(f"idle_timeout_s is {idle_s}; it must be seconds, more than 0, or none")
     if not 0 <= settings.swap_space < math.inf:
         raise ConfigError(f"swap_space is {settings.swap_space}; it is GiB of host memory, 0 or more")
     blocks = settings.num_gpu_blocks_override

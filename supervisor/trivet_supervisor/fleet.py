@@ -69,6 +69,7 @@ class Fleet:
             return
         run_dir = instance.run_dir or str(self._means.settings.paths.run)
         self._follow(instance.id, handle, instance.lease, instance.instance_state, run_dir)
+        self._watched[instance.id].resume(instance.entered_s, self._means.clock())
         with self._means.database.session() as session:
             record_event(
                 session,
@@ -92,7 +93,7 @@ class Fleet:
         self, instance_id: str, handle: EngineHandle, lease: str, state: InstanceState, run_dir: str
     ) -> None:
         now = self._means.clock()
-        watched = Watched(handle, lease, state, now, now, now)
+        watched = Watched(handle, lease, state, now, now, now, now)
         watched.ready_s = now if state in (S.READY, S.DRAINING) else None
         self._watched[instance_id] = watched
         self._means.wire.follow(instance_id, run_dir)
@@ -123,6 +124,11 @@ class Fleet:
                 is_news |= heard.beat is None or heard.beat.phase != beat.phase
                 heard.hear(beat, now)
         return is_news
+
+    def idle_s(self, instance_id: str) -> float:
+        """Seconds without a request, as far as this supervisor has seen; 0 for one that is not followed."""
+        watched = self._watched.get(instance_id)
+        return 0.0 if watched is None else self._means.clock() - watched.busy_s
 
     def has_ended(self) -> bool:
         """Whether a process is gone that `check` has not seen go; cheap enough for every turn."""
@@ -179,16 +185,17 @@ class Fleet:
                 return False
         return self._act_on_verdict(instance, watched)
 
-    def stop(self, instance: Instance, drain_timeout_s: float) -> None:
+    def stop(self, instance: Instance, drain_timeout_s: float, reason: str) -> None:
         """End an engine: drained first where it serves."""
         watched = self._watched.get(instance.id)
         if watched is None:
             self.adopt(instance)
         elif instance.instance_state is S.READY and drain_timeout_s > 0:
-            self._move(instance, watched, S.DRAINING, f"drains for at most {drain_timeout_s:g} s")
+            limit = f"drains for at most {drain_timeout_s:g} s"
+            self._move(instance, watched, S.DRAINING, f"{reason}: {limit}")
             self._tell_to_drain(instance, watched, drain_timeout_s)
         else:
-            self._move(instance, watched, S.STOPPING, "was told to stop")
+            self._move(instance, watched, S.STOPPING, f"{reason}: was told to stop")
             self._means.wire.tell(instance.id, Stop(watched.lease))
 
     def _act_on_verdict(self, instance: Instance, watched: Watched) -> bool:
@@ -257,7 +264,8 @@ class Fleet:
 
     def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
         values = {"boot_failures": 0, "first_failure": None} if to is S.READY else {}
+        now = self._means.clock()
         with self._means.database.session() as session:
-            move_instance(session, instance.id, to, reason, **values)
-        watched.enter(to, self._means.clock())
+            move_instance(session, instance.id, to, reason, entered_s=now, **values)
+        watched.enter(to, now)
         logger.info("instance=%s state=%s reason=%s", instance.id, to, reason)

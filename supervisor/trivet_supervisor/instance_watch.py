@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from trivet.launching import EngineHandle
-from trivet.messages import SILENCE_LIMIT_S, Beat, Phase
+from trivet.messages import SILENCE_LIMIT_S, Beat, EngineLoad, Phase
 from trivet_registry.instance_state import InstanceState
 
 
@@ -43,6 +43,7 @@ class Watched:
     entered_s: float  # the state, as far as this supervisor saw it
     heard_s: float  # of the last beat
     progressed_s: float  # of the last byte loaded
+    busy_s: float  # when it was last seen with a request
     failing_s: float | None = None  # since the first beat that said FAILED
     beat: Beat | None = None
     asked_s: float | None = None  # since the question after a silence
@@ -58,12 +59,22 @@ class Watched:
             self.progressed_s = now
         if beat.phase is Phase.FAILED and self.failing_s is None:
             self.failing_s = now
+        if self.beat is None or _works(beat.load) or _work_done(beat.load) != _work_done(self.beat.load):
+            self.busy_s = now
         self.beat, self.heard_s, self.asked_s = beat, now, None
 
     def enter(self, state: InstanceState, now: float) -> None:
         self.state, self.entered_s, self.progressed_s = state, now, now
         if state is InstanceState.READY:
-            self.ready_s = now
+            self.ready_s = self.busy_s = now
+
+    def resume(self, entered_s: float | None, now: float) -> None:
+        """Count a state's deadline from when an earlier supervisor wrote it down.
+
+        CLOCK_MONOTONIC is the host's: as the process lives, the host was not started anew since.
+        """
+        if entered_s is not None and entered_s <= now:
+            self.entered_s = entered_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +162,15 @@ def _judge_silence(watched: Watched, now: float, limits: Limits) -> Verdict:
             f"it was silent for {now - watched.heard_s:.0f} s and did not answer when asked", for_silence=True
         )
     return None
+
+
+def _works(load: EngineLoad) -> bool:
+    return load.num_running > 0 or load.num_waiting > 0
+
+
+def _work_done(load: EngineLoad) -> tuple[int, int]:
+    """Grows with each request, also with one that came and went between two beats."""
+    return load.prompt_tokens, load.num_refused
 
 
 def _reason(beat: Beat | None) -> str:

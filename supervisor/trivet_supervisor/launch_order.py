@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from trivet.config import Settings
+from trivet.config import LIVE_SETTINGS, Settings
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
 from trivet.messages import LaunchOrder
@@ -28,7 +28,8 @@ def planned_settings(settings: Mapping[str, str], placement: Placement) -> dict[
     }
     if len(plan.num_blocks) == 1:
         decided["num_gpu_blocks_override"] = str(plan.num_blocks[0])
-    return {**settings, **decided}
+    own = {name: value for name, value in settings.items() if name not in LIVE_SETTINGS}
+    return {**own, **decided}
 
 
 def write_order(settings: Settings, order: LaunchOrder) -> Path:

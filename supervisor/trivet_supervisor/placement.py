@@ -39,13 +39,15 @@ class Placer:
     def place(
         self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
     ) -> Placement:
-        """Choose and plan. `device` names one device or several, by uid or index, with commas.
+        """Choose and plan: on the first backend of `backend` ("auto", or names with commas) that has room.
+
+        `device` names one device or several, by uid or index, with commas.
 
         Raises: NoRoom; DoesNotFit; Unsupported; ModelFilesError. The reasons are the backends' own.
         """
         files, config = self._open(version), runner_config(settings)
         backend_answers.check_context(files, planned_spec(files), config)
-        names = [n for n in AUTO_ORDER if n in self._host.backends] if backend == "auto" else [backend]
+        names = self._names(backend)
         refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
         for name in names:
             try:
@@ -53,6 +55,11 @@ class Placer:
             except (Unsupported, DoesNotFit) as error:
                 refusals.append((name, error))
         raise _summary(files.name, refusals)
+
+    def _names(self, backend: str) -> list[str]:
+        if backend == "auto":
+            return [name for name in AUTO_ORDER if name in self._host.backends]
+        return backend.split(",")
 
     def _place_on(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from trivet.config import EngineSettings, parse_engine_settings
 from trivet.engine import backend_answers
 from trivet.engine.assembly import Placement
 from trivet.errors import TrivetError
+from trivet_registry.deployment_changes import sleep_deployment
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES, PROCESS_STATES, InstanceState
 from trivet_registry.instances_store import (
@@ -20,16 +21,18 @@ from trivet_registry.instances_store import (
 )
 from trivet_registry.tables import Deployment, Instance, Version
 from trivet_supervisor.fleet import Fleet
+from trivet_supervisor.idleness import why_idle
 from trivet_supervisor.ledger import Ledger, ledger_of
 from trivet_supervisor.means import Means
 from trivet_supervisor.placement import NoRoom
+from trivet_supervisor.rollout import changes_of
 
 logger = logging.getLogger(__name__)
 
 ROOM_INTERVAL_S = 2.0  # between looks for room
+PLACING = "chooses a backend and devices"
 
 S = InstanceState
-_ENDING = (S.DRAINING, S.STOPPING)
 
 
 class Places(Protocol):
@@ -91,22 +94,25 @@ class Reconciler:
     def _match(self, deployment: Deployment, instances: Sequence[Instance]) -> set[str]:
         """Create what is missing and end what is too much. Returns the instances that moved."""
         is_wanted = deployment.desired == RUNNING and not self.is_shutting_down
-        current = [
-            i for i in instances if i.generation == deployment.generation and i.instance_state not in _ENDING
-        ]
-        num_wanted = deployment.replicas if is_wanted else 0
-        kept = {i.id for i in sorted(current, key=_worth)[:num_wanted]}
-        moved = {
-            i.id
-            for i in instances
-            if i.id not in kept and i.instance_state not in _ENDING and self._end(i, deployment)
-        }
-        for _ in range(num_wanted - len(current)):
+        reason = why_idle(deployment, instances, self.fleet.idle_s) if is_wanted else None
+        if reason is not None:
+            with self._means.database.session() as session:
+                sleep_deployment(session, deployment.name, reason)
+            return {i.id for i in instances}  # the next turn ends them
+        changes = changes_of(
+            instances,
+            generation=deployment.generation,
+            first_generation=deployment.first_generation,
+            num_wanted=deployment.replicas if is_wanted and not deployment.is_asleep else 0,
+            without_room=self._room_s,
+        )
+        moved = {i.id for i, reason in changes.ended if self._end(i, deployment, reason)}
+        for _ in range(changes.num_new):
             with self._means.database.session() as session:
                 moved.add(create_instance(session, deployment).id)
         return moved
 
-    def _end(self, instance: Instance, deployment: Deployment) -> bool:
+    def _end(self, instance: Instance, deployment: Deployment, reason: str) -> bool:
         match instance.instance_state:
             case S.LOST:
                 return False  # is being killed; it is `pending` when it is gone
@@ -114,11 +120,11 @@ class Reconciler:
                 return False  # its reason stays to be seen
             case S.PENDING | S.PLACING | S.FAILED:
                 with self._means.database.session() as session:
-                    move_instance(session, instance.id, S.STOPPED, "is not wanted any more")
+                    move_instance(session, instance.id, S.STOPPED, reason)
                 self.fleet.endings.forget(instance.id)
                 self._room_s.pop(instance.id, None)
             case _:
-                self.fleet.stop(instance, self._drain_timeout_s(deployment))
+                self.fleet.stop(instance, self._drain_timeout_s(deployment), reason)
         return True
 
     def _drain_timeout_s(self, deployment: Deployment) -> float:
@@ -131,47 +137,65 @@ class Reconciler:
 
     def _start_one(self, instances: Sequence[Instance], ledger: Ledger) -> set[str]:
         """Move one waiting instance on; the next turn sees what it took."""
-        for instance in instances:
-            if instance.instance_state is S.PENDING and self.fleet.endings.retry_in_s(instance.id) <= 0:
+        for instance in sorted(instances, key=_urgency):
+            if instance.instance_state is S.PENDING and self._is_due(instance):
+                if instance.id in self._room_s:
+                    if self._place(instance, ledger):
+                        return {instance.id}
+                    continue
                 with self._means.database.session() as session:
-                    move_instance(session, instance.id, S.PLACING, "chooses a backend and devices")
+                    move_instance(session, instance.id, S.PLACING, PLACING)
                 return {instance.id}
-            is_placing = instance.instance_state is S.PLACING and self._is_due(instance)
-            if is_placing and self._place(instance, ledger):
+            if instance.instance_state is S.PLACING:
+                self._place(instance, ledger)
                 return {instance.id}
         return set()
 
     def _is_due(self, instance: Instance) -> bool:
-        return self._means.clock() >= self._room_s.get(instance.id, 0.0)
+        has_room_due = self._means.clock() >= self._room_s.get(instance.id, 0.0)
+        return has_room_due and self.fleet.endings.retry_in_s(instance.id) <= 0
 
     def _place(self, instance: Instance, ledger: Ledger) -> bool:
-        deployment = instance.deployment
+        """False where it goes on waiting for room."""
         try:
-            settings = parse_engine_settings(deployment.settings)
-            placement = self._places.place(
-                instance.version, settings, deployment.backend, deployment.device, ledger
-            )
-            launch_env = backend_answers.launch_env(placement.backend, placement.devices)
+            placement, launch_env = self._choose(instance, ledger)
         except NoRoom as error:
-            self._room_s[instance.id] = self._means.clock() + ROOM_INTERVAL_S
-            reason = f"waits for room: {error}"
-            if reason != instance.reason:
-                with self._means.database.session() as session:
-                    update_instance(session, instance.id, reason=reason)
+            self._wait_for_room(instance, f"waits for room: {error}")
             return False
         except TrivetError as error:
-            self.fleet.endings.not_started(instance, str(error))
+            failure = str(error)
         except Exception as error:  # a stranger's backend: it must not hold up the other instances
             logger.exception("instance=%s cannot be placed", instance.id)
-            reason = f"the backend failed: {type(error).__name__}: {error}"
-            self.fleet.endings.not_started(instance, reason)
+            failure = f"the backend failed: {type(error).__name__}: {error}"
+        else:
+            failure = ""
+        if instance.instance_state is S.PENDING:  # it had waited for room
+            with self._means.database.session() as session:
+                move_instance(session, instance.id, S.PLACING, PLACING)
+        if failure:
+            self.fleet.endings.not_started(instance, failure)
         else:
             self.fleet.start(instance, placement, launch_env)
         self._room_s.pop(instance.id, None)
         return True
 
+    def _choose(self, instance: Instance, ledger: Ledger) -> tuple[Placement, Mapping[str, str]]:
+        deployment = instance.deployment
+        settings = parse_engine_settings(deployment.settings)
+        placement = self._places.place(
+            instance.version, settings, deployment.backend, deployment.device, ledger
+        )
+        return placement, backend_answers.launch_env(placement.backend, placement.devices)
 
-def _worth(instance: Instance) -> tuple[int, float]:
-    """Sorts what is kept first: ready ones, then what comes up, the failed last; the oldest first."""
-    rank = {S.READY: 0, S.FAILED: 2}.get(instance.instance_state, 1)
-    return rank, instance.created_at.timestamp()
+    def _wait_for_room(self, instance: Instance, reason: str) -> None:
+        """In `pending`, without a move a look: `placing` lasts for a turn."""
+        self._room_s[instance.id] = self._means.clock() + ROOM_INTERVAL_S
+        with self._means.database.session() as session:
+            if instance.instance_state is S.PLACING:
+                move_instance(session, instance.id, S.PENDING, reason)
+            elif reason != instance.reason:
+                update_instance(session, instance.id, reason=reason)
+
+
+def _urgency(instance: Instance) -> tuple[int, float]:
+    return instance.deployment.priority, instance.created_at.timestamp()

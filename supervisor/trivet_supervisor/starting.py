@@ -58,6 +58,8 @@ def start_engine(
             memory=None,
             notices=None,
             ended_at=None,
+            processes=None,
+            entered_s=means.clock(),
         )
     remove_run_files(means.settings, instance.id)
     file = write_order(means.settings, _order(means, instance, placement, lease))

@@ -5,24 +5,19 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Row, create_engine, text
+from sqlalchemy import text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from trivet.errors import ConfigError, Conflict
 from trivet_registry import migrations
 from trivet_registry.database import Database, open_database
-from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events, record_event
 from trivet_registry.tables import Base, Deployment, Model
 
@@ -68,36 +63,6 @@ def test_only_a_durable_commit_waits_for_the_disk(tmp_path: Path, is_durable: bo
     with database.session() as session:
         assert session.execute(text("PRAGMA synchronous")).scalar() == level
     database.close()
-
-
-def test_a_registry_of_the_first_release_keeps_its_rows(tmp_path: Path) -> None:
-    """And can be taken back to it."""
-    url = f"sqlite:///{tmp_path / 'registry.db'}"
-    scripts = Config()
-    scripts.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    scripts.set_main_option("path_separator", "os")
-
-    def moved(move: Callable[[Config, str], None], revision: str, statement: str) -> Sequence[Row[Any]]:
-        engine = create_engine(url)
-        with engine.begin() as connection:
-            scripts.attributes["connection"] = connection
-            move(scripts, revision)
-            done = connection.execute(text(statement))
-            rows = done.all() if done.returns_rows else []
-        engine.dispose()
-        return rows
-
-    row = "'cpu', 'host', 0, 'a CPU', 'x86-64', 10, 5, 0, '[]', '{}', '2026-01-01 00:00:00'"
-    columns = "kind, uid, device_index, name, arch, total_bytes, free_bytes, reserved_bytes, dtypes, versions"
-    moved(command.upgrade, "0001", f"INSERT INTO devices ({columns}, as_of) VALUES ({row})")
-    database = open_database(url)
-    with database.reading() as session:
-        (device,) = list_devices(session)
-    database.close()
-    assert (device.uid, device.free_bytes, device.used_bytes) == ("host", 5, None)
-    assert [
-        tuple(one) for one in moved(command.downgrade, "0001", "SELECT uid, free_bytes FROM devices")
-    ] == [("host", 5)]
 
 
 def test_foreign_keys_hold(db: Database) -> None:

@@ -116,6 +116,18 @@ class Site:
         }
         self.fill(name)
 
+    def change(self, name: str, body: dict[str, Any]) -> None:
+        """As the server: what engines are started with makes a generation beside the one that serves."""
+        deployment = self.deployments[name]
+        deployment["replicas"] = body.get("replicas", deployment["replicas"])
+        if body.keys() & {"model", "backend", "device", "settings"}:
+            deployment["generation"] = deployment.get("generation", 1) + 1
+            older, deployment["instances"] = deployment["instances"], []
+            self.fill(name)
+            deployment["instances"][:0] = older
+        else:
+            self.fill(name)
+
     def fill(self, name: str) -> None:
         deployment = self.deployments[name]
         wanted = deployment["replicas"]
@@ -204,8 +216,7 @@ class Views:
         if name not in self.site.deployments:
             return _error(404, "not_found", f"deployment {name!r} does not exist")
         if request.method == "PATCH":
-            self.site.deployments[name]["replicas"] = request.get_json()["replicas"]
-            self.site.fill(name)
+            self.site.change(name, request.get_json())
         if request.method == "DELETE":
             self.site.deployments[name]["desired"] = "stopped"
             for instance in self.site.deployments[name]["instances"]:

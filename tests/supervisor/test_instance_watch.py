@@ -27,7 +27,7 @@ class Handle:
 
 
 def watched(state: S, beat: Beat | None = None, now: float = 0.0) -> Watched:
-    made = Watched(Handle(), "lease", state, now, now, now)
+    made = Watched(Handle(), "lease", state, now, now, now, now)
     if beat is not None:
         made.hear(beat, now)
     return made

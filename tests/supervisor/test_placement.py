@@ -190,6 +190,17 @@ def test_a_context_that_the_model_was_not_made_for_is_told_once(version: Version
     assert str(caught.value).endswith("set at most 8192")
 
 
+def test_backends_are_tried_in_the_order_that_is_asked_for(version: Version) -> None:
+    cpu, cuda = MadeUp("cpu", [device("cpu")]), MadeUp("cuda", [device("cuda")], need=2000)
+    place = placer(cpu, cuda).place
+    assert place(version, AUTO, "ascend,cuda,cpu", None, NOBODY).backend is cpu
+    cuda.need = 100
+    assert place(version, AUTO, "ascend,cuda,cpu", None, NOBODY).backend is cuda
+    assert place(version, AUTO, "cpu,cuda", None, NOBODY).backend is cpu
+    with pytest.raises(Unsupported, match="'ascend' is not installed"):
+        place(version, AUTO, "ascend", None, NOBODY)
+
+
 def test_an_explicit_backend_is_honoured_or_its_reason_told(version: Version) -> None:
     cpu, cuda = MadeUp("cpu", [device("cpu")]), MadeUp("cuda", [])
     with pytest.raises(Unsupported, match=r"backend cuda has no usable device here \(it found none\)"):

@@ -135,8 +135,12 @@ def test_an_instance_waits_for_room_that_others_hold_and_says_so(site: Site) -> 
     site.places.refuses = NoRoom("0.1 GiB is left on gpu0")
     site.launch()
     site.settle()
-    assert site.states() == ["placing"]
+    assert site.states() == ["pending"]
     assert site.only().reason == "waits for room: 0.1 GiB is left on gpu0"
+    site.wait(20)
+    with site.database.reading() as session:
+        moves = [e.to_state for e in list_events(session, instance=site.only().id)]
+    assert moves == ["pending", "placing", "pending"], "looking again is no move"
     site.places.refuses = None
     site.wait(2.5)
     assert site.states() == ["starting"]

@@ -72,6 +72,8 @@ class Deployments:
         device: str | None = None,
         replicas: int = 1,
         settings: Mapping[str, str] | None = None,
+        priority: int = 0,
+        fallback: str | None = None,
     ) -> Deployment:
         """Ask for a model to be served; `get` shows when it is. Raises: Conflict if the name runs already."""
         wanted = {
@@ -81,6 +83,8 @@ class Deployments:
             "device": device,
             "replicas": replicas,
             "settings": dict(settings or {}),
+            "priority": priority or None,
+            "fallback": fallback,
         }
         body = {key: value for key, value in wanted.items() if value is not None}
         return self._connection.request("POST", f"{ROOT}/deployments", Deployment, body=body)
@@ -95,6 +99,14 @@ class Deployments:
     def scale(self, name: str, replicas: int) -> Deployment:
         """Raises: NotFound."""
         return self._connection.request("PATCH", _path(name), Deployment, body={"replicas": replicas})
+
+    def update(self, name: str, changes: Mapping[str, object]) -> Deployment:
+        """Change what runs: model, backend, device, replicas, settings, priority, fallback.
+
+        Settings are merged; None takes one back. Other instances replace the running ones as they become
+        ready. Raises: NotFound; Conflict where it is stopped.
+        """
+        return self._connection.request("PATCH", _path(name), Deployment, body=dict(changes))
 
     def stop(self, name: str, drain_timeout_s: float | None = None) -> None:
         """Take no new requests, finish the running ones until the deadline, then end. Raises: NotFound."""

@@ -198,6 +198,15 @@ class Plan(InstancePlan, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A process with memory on a device; `instance` is None where it is none of this site's."""
+
+    pid: int
+    name: str = ""
+    used_bytes: int | None = None
+    instance: str | None = None
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A device of the server's host (contract.DeviceInfo)."""
 
@@ -217,6 +226,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     as_of: datetime | None = None
     unusable_because: str | None = None
+    users: tuple[DeviceUser, ...] | None = None
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of an instance, by what never names another."""
+
+    pid: int
+    start_time: float  # seconds since the host's boot
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +255,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     ready_at: datetime | None = None
     as_of: datetime | None = None
     notices: tuple[str, ...] = ()  # what the engine warns of though it works
+    generation: int = 1  # one older than its deployment's is being replaced
+    processes: tuple[Process, ...] = ()  # the engine and its ranks
 
 
 class PrefixCacheReset(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +278,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     desired: str = "running"
     created_at: datetime | None = None
     instances: tuple[Instance, ...] = ()
+    priority: int = 0
+    fallback: str | None = None
+    generation: int = 1
+    is_asleep: bool = False  # idle: unloaded until a request comes
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,11 @@ from trivet.commands import (
     ps,
     selftest,
     stop,
+    update,
 )
 from trivet.plugins import Command
 
-MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop)
+MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop, update)
 
 
 def core_commands() -> list[Command]:

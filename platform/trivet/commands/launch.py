@@ -37,22 +37,35 @@ FAILED_STATES = ("failed", "lost")
 def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="name, name:version, a folder, or a GGUF file")
     parser.add_argument("--name", help="name of the deployment (default: the model's)")
-    parser.add_argument("--backend", default="auto", help="cpu, cuda, ascend or auto (default)")
+    parser.add_argument(
+        "--backend",
+        default="auto",
+        help="cpu, cuda, ascend, auto (default), or several by preference: ascend,cuda,cpu",
+    )
     parser.add_argument("--device", help="uid or index of a device, see `trivet devices`")
     parser.add_argument(
         "--replicas", type=int, default=1, metavar="N", help="number of instances (default 1)"
     )
+    parser.add_argument(
+        "--priority",
+        type=int,
+        default=0,
+        metavar="P",
+        help="where room is scarce the lower is placed first (0)",
+    )
+    parser.add_argument("--fallback", metavar="NAME", help="deployment that answers when this one is full")
     add_settings_option(parser)
-    _add_waiting_options(parser)
+    add_waiting_options(parser)
 
 
 def _add_scale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
     parser.add_argument("replicas", type=int, metavar="N", help="number of instances")
-    _add_waiting_options(parser)
+    add_waiting_options(parser)
 
 
-def _add_waiting_options(parser: argparse.ArgumentParser) -> None:
+def add_waiting_options(parser: argparse.ArgumentParser) -> None:
+    """`--no-wait` or `--timeout`, `--json`, and the server's."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--no-wait", action="store_true", help="return at once instead of when all are ready")
     group.add_argument(
@@ -73,20 +86,23 @@ def _launch(given: argparse.Namespace) -> int:
                 device=given.device,
                 replicas=given.replicas,
                 settings=settings,
+                priority=given.priority,
+                fallback=given.fallback,
             )
         except ModelNotFound as error:
             raise with_path_hint(error, given.model) from None
-        return _finish(client, deployment, given, instances_of(deployment))
+        return finish(client, deployment, given, instances_of(deployment))
 
 
 def _scale(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        return _finish(client, client.deployments.scale(given.name, given.replicas), given)
+        return finish(client, client.deployments.scale(given.name, given.replicas), given)
 
 
-def _finish(
+def finish(
     client: Client, deployment: Deployment, given: argparse.Namespace, before: Collection[str] = ()
 ) -> int:
+    """Wait as asked, then say how it came out. Returns the exit code."""
     name = deployment.name
     failed = None
     if not given.no_wait:
@@ -111,6 +127,8 @@ def _finish(
 def _outcome(client: Client, deployment: Deployment, has_not_waited: bool) -> str:
     if deployment.replicas == 0:
         return "has no instances now"
+    if deployment.is_asleep:
+        return "is asleep; a request wakes it"
     return "is starting" if has_not_waited else f"is ready at {client.base_url}/v1"
 
 
@@ -144,6 +162,8 @@ def wait_until_ready(
         show(deployment)
         if deployment.desired != "running":
             raise Conflict(f"{name} was stopped while it was waited for; see `trivet events {name}`")
+        if deployment.is_asleep:
+            return deployment, None
         live = [instance for instance in deployment.instances if instance.state != "stopped"]
         failed = [instance for instance in live if _has_failed(instance)]
         if failed:

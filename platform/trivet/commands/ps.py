@@ -53,11 +53,17 @@ def _rows(deployment: Deployment, ended: bool) -> list[list[object]]:
     model = deployment.model if deployment.version is None else f"{deployment.model}:{deployment.version}"
     shown = [i for i in deployment.instances if ended or i.state != "stopped"]
     if not shown:
-        state = "pending" if deployment.desired == "running" and deployment.replicas else deployment.desired
+        state = _state_without_instances(deployment)
         age = age_text(deployment.created_at)
         cells = [None, state, deployment.backend, deployment.device, None, None, None, age, None]
         return [[deployment.name, model, *cells]]
     return [[deployment.name, model, *_cells(instance)] for instance in shown]
+
+
+def _state_without_instances(deployment: Deployment) -> str:
+    if deployment.desired != "running" or not deployment.replicas:
+        return deployment.desired
+    return "asleep" if deployment.is_asleep else "pending"
 
 
 def _cells(instance: Instance) -> list[object]:

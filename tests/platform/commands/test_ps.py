@@ -141,3 +141,8 @@ def test_a_model_that_is_deployed_is_not_removed(site, trivet) -> None:
     trivet("launch", "m", "--no-wait")
     done = trivet("models", "remove", "m")
     assert (done.code, done.err) == (1, "trivet: m is deployed; stop it first\n")
+
+
+def test_ps_tells_what_is_unloaded_from_what_comes_up(launched, trivet) -> None:
+    launched.deployments["smollm2"] |= {"instances": [], "is_asleep": True}
+    assert "asleep" in trivet("ps").out

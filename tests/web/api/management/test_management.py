@@ -88,6 +88,47 @@ def test_deployment_is_launched_scaled_and_stopped(api: Api) -> None:
     assert any("launch" in event["reason"] for event in api("GET", "/events?deployment=two")["data"])
 
 
+def test_deployment_is_updated_and_what_is_null_is_taken_back(api: Api) -> None:
+    body = {
+        "model": "smollm2",
+        "name": "two",
+        "backend": "ascend,null",
+        "device": "0",
+        "settings": {"seed": "3"},
+        "priority": -1,
+        "fallback": "demo",
+    }
+    made = api("POST", "/deployments", body, 201)
+    assert [made[key] for key in ("backend", "priority", "fallback", "is_asleep")] == [
+        "ascend,null",
+        -1,
+        "demo",
+        False,
+    ]
+    live = api("PATCH", "/deployments/two", {"priority": 2, "settings": {"idle_timeout_s": "60"}})
+    assert (live["priority"], live["fallback"], live["generation"]) == (2, "demo", made["generation"])
+    changes = {"device": None, "fallback": None, "settings": {"seed": None, "max_num_seqs": "4"}}
+    new = api("PATCH", "/deployments/two", changes)
+    assert (new["device"], new["fallback"], new["generation"]) == (None, None, made["generation"] + 1)
+    assert new["settings"] == {"idle_timeout_s": "60", "max_num_seqs": "4"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"fallback": "demo"}, 400, "leads back"),
+        ({"fallback": "nobody"}, 400, "is no deployment"),
+        ({"settings": {"max_seq": "1"}}, 400, "max_num_seqs"),
+        ({"settings": {"idle_timeout_s": "0"}}, 400, "more than 0"),
+        ({"backend": "abacus"}, 400, "installed"),
+        ({"model": "smollm2:7"}, 404, "smollm2:1"),
+        ({"desired": "stopped"}, 400, "desired"),
+    ],
+)
+def test_wrong_update_is_refused_with_what_would_do(api: Api, body: object, status: int, words: str) -> None:
+    assert words in api("PATCH", "/deployments/demo", body, status)["error"]["message"]
+
+
 def test_deployment_takes_a_path_and_the_models_name(api: Api, site: Site) -> None:
     api("DELETE", "/deployments/demo")
     made = api("POST", "/deployments", {"model": str(find_demo_model()), "backend": "null"}, 201)

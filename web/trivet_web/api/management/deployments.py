@@ -7,11 +7,11 @@ from flask import Blueprint, Response, request
 from sqlalchemy.orm import Session
 
 from trivet.errors import RequestError
+from trivet_registry.deployment_changes import UNCHANGED, Update, update_deployment
 from trivet_registry.deployments_store import (
     create_deployment,
     get_deployment,
     list_deployments,
-    set_replicas,
     stop_deployment,
 )
 from trivet_registry.instance_state import LIVE_STATES
@@ -32,7 +32,10 @@ blueprint = Blueprint("management_deployments", __name__, url_prefix="/platform/
 
 
 class LaunchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to run; `settings` are engine settings by name, as text."""
+    """What to run; `settings` are engine settings by name, as text.
+
+    `backend` is "auto", a name, or names by preference ("ascend,cuda,cpu").
+    """
 
     model: str
     name: str | None = None
@@ -40,12 +43,20 @@ class LaunchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     device: str | None = None
     replicas: int = 1
     settings: dict[str, str] = {}
+    priority: int = 0  # where room is scarce, the lower is placed first
+    fallback: str | None = None  # deployment that answers when this one is full or too late
 
 
-class ScaleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to change."""
+class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to change; settings are merged, and null takes one back."""
 
+    model: str | None = None
+    backend: str | None = None
+    device: str | msgspec.UnsetType | None = msgspec.UNSET
     replicas: int | None = None
+    settings: dict[str, str | None] = {}
+    priority: int | None = None
+    fallback: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 @blueprint.get("")
@@ -72,6 +83,8 @@ def launch() -> Response:
             device=body.device,
             replicas=body.replicas,
             settings=body.settings,
+            priority=body.priority,
+            fallback=body.fallback or None,
         )
         made = _object(process, session, row)
     process.supervisor.wake()
@@ -88,13 +101,22 @@ def get(name: str) -> Response:
 
 @blueprint.patch("/<name>")
 def change(name: str) -> Response:
-    """Raises: NotFound, Conflict, RequestError."""
-    body = read_body(ScaleRequest)
+    """Raises: NotFound, Conflict, RequestError, ConfigError, ModelNotFound, ModelFilesError."""
+    body = read_body(UpdateRequest)
     process = web_process()
+    if body.backend is not None:
+        _check_backend(process, body.backend)
     with process.database.session() as session:
-        row = get_deployment(session, name)
-        if body.replicas is not None:
-            row = set_replicas(session, name, body.replicas)
+        update = Update(
+            version=None if body.model is None else resolve_version(process, session, body.model),
+            backend=body.backend,
+            device=UNCHANGED if body.device is msgspec.UNSET else body.device or None,
+            replicas=body.replicas,
+            settings=body.settings,
+            priority=body.priority,
+            fallback=UNCHANGED if body.fallback is msgspec.UNSET else body.fallback or None,
+        )
+        row = update_deployment(session, name, update)
         changed = _object(process, session, row)
     process.supervisor.wake()
     return json_response(changed)
@@ -116,10 +138,12 @@ def _object(process: WebProcess, session: Session, row: Deployment) -> Deploymen
     return deployment_object(row, [instance_object(i, process.engine_view(i.id)) for i in instances])
 
 
-def _check_backend(process: WebProcess, name: str) -> None:
-    """Raises: Unsupported naming the backends that exist."""
-    if name != "auto":
-        process.plugins.backend(name)
+def _check_backend(process: WebProcess, names: str) -> None:
+    """Raises: Unsupported naming the backends that exist, where none of those by preference does."""
+    listed = names.split(",")
+    if listed == ["auto"] or any(name in process.plugins.backends for name in listed):
+        return
+    process.plugins.backend(listed[0])
 
 
 def _drain_timeout_s() -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -87,6 +88,8 @@ class InstanceObject(msgspec.Struct, frozen=True):
     ready_at: datetime | None
     as_of: datetime
     notices: list[str]  # what the engine warns of though it works
+    generation: int  # of its deployment when it was made: an older one than that is being replaced
+    processes: list[dict[str, Any]]  # pid and start_time of the engine and its ranks
 
 
 class DeploymentObject(msgspec.Struct, frozen=True):
@@ -102,6 +105,10 @@ class DeploymentObject(msgspec.Struct, frozen=True):
     desired: str
     created_at: datetime
     instances: list[InstanceObject]
+    priority: int
+    fallback: str | None
+    generation: int
+    is_asleep: bool  # idle: unloaded until a request comes
 
 
 class EventObject(msgspec.Struct, frozen=True, rename={"from_state": "from", "to_state": "to"}):
@@ -136,6 +143,7 @@ class DeviceObject(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     unusable_because: str | None
     as_of: datetime
+    users: list[dict[str, Any]] | None  # processes with memory there; null where the backend cannot tell
 
 
 def version_object(row: tables.Version) -> VersionObject:
@@ -172,6 +180,10 @@ def deployment_object(row: tables.Deployment, instances: Iterable[InstanceObject
         row.desired,
         row.created_at,
         list(instances),
+        row.priority,
+        row.fallback,
+        row.generation,
+        row.is_asleep,
     )
 
 
@@ -179,9 +191,11 @@ def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceOb
     """The registry's word; load from the engine's own last beat where there is one.
 
     An engine that this process has just lost is `ready` in the registry for a moment: the reason says so.
+    So does it where one is ready and stalled: it gets no requests while there are others.
     """
     lives = view is not None and view.beat is not None and view.lost_because is None
-    is_gone = view is not None and row.state == "ready" and view.lost_because is not None
+    seen = view if row.state == "ready" else None
+    problem = "" if seen is None else seen.lost_because or seen.why_stalled(time.monotonic())
     return InstanceObject(
         id=row.id,
         deployment=row.deployment.name,
@@ -189,7 +203,7 @@ def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceOb
         backend=row.backend,
         device_uids=row.device_uids,
         state=row.state,
-        reason=view.why_not if view is not None and is_gone else row.reason,
+        reason=problem or row.reason,
         pid=row.pid,
         attempt=row.attempt,
         progress=row.progress,
@@ -199,6 +213,8 @@ def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceOb
         ready_at=row.ready_at,
         as_of=row.as_of,
         notices=row.notices or [],
+        generation=row.generation,
+        processes=row.processes or [],
     )
 
 
@@ -228,6 +244,7 @@ def device_object(row: tables.Device) -> DeviceObject:
         row.versions,
         row.unusable_because,
         row.as_of,
+        row.users,
     )
 
 

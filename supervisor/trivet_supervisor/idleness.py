@@ -1,0 +1,36 @@
+"""Finds the deployments that nobody uses: every instance is ready and has been idle for long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trivet.config import parse_engine_settings
+from trivet_registry.deployments_store import RUNNING
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.tables import Deployment, Instance
+
+
+def idle_timeout_s(deployment: Deployment) -> float | None:
+    """None: it is never unloaded. Cheap for the many that have none."""
+    if "idle_timeout_s" not in deployment.settings:
+        return None
+    return parse_engine_settings(deployment.settings).idle_timeout_s
+
+
+def why_idle(
+    deployment: Deployment, instances: Sequence[Instance], idle_s_of: Callable[[str], float]
+) -> str | None:
+    """The reason to unload it now; None: it is in use, or is not to be unloaded.
+
+    Args:
+        instances: those that live.
+        idle_s_of: seconds for which an instance has had nothing to do.
+    """
+    limit_s = idle_timeout_s(deployment)
+    if limit_s is None or deployment.is_asleep or deployment.desired != RUNNING or not instances:
+        return None
+    if any(i.instance_state is not InstanceState.READY for i in instances):
+        return None  # something is going on
+    if min(idle_s_of(i.id) for i in instances) < limit_s:
+        return None
+    return f"no request for {limit_s:g} s: it is unloaded, and the next request wakes it"

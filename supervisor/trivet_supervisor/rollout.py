@@ -1,0 +1,66 @@
+"""Which instances of a deployment shall end and how many shall be made: a pure function of what is there.
+
+A launch has one generation, and each update makes another. While the instances of the newest come up, those
+of the generations before them go on serving; each newer one that is ready takes the place of one of them.
+One more than asked for runs meanwhile, where the devices have room for it; where they have not, one of
+the older makes room first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.tables import Instance
+
+SURGE = 1  # instances beyond `replicas` during an update
+NOT_WANTED = "is not wanted any more"
+REPLACED = "is replaced by a newer instance"
+MAKES_ROOM = "makes room for a newer instance, which found none beside it"
+
+S = InstanceState
+_ENDING = (S.DRAINING, S.STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a turn does to one deployment."""
+
+    ended: Sequence[tuple[Instance, str]]  # each with the reason
+    num_new: int
+
+
+def changes_of(
+    instances: Sequence[Instance],
+    *,
+    generation: int,
+    first_generation: int,
+    num_wanted: int,
+    without_room: Collection[str],
+) -> Changes:
+    """Args: instances that live, of any generation; without_room: ids of those that wait for room."""
+    staying = [i for i in instances if i.instance_state not in _ENDING]
+    newest = [i for i in staying if i.generation == generation]
+    older = sorted(
+        (i for i in staying if first_generation <= i.generation < generation and i.instance_state is S.READY),
+        key=worth,
+    )
+    num_ready = sum(i.instance_state is S.READY for i in newest)
+    replaced = older[max(0, num_wanted - num_ready) :]
+    is_stuck = any(i.id in without_room for i in newest) and len(staying) == len(instances)
+    making_room = older[-1:] if is_stuck and not replaced else []
+    num_kept = len(older) - len(replaced) - len(making_room)
+    num_newest = min(num_wanted, max(1, num_wanted + SURGE - num_kept)) if older else num_wanted
+    kept = sorted(newest, key=worth)[:num_newest]
+    known = {i.id for i in (*older, *kept)}
+    ended = [(i, NOT_WANTED) for i in staying if i.id not in known]
+    ended += [(i, REPLACED if num_wanted else NOT_WANTED) for i in replaced]
+    ended += [(i, MAKES_ROOM) for i in making_room]
+    return Changes(ended, max(0, num_newest - len(newest)))
+
+
+def worth(instance: Instance) -> tuple[int, float]:
+    """Sorts what is kept first: ready ones, then what comes up, the failed last; the oldest first."""
+    rank = {S.READY: 0, S.FAILED: 2}.get(instance.instance_state, 1)
+    return rank, instance.created_at.timestamp()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trivet.errors import ConfigError, Conflict, RequestError
+from trivet_registry.database import Database
+from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment, wake_deployment
+from trivet_registry.deployments_store import create_deployment, get_deployment, stop_deployment
+from trivet_registry.events_store import list_events
+from trivet_registry.models_store import register_model
+from trivet_registry.tables import Deployment
+
+
+@pytest.fixture
+def launched(db: Database, make_files: Callable[..., Any]) -> Database:
+    with db.session() as session:
+        version = register_model(session, make_files())
+        create_deployment(session, name="chat", version=version, settings={"max_num_seqs": "4"})
+        create_deployment(session, name="small", version=version, fallback="chat", priority=3)
+    return db
+
+
+def updated(database: Database, **changes: Any) -> Deployment:
+    with database.session() as session:
+        return update_deployment(session, "chat", Update(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"backend": "ascend,cuda,cpu"}, {"device": "1"}, {"settings": {"max_num_seqs": "8"}}]
+)
+def test_what_an_engine_is_started_with_makes_a_new_generation(
+    launched: Database, changes: dict[str, Any]
+) -> None:
+    deployment = updated(launched, **changes)
+    assert (deployment.generation, deployment.first_generation) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"replicas": 3}, {"priority": 1}, {"settings": {"idle_timeout_s": "60"}}, {"backend": "auto"}],
+)
+def test_the_rest_and_what_is_as_before_makes_none(launched: Database, changes: dict[str, Any]) -> None:
+    assert updated(launched, **changes).generation == 1
+
+
+def test_another_version_replaces_and_the_event_names_both(
+    launched: Database, make_files: Callable[..., Any]
+) -> None:
+    with launched.session() as session:
+        newer = register_model(session, make_files(content=b"GGUF, and more"))
+        assert update_deployment(session, "chat", Update(version=newer)).generation == 2
+        assert list_events(session, deployment="chat")[-1].reason == "update: model tiny:1 to tiny:2"
+
+
+def test_settings_are_merged_and_none_takes_one_back(launched: Database) -> None:
+    deployment = updated(launched, settings={"max_num_seqs": None, "seed": "7"})
+    assert deployment.settings == {"seed": "7"}
+
+
+def test_wrong_values_change_nothing(launched: Database) -> None:
+    for changes, error in (
+        ({"settings": {"max_num_seq": "4"}}, ConfigError),
+        ({"settings": {"served_model_name": "other"}}, RequestError),
+        ({"backend": "cpu,,cuda"}, RequestError),
+        ({"backend": "auto,cpu"}, RequestError),
+        ({"replicas": -1}, RequestError),
+    ):
+        with pytest.raises(error):
+            updated(launched, **changes)
+    with launched.reading() as session:
+        deployment = get_deployment(session, "chat")
+    assert (deployment.generation, deployment.backend, deployment.replicas) == (1, "auto", 1)
+
+
+def test_a_stopped_deployment_is_not_updated(launched: Database) -> None:
+    with launched.session() as session:
+        stop_deployment(session, "chat")
+    with pytest.raises(Conflict, match="launch it again"):
+        updated(launched, priority=1)
+
+
+def test_a_fallback_exists_and_leads_to_an_end(launched: Database) -> None:
+    with launched.reading() as session:
+        small = get_deployment(session, "small")
+    assert (small.fallback, small.priority) == ("chat", 3)
+    with pytest.raises(RequestError, match="'chta' is no deployment; existing: chat, small"):
+        updated(launched, fallback="chta")
+    with pytest.raises(RequestError, match="chat -> small -> chat"):
+        updated(launched, fallback="small")
+    with pytest.raises(RequestError, match="chat -> chat"):
+        updated(launched, fallback="chat")
+
+
+def test_sleep_and_waking_are_events_and_happen_once(launched: Database) -> None:
+    with launched.session() as session:
+        assert not wake_deployment(session, "chat")
+        for _ in range(2):
+            sleep_deployment(session, "chat", "no request for 60 s")
+        assert get_deployment(session, "chat").is_asleep
+        assert wake_deployment(session, "chat")
+        assert not wake_deployment(session, "chat")
+        events = list_events(session, deployment="chat")
+    assert [event.reason for event in events[-2:]] == ["no request for 60 s", "a request woke it"]
+
+
+def test_a_launch_or_an_update_wakes(launched: Database) -> None:
+    with launched.session() as session:
+        sleep_deployment(session, "chat", "idle")
+    assert not updated(launched, settings={"seed": "1"}).is_asleep
