@@ -24,6 +24,7 @@ from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 
 BEAT_INTERVAL_S = 0.5
+STALL_SILENCE_S = 2.0  # without a beat for so long it is stalled: new requests go elsewhere
 SILENCE_LIMIT_S = 5.0  # without a beat for so long, past any announced step deadline: it is lost
 
 
@@ -107,6 +108,7 @@ class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):
     failure: Failure | None = None
     prompt_logprobs: list[TokenLogprob] | None = None  # of the prompt's 2nd token on; in the first piece
     embedding: bytes | None = None  # little-endian float32; in the last piece of one that is embedded
+    queue_s: float | None = None  # from its arrival in the engine to its first step; in the first piece
 
 
 class EngineLoad(msgspec.Struct, array_like=True, frozen=True, tag=True):
@@ -168,6 +170,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
     load: EngineLoad = EngineLoad()
     memory: list[tuple[str, int]] = []  # measured, by the plan's names
     notices: list[str] = []  # what an operator should know of an engine that works (contract.GivesNotices)
+    step_due_s: float | None = None  # a step that runs on past this has stalled, judged by those before it
 
 
 # ---- supervisor → engine -------------------------------------------------------------------------

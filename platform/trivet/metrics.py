@@ -27,7 +27,7 @@ class Metric:
     name: str
     kind: Kind
     help: str
-    labels: tuple[str, ...] = ("model_name", "instance")
+    labels: tuple[str, ...] = ("model_name", "instance", "backend", "device")
     buckets: tuple[float, ...] = ()  # upper bounds of a histogram, without +Inf
 
     @property
@@ -75,7 +75,7 @@ REQUEST_SUCCESS = Metric(
     "request_success",
     Kind.COUNTER,
     "Sequences that ended, by reason.",
-    ("model_name", "instance", "finished_reason"),
+    ("model_name", "instance", "backend", "device", "finished_reason"),
 )
 
 # ---- measured by the web server --------------------------------------------------------------------
@@ -103,6 +103,36 @@ REQUEST_PROMPT_TOKENS = Metric(
 )
 REQUEST_GENERATION_TOKENS = Metric(
     "request_generation_tokens", Kind.HISTOGRAM, "Tokens generated for a finished sequence.", buckets=_TOKENS
+)
+TOKENIZE_TIME = Metric(
+    "request_tokenize_time_seconds",
+    Kind.HISTOGRAM,
+    "Template and tokenizer, from the request's arrival until it is sent to an engine.",
+    buckets=_TTFT_S,
+)
+REQUEST_QUEUE_TIME = Metric(
+    "request_queue_time_seconds",
+    Kind.HISTOGRAM,
+    "Time that a sequence waited in its engine before its first step.",
+    buckets=_TTFT_S,
+)
+REQUEST_PREFILL_TIME = Metric(
+    "request_prefill_time_seconds",
+    Kind.HISTOGRAM,
+    "From the first step of a sequence to its first token.",
+    buckets=_TTFT_S,
+)
+REQUEST_DECODE_TIME = Metric(
+    "request_decode_time_seconds",
+    Kind.HISTOGRAM,
+    "From the first token of a sequence to its last.",
+    buckets=_REQUEST_S,
+)
+REQUEST_FAILURES = Metric(
+    "request_failures",
+    Kind.COUNTER,
+    "Requests of a deployed model that ended with an error, by its code; streams count, too.",
+    ("model_name", "code"),
 )
 HTTP_REQUESTS = Metric(
     "http_requests", Kind.COUNTER, "Answered HTTP requests.", ("method", "route", "status")
@@ -159,6 +189,11 @@ METRICS: tuple[Metric, ...] = (
     E2E_REQUEST_LATENCY,
     REQUEST_PROMPT_TOKENS,
     REQUEST_GENERATION_TOKENS,
+    TOKENIZE_TIME,
+    REQUEST_QUEUE_TIME,
+    REQUEST_PREFILL_TIME,
+    REQUEST_DECODE_TIME,
+    REQUEST_FAILURES,
     HTTP_REQUESTS,
     SUPERVISOR_UP,
     INSTANCE_STATE,

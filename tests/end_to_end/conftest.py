@@ -153,14 +153,20 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def shared_site() -> Iterator[Site]:
-    """One site for all tests of a module, serving SmolLM2 on the CPU as "smol" and on null as "null"."""
+def site_of_module() -> Iterator[Site]:
+    """One site for all tests of a module, which serves nothing yet."""
     with tempfile.TemporaryDirectory(prefix="tv") as home:
         site = Site(Path(home))
         try:
             site.serve()
-            site.launch("smol", "cpu", max_num_seqs="8", max_model_len="2048")
-            site.launch("null", "null")
             yield site
         finally:
             site.clean_up()
+
+
+@pytest.fixture(scope="module")
+def shared_site(site_of_module: Site) -> Site:
+    """One site for all tests of a module, serving SmolLM2 on the CPU as "smol" and on null as "null"."""
+    site_of_module.launch("smol", "cpu", max_num_seqs="8", max_model_len="2048")
+    site_of_module.launch("null", "null")
+    return site_of_module

@@ -156,6 +156,7 @@ class FakeEngine:
             completion_tokens=one.count,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            queue_s=self.options.queue_s if one.count == 1 else None,
         )
 
     def count(self, reason: str) -> None:
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("instance")
     parser.add_argument("--step-s", type=float, default=0.001)
     parser.add_argument("--first-s", type=float, default=0.0)
+    parser.add_argument("--queue-s", type=float, default=0.0, help="told, not waited for")
     parser.add_argument("--scored-s", type=float, default=0.0, help="where the prompt is scored")
     parser.add_argument("--beat-s", type=float, default=0.05)
     parser.add_argument("--phase", default="ready")

@@ -1,4 +1,4 @@
-"""An answer whose engine is lost: what came before counts, and another replica is asked at most once."""
+"""An answer whose engine is lost: what came before counts, and others are asked before the first token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from trivet.errors import EngineLost, TrivetError, Unavailable
 from trivet.messages import Failure, FinishReason, Piece, Submit
 from trivet.sampling_params import SamplingParams
-from trivet_web.answer import Answer
+from trivet_web.answer import MAX_ATTEMPTS, Answer
 from trivet_web.mailbox import Arrival, Mailbox
 from trivet_web.routing import Claim
 
@@ -18,12 +18,15 @@ class Engines:
     """A relay and a router at once: two replicas, of which each can be excluded."""
 
     def __init__(self) -> None:
+        self.replicas = "ab"
         self.sent: list[str] = []
         self.seen: list[Arrival] = []
         self.on_submit: Callable[[], object] = lambda: None
 
-    def choose(self, _name: str, tokens: int, exclude: frozenset[str] = frozenset()) -> Claim:
-        left = [one for one in ("a", "b") if one not in exclude]
+    def choose(
+        self, _name: str, tokens: int, exclude: frozenset[str], _prompt: list[int], _salt: str
+    ) -> Claim:
+        left = [one for one in self.replicas if one not in exclude]
         if not left:
             raise Unavailable("nothing is left")
         return Claim(self, left[0], tokens)  # type: ignore[arg-type]
@@ -70,7 +73,9 @@ def test_pieces_before_a_loss_are_read_before_it_is_raised(answer: Answer, engin
     assert engines.sent == ["a"], "another replica would send these tokens again"
 
 
-def test_loss_before_the_first_token_goes_to_another_replica_once(answer: Answer, engines: Engines) -> None:
+def test_loss_before_the_first_token_goes_to_a_replica_that_has_not_had_it(
+    answer: Answer, engines: Engines
+) -> None:
     answer.mailbox.fail(EngineLost("it ended"), 0)
     assert answer.read(0.01) == []
     assert engines.sent == ["a", "b"]
@@ -80,9 +85,36 @@ def test_loss_before_the_first_token_goes_to_another_replica_once(answer: Answer
     assert engines.sent == ["a", "b"]
 
 
+def test_a_whole_answer_begins_anew_since_nothing_of_it_was_sent(engines: Engines) -> None:
+    whole = Answer(engines, engines, "demo", lambda new, _where: None, is_whole=True)  # type: ignore[arg-type]
+    whole.start([Submit("r-0", [1, 2], SamplingParams(max_tokens=8))], 64)
+    whole.mailbox.put(0, piece(1), 0.0)
+    assert [arrival.piece.text for arrival in whole.read(1)] == ["w1 "]
+    whole.mailbox.put(0, piece(2), 0.0)
+    whole.mailbox.fail(EngineLost("it ended"), 0)
+    assert whole.read(0.01) == [], "the second token of an attempt that does not count"
+    assert (engines.sent, whole.num_restarts(0)) == (["a", "b"], 1)
+    whole.mailbox.put(0, piece(1, FinishReason.STOP), 0.0)
+    assert [arrival.piece.text for arrival in whole.read(1)] == ["w1 "]
+    assert whole.num_open == 0
+
+
+def test_a_request_that_ends_every_engine_does_not_go_through_all_of_them(
+    answer: Answer, engines: Engines
+) -> None:
+    engines.replicas = "abcdefgh"
+    for _ in range(MAX_ATTEMPTS - 1):
+        answer.mailbox.fail(EngineLost("it ended"), 0)
+        assert answer.read(0.01) == []
+    answer.mailbox.fail(EngineLost("the last"), 0)
+    with pytest.raises(EngineLost, match="last"):
+        answer.read(1)
+    assert engines.sent == list("abcd")
+
+
 def test_the_completions_of_one_prompt_go_to_one_replica(engines: Engines) -> None:
     turns = iter("abab")
-    engines.choose = lambda _name, tokens: Claim(engines, next(turns), tokens)  # type: ignore[method-assign,assign,arg-type]
+    engines.choose = lambda _name, tokens, *_: Claim(engines, next(turns), tokens)  # type: ignore[method-assign,assign,arg-type]
     made = Answer(engines, engines, "demo", lambda new, _where: None)  # type: ignore[arg-type]
     params = SamplingParams(max_tokens=8)
     groups = ["g", "g", "g", "h", "h", "", ""]

@@ -7,9 +7,10 @@ import threading
 import pytest
 
 from trivet.errors import ModelNotFound, Unavailable
-from trivet.messages import Beat, EngineLoad, Phase
+from trivet.messages import STALL_SILENCE_S, Beat, EngineLoad, Phase
 from trivet_web.engine_link import EngineView
-from trivet_web.routing import Deployed, InstanceRow, Router
+from trivet_web.prefix_affinity import SPAN_TOKENS
+from trivet_web.routing import MAX_LOAD, Deployed, InstanceRow, Router
 
 
 class Site:
@@ -173,3 +174,61 @@ def test_context_is_that_of_the_smallest_ready_instance() -> None:
     rows = (InstanceRow("a", "ready", max_model_len=300), InstanceRow("b", "loading", max_model_len=100))
     assert Deployed("m", "", 0, rows).max_model_len == 300
     assert Deployed("m", "", 0, ()).max_model_len is None
+
+
+# ---- prefix affinity -------------------------------------------------------------------------------
+
+
+def test_a_prompt_goes_where_its_beginning_was_read_whatever_came_between() -> None:
+    site = Site(ready("a"), ready("b"), ready("c"))
+    talk = list(range(2 * SPAN_TOKENS))
+    first = site.router.choose("m", 600, prompt=talk)
+    first.release()
+    for _ in range(7):
+        site.router.choose("m", 10, prompt=[1, 2, 3]).release()
+        again = site.router.choose("m", 700, prompt=[*talk, 7, 8, 9])
+        assert again.instance_id == first.instance_id
+        again.release()
+    salted = {site.router.choose("m", 1, prompt=talk, salt=str(n)).instance_id for n in range(3)}
+    assert len(salted) == 3, "another salt shares no KV"
+
+
+def test_a_replica_that_has_its_share_of_work_gets_no_more_for_its_cache() -> None:
+    site = Site(ready("a"), ready("b"))
+    talk = list(range(SPAN_TOKENS))
+    chosen = [site.router.choose("m", 300, prompt=talk).instance_id for _ in range(40)]
+    counts = sorted(chosen.count(name) for name in "ab")
+    assert counts[1] <= MAX_LOAD * 20 + 1
+
+
+def test_the_longest_beginning_wins() -> None:
+    site = Site(ready("a"), ready("b"))
+    short = site.router.choose("m", 1, prompt=[5] * SPAN_TOKENS).instance_id
+    longer = site.router.choose("m", 1, frozenset({short}), prompt=[5] * (2 * SPAN_TOKENS)).instance_id
+    for name in (short, longer):
+        site.beat(name, 1000)
+    assert site.router.choose("m", 1, prompt=[5] * (3 * SPAN_TOKENS)).instance_id == longer
+
+
+# ---- stalled replicas ------------------------------------------------------------------------------
+
+
+def test_a_silent_replica_leaves_rotation_before_it_is_lost_and_returns_with_its_beat() -> None:
+    site = Site(ready("a"), ready("b"))
+    site.beat("a", 0)
+    site.now_s = STALL_SILENCE_S + 0.1
+    site.beat("b", 9000)
+    assert {site.router.choose("m", 1).instance_id for _ in range(4)} == {"b"}
+    site.beat("a", 0)
+    assert site.router.choose("m", 1).instance_id == "a"
+
+
+def test_a_replica_whose_step_is_overdue_gets_nothing_unless_it_is_the_last() -> None:
+    site = Site(ready("a"), ready("b"))
+    for name, due_s in (("a", 3.0), ("b", None)):
+        beat = Beat(name, "lease", 1, 1, Phase.READY, step_started_s=0.0, step_due_s=due_s)
+        site.views[name] = EngineView(name, 0.0)
+        site.views[name].on_beat(beat, 3.1)
+    site.now_s = 3.1
+    assert {site.router.choose("m", 1).instance_id for _ in range(4)} == {"b"}
+    assert site.router.choose("m", 1, frozenset({"b"})).instance_id == "a", "waiting is better than 503"

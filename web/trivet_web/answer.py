@@ -1,7 +1,8 @@
-"""The sequences of one API request: sent to engines, read through one mailbox, retried once, aborted.
+"""The sequences of one API request: sent to engines, read through one mailbox, retried, aborted.
 
-A sequence that is lost before its first token is sent once more, to another replica. Later it cannot
-be: the client has part of the answer, and other random numbers would continue another one.
+A sequence that is lost before a token of it has gone to the client is sent again, to a replica that has
+not had it: of a stream before its first token, of a whole answer at any time. Later it cannot be: other
+random numbers would continue another answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from trivet_web.relay import Relay
 from trivet_web.routing import Claim, Router
 
 Observer = Callable[[list[Arrival], Callable[[int], str]], None]  # arrivals, and instance by choice
+MAX_ATTEMPTS = 4  # a request that ends every engine which takes it must not go through all of them
 _RETRIED_STATUSES = (429, 503)  # this replica is full, draining or gone; another may not be
 
 
@@ -33,7 +35,7 @@ class _Sequence:
     submit: Submit
     tokens: int  # prompt and completion, at most
     claim: Claim
-    attempts: int = 1
+    tried: frozenset[str] = frozenset()  # instances that have lost or refused it
     num_tokens: int = 0
     has_ended: bool = False
 
@@ -48,15 +50,23 @@ class Answer:
         deployment: str,
         observe: Observer,
         capacity_bytes: int = CAPACITY_BYTES,
+        *,
+        is_whole: bool = False,
     ) -> None:
-        """Args: capacity_bytes: of what has come and has not been read."""
+        """Nothing is sent before `start`.
+
+        Args:
+            capacity_bytes: of what has come and has not been read.
+            is_whole: the reader keeps everything until all has come, and heeds `num_restarts`.
+        """
+        self._is_whole = is_whole
         self.mailbox = Mailbox(capacity_bytes)
         self._relay = relay
         self._router = router
         self._deployment = deployment
         self._observe = observe
         self._sequences: list[_Sequence] = []
-        self._error: TrivetError | None = None  # raised when what came before it has been read
+        self.error: TrivetError | None = None  # raised when what came before it has been read
 
     def start(self, submits: Sequence[Submit], max_model_len: int) -> None:
         """Send them all; choice n is `submits[n]`. Those of a group go to one instance, to share KV there.
@@ -69,7 +79,7 @@ class Answer:
             if submit.group in instances:
                 claim = self._router.claim(instances[submit.group], tokens)
             else:
-                claim = self._router.choose(self._deployment, tokens)
+                claim = self._choose(submit, tokens)
             if submit.group:
                 instances[submit.group] = claim.instance_id
             self._sequences.append(_Sequence(submit, tokens, claim))
@@ -81,9 +91,19 @@ class Answer:
         """Sequences whose last piece has not been read."""
         return sum(not sequence.has_ended for sequence in self._sequences)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the next `read` raises at once, whatever the mailbox holds."""
+        return self.error is not None
+
     def instance_of(self, choice: int) -> str:
         """Where that sequence runs."""
         return self._sequences[choice].claim.instance_id
+
+    def num_restarts(self, choice: int) -> int:
+        """How often a whole sequence began anew; what `read` returned of it before does not count."""
+        sequence = self._sequences[choice]
+        return len(sequence.tried) if self._is_whole else 0
 
     def read(self, timeout_s: float) -> list[Arrival]:
         """Pieces that have come, in order; empty after `timeout_s` without any.
@@ -91,19 +111,19 @@ class Answer:
         Raises: EngineLost, ClientGone, or what an engine reported, once the pieces before it have been
             returned; then the answer is over.
         """
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         arrivals: list[Arrival] = []
         items = self.mailbox.read(timeout_s)
         for item in items:
             try:
                 self._take(item, arrivals)
             except TrivetError as error:
-                self._error = error
+                self.error = error
                 break
         self._observe(arrivals, self.instance_of)
-        if self._error is not None and not arrivals:
-            raise self._error
+        if self.error is not None and not arrivals:
+            raise self.error
         if items and not arrivals:  # losses, each of which has gone to another replica: once a sequence
             return self.read(timeout_s)
         return arrivals
@@ -119,9 +139,9 @@ class Answer:
     def _take(self, item: Item, arrivals: list[Arrival]) -> None:
         """Raises: what ends the answer."""
         if isinstance(item, Loss):
-            self._on_loss(item)
+            self._on_loss(item, arrivals)
         elif (error := _error_of(item.piece)) is not None:
-            self._on_loss(Loss(item.choice, error))
+            self._on_loss(Loss(item.choice, error), arrivals)
         else:
             self._count(item)
             arrivals.append(item)
@@ -136,30 +156,34 @@ class Answer:
             sequence.has_ended = True
             sequence.claim.release()
 
-    def _on_loss(self, loss: Loss) -> None:
-        """Retry on another replica, or raise the error."""
+    def _on_loss(self, loss: Loss, arrivals: list[Arrival]) -> None:
+        """Retry on another replica and drop what came of it, or raise the error."""
         if loss.choice is None:
             raise loss.error
         sequence = self._sequences[loss.choice]
         is_retried = (
             loss.error.status in _RETRIED_STATUSES
             and loss.error.code != DeadlinePassed.code  # it has passed everywhere
-            and sequence.attempts == 1
-            and sequence.num_tokens == 0
+            and len(sequence.tried) < MAX_ATTEMPTS - 1
+            and (self._is_whole or sequence.num_tokens == 0)
         )
-        lost_instance = sequence.claim.instance_id
+        sequence.tried |= {sequence.claim.instance_id}
         sequence.claim.release()
         if not is_retried:
             raise loss.error
         try:
             self._router.table(fresh=True)
-            sequence.claim = self._router.choose(
-                self._deployment, sequence.tokens, frozenset({lost_instance})
-            )
+            sequence.claim = self._choose(sequence.submit, sequence.tokens, sequence.tried)
         except Unavailable:
             raise loss.error from None
-        sequence.attempts = 2
+        sequence.num_tokens = 0
+        arrivals[:] = [arrival for arrival in arrivals if arrival.choice != loss.choice]
         self._send(loss.choice)
+
+    def _choose(self, submit: Submit, tokens: int, tried: frozenset[str] = frozenset()) -> Claim:
+        return self._router.choose(
+            self._deployment, tokens, tried, submit.prompt_token_ids, submit.cache_salt
+        )
 
     def _send(self, choice: int) -> None:
         sequence = self._sequences[choice]

@@ -16,6 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 from trivet.errors import EngineLost, TrivetError
 from trivet.messages import (
     SILENCE_LIMIT_S,
+    STALL_SILENCE_S,
     Abort,
     Beat,
     EngineLoad,
@@ -186,6 +187,21 @@ class EngineView:
         """Past the limit, and past what the engine said its step may take."""
         deadline = (self.beat.step_deadline_s if self.beat else None) or 0.0
         return now > max(self.last_seen_s, deadline) + SILENCE_LIMIT_S
+
+    def is_stalled(self, now: float) -> bool:
+        """Not lost, but no place to wait. Over as soon as the engine moves, as its next beat says."""
+        return bool(self.why_stalled(now))
+
+    def why_stalled(self, now: float) -> str:
+        """Silent, or in a step that takes far longer than those before; empty where it moves."""
+        if self.beat is None:  # never seen: the registry's word counts
+            return ""
+        if now > self.last_seen_s + STALL_SILENCE_S:
+            return f"stalled: silent for {now - self.last_seen_s:.0f} s"
+        due_s, started_s = self.beat.step_due_s, self.beat.step_started_s
+        if due_s is None or started_s is None or now <= due_s:
+            return ""
+        return f"stalled: its step has run for {now - started_s:.0f} s"
 
     @property
     def can_serve(self) -> bool:

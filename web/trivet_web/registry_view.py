@@ -52,4 +52,6 @@ def _row(instance: Instance) -> InstanceRow:
         state=instance.state,
         reason=instance.reason,
         max_model_len=plan.get("max_model_len"),
+        backend=instance.backend or "",
+        device=",".join(instance.device_uids),
     )

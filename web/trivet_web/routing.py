@@ -1,4 +1,9 @@
-"""Which instance serves a request: the ready one with the fewest tokens outstanding.
+"""Which instance serves a request: one that has read its beginning, else the one with least to do.
+
+Affinity has a bound (Mirrokni et al. 2016, "Consistent Hashing with Bounded Loads"): a replica that has
+read more of a prompt than the others gets it only while its outstanding tokens are at most `MAX_LOAD` times
+the mean, the new request included. Among equals the fewest outstanding tokens win. A stalled replica gets
+requests only if there is no other.
 
 The table comes from the registry and is at most `MAX_AGE_S` old; the relay knows sooner when an engine
 has ended, and its word counts at once. Engines live without the registry: while it cannot be read, the
@@ -15,9 +20,11 @@ from dataclasses import dataclass
 
 from trivet.errors import ModelNotFound, Unavailable
 from trivet_web.engine_link import EngineView
+from trivet_web.prefix_affinity import PrefixAffinity, span_digests
 
 logger = logging.getLogger(__name__)
 MAX_AGE_S = 0.5
+MAX_LOAD = 1.25
 RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
 
@@ -30,6 +37,8 @@ class InstanceRow:
     state: str
     reason: str = ""
     max_model_len: int | None = None  # of its plan
+    backend: str = ""  # empty until it is placed
+    device: str = ""  # uids, with commas
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,8 @@ class Router:
         self._is_stale = False  # the registry could not be read the last time
         self._outstanding: dict[str, int] = {}  # by instance, of this process's requests
         self._turn = 0
+        self._affinity = PrefixAffinity()
+        self._places: dict[str, tuple[str, str]] = {}  # backend and device of every instance ever seen
 
     def table(self, *, fresh: bool = False) -> Table:
         """The deployments that shall run. Raises: Unavailable where the registry has never been read."""
@@ -115,18 +126,37 @@ class Router:
         """The deployment, of which an instance can serve. Raises: as `choose`."""
         return self._ready(name, frozenset())[0]
 
-    def choose(self, name: str, tokens: int, exclude: frozenset[str] = frozenset()) -> Claim:
+    def choose(
+        self,
+        name: str,
+        tokens: int,
+        exclude: frozenset[str] = frozenset(),
+        prompt: Sequence[int] = (),
+        salt: str = "",
+    ) -> Claim:
         """Claim `tokens` on the best instance of deployment `name`.
+
+        Args:
+            prompt: its token ids, and `salt` what keeps its KV apart from that of others (`cache_salt`).
 
         Raises: ModelNotFound; Unavailable with the state and reason of the nearest candidate.
         """
-        _, candidates = self._ready(name, exclude)
+        deployed, candidates = self._ready(name, exclude)
+        digests = span_digests(prompt, f"{name}\0{salt}") if len(deployed.instances) > 1 else []
+        matched = self._affinity.matches(digests, candidates)
         with self._lock:
             self._turn += 1
             turn = self._turn % len(candidates)
-            best = min(candidates[turn:] + candidates[:turn], key=self._tokens_of)
+            best = self._best(candidates[turn:] + candidates[:turn], matched, tokens)
             self._outstanding[best] = self._outstanding.get(best, 0) + tokens
+        self._affinity.remember(digests, best)
         return Claim(self, best, tokens)
+
+    def _best(self, candidates: Sequence[str], matched: Mapping[str, int], tokens: int) -> str:
+        loads = {instance: self._tokens_of(instance) for instance in candidates}
+        bound = MAX_LOAD * (sum(loads.values()) + tokens) / len(candidates)
+        allowed = [instance for instance in candidates if loads[instance] <= bound]
+        return min(allowed, key=lambda instance: (-matched[instance], loads[instance]))
 
     def claim(self, instance_id: str, tokens: int) -> Claim:
         """Claim `tokens` on an instance that has been chosen before."""
@@ -141,6 +171,10 @@ class Router:
                 self._outstanding[instance_id] = left
             else:
                 self._outstanding.pop(instance_id, None)
+
+    def place_of(self, instance_id: str) -> tuple[str, str]:
+        """Backend and device where it runs or ran; empty words where it was never seen."""
+        return self._places.get(instance_id, ("", ""))
 
     def can_serve(self, deployed: Deployed) -> bool:
         return bool(self._candidates(deployed, frozenset()))
@@ -169,7 +203,10 @@ class Router:
 
     def _candidates(self, deployed: Deployed, exclude: frozenset[str]) -> list[str]:
         ready = [i.id for i in deployed.instances if i.state == READY and i.id not in exclude]
-        return [i for i in ready if (view := self._view(i)) is None or view.can_serve]
+        serving = [i for i in ready if (view := self._view(i)) is None or view.can_serve]
+        now = self._clock()
+        moving = [i for i in serving if (view := self._view(i)) is None or not view.is_stalled(now)]
+        return moving or serving
 
     def _tokens_of(self, instance_id: str) -> int:
         """The larger of what the engine reported and what this process has sent.
@@ -191,6 +228,9 @@ class Router:
         if self._is_stale:
             logger.warning("registry=readable table=fresh")
         self._table, self._is_stale, self._read_s = table, False, self._clock()
+        self._places.update(
+            {row.id: (row.backend, row.device) for one in table.values() for row in one.instances}
+        )
         self._follow(table)
         return table
 

@@ -12,6 +12,7 @@ from gunicorn.app.base import BaseApplication
 from trivet.config import Settings
 from trivet_web.app import create_app
 from trivet_web.web_metrics import prepare_folder
+from trivet_web.engine_totals import TOTALS_FOLDER, join_files
 from trivet_web.web_process import EXTENSION, METRICS_FOLDER
 from trivet_web.worker import PatientWorker
 
@@ -78,6 +79,7 @@ def _on_starting(settings: Settings) -> Any:
     def prepare(_arbiter: object) -> None:
         if settings.web_workers > 1:
             prepare_folder(settings.paths.run / METRICS_FOLDER)
+        join_files(settings.paths.run / TOTALS_FOLDER)
 
     return prepare
 

@@ -12,11 +12,14 @@ from flask import current_app
 
 from trivet.access import management_token
 from trivet.config import Settings
-from trivet.errors import Unavailable
+from trivet.errors import TrivetError, Unavailable
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_web.engine_link import EngineView
+from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
 from trivet_web.hang_up import HangUpWatcher
+from trivet_web.history import History
+from trivet_web.metric_families import samples
 from trivet_web.prompt_encoder import PromptEncoder
 from trivet_web.registry_view import table_reader
 from trivet_web.relay import Relay
@@ -29,6 +32,7 @@ from trivet_web.web_metrics import WebMetrics
 logger = logging.getLogger(__name__)
 EXTENSION = "trivet"
 METRICS_FOLDER = "web-metrics"  # in the run directory
+SAMPLE_INTERVAL_S = 1.0
 SHUTDOWN_NOTICE_S = 1.0  # before the drain deadline: time to write an error event and close properly
 
 
@@ -49,6 +53,8 @@ class WebProcess:
         self.token = management_token(settings.paths.token_file)
         self.database: Database = open_database(settings.resolved_database_url)
         self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
+        self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER)
+        self.history = History()
         self.relay = Relay(settings.paths.run)
         self.models = ServedModels(load_model)
         self.prompts = PromptEncoder()
@@ -59,6 +65,9 @@ class WebProcess:
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.is_draining = False
+        self._is_closed = threading.Event()
+        self._sampler = threading.Thread(target=self._sample_often, name="sampler", daemon=True)
+        self._sampler.start()
 
     @property
     def plugins(self) -> PluginHost:
@@ -87,7 +96,17 @@ class WebProcess:
     def _end_open_requests(self) -> None:
         self.relay.end_all(Unavailable("the web server is shutting down; send the request again"))
 
+    def _sample_often(self) -> None:
+        """Body of a thread: what is not seen in this second is in no history."""
+        while not self._is_closed.wait(SAMPLE_INTERVAL_S):
+            try:
+                self.history.append(time.time(), samples(self))
+            except TrivetError as error:
+                logger.debug("sample=none reason=%s", error)  # the registry was never read
+
     def close(self) -> None:
+        self._is_closed.set()
+        self._sampler.join()
         self.relay.close()
         self.hang_up.close()
         self.metrics.close()

@@ -197,4 +197,13 @@ def _piece(request_id: str, update: Update) -> Piece:
         failure=update.failure,
         prompt_logprobs=update.prompt_logprobs,
         embedding=None if update.embedding is None else update.embedding.astype("<f4").tobytes(),
+        queue_s=_queue_s(update),
     )
+
+
+def _queue_s(update: Update) -> float | None:
+    sequence = update.sequence
+    is_first = sequence.num_output_tokens <= len(update.token_ids)
+    if not is_first or sequence.first_scheduled_s is None:
+        return None
+    return sequence.first_scheduled_s - sequence.arrival_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trivet.metrics import METRICS, Kind
@@ -20,6 +21,11 @@ def samples(client: FlaskClient) -> dict[str, dict[tuple[tuple[str, str], ...], 
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
     return found
+
+
+def labels_of(instance: str) -> tuple[tuple[str, str], ...]:
+    """Of a series of the model "demo"; the test's engines are on no device."""
+    return ("backend", ""), ("device", ""), ("instance", instance), ("model_name", "demo")
 
 
 def test_page_holds_every_metric_with_its_kind_and_no_other(client: FlaskClient) -> None:
@@ -43,7 +49,7 @@ def test_request_is_counted_once_everywhere(site: Site, site_client: FlaskClient
     engine = site.start_engine()
     body = {"model": "demo", "prompt": "a b c", "max_tokens": 5}
     assert site_client.post("/v1/completions", json=body).status_code == 200
-    own = (("instance", engine.instance), ("model_name", "demo"))
+    own = labels_of(engine.instance)
     now = samples(site_client)
     assert now["trivet:time_to_first_token_seconds_count"][own] == 1
     assert now["trivet:inter_token_latency_seconds_count"][own] == 4
@@ -59,11 +65,54 @@ def test_request_is_counted_once_everywhere(site: Site, site_client: FlaskClient
     assert samples(site_client)["trivet:request_success_total"][reason] == 1
 
 
+def test_the_way_to_the_first_token_is_told_in_its_parts(site: Site, site_client: FlaskClient) -> None:
+    engine = site.start_engine("--queue-s", "0.25", "--first-s", "0.3")
+    body = {"model": "demo", "prompt": "a b c", "max_tokens": 2}
+    assert site_client.post("/v1/completions", json=body).status_code == 200
+    own, now = labels_of(engine.instance), samples(site_client)
+
+    def seconds(name: str) -> float:
+        return now[f"trivet:{name}_seconds_sum"][own]
+
+    assert seconds("request_queue_time") == 0.25
+    parts = [seconds(f"request_{part}_time") for part in ("tokenize", "queue", "prefill")]
+    assert sum(parts) == pytest.approx(seconds("time_to_first_token"))
+    assert seconds("request_decode_time") == pytest.approx(
+        seconds("e2e_request_latency") - seconds("time_to_first_token")
+    )
+
+
+def test_a_failure_is_counted_once_whole_or_streamed(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine("--refuse", "429")
+    body = {"model": "demo", "prompt": "a", "max_tokens": 2}
+    for stream in (False, True):
+        assert site_client.post("/v1/completions", json={**body, "stream": stream}).status_code == 429
+    assert samples(site_client)["trivet:request_failures_total"] == {
+        (("code", "overloaded"), ("model_name", "demo")): 2.0
+    }
+
+
+def test_the_history_has_what_the_page_shows(site: Site, site_client: FlaskClient, eventually: Any) -> None:
+    site.start_engine()
+    body = {"model": "demo", "prompt": "a", "max_tokens": 3}
+    assert site_client.post("/v1/completions", json=body).status_code == 200
+
+    def values(query: str) -> list[float]:
+        headers = {"Authorization": f"Bearer {site.token}"}
+        told = site_client.get(f"/platform/v1/history?{query}", headers=headers).get_json()
+        return [series["values"][-1] for series in told["series"]]
+
+    eventually(
+        lambda: values("names=generation_tokens_total&deployment=demo") == [3.0], what="it was sampled"
+    )
+    assert values("names=generation_tokens_total&deployment=other") == []
+
+
 def test_page_is_answered_without_supervisor_and_engine(
     site: Site, site_client: FlaskClient, eventually: Any
 ) -> None:
     engine = site.start_engine()
-    own = (("instance", engine.instance), ("model_name", "demo"))
+    own = labels_of(engine.instance)
     eventually(lambda: own in samples(site_client).get("trivet:num_requests_running", {}), what="it is seen")
     engine.kill()
     eventually(
@@ -71,7 +120,8 @@ def test_page_is_answered_without_supervisor_and_engine(
     )
     now = samples(site_client)
     assert now["trivet:supervisor_up"] == {(): 0.0}
-    assert now["trivet:instance_state"][tuple(sorted((*own, ("state", "ready"))))] == 1
+    state = (("instance", engine.instance), ("model_name", "demo"), ("state", "ready"))
+    assert now["trivet:instance_state"][state] == 1
 
 
 def test_labels_are_escaped(site: Site, site_client: FlaskClient) -> None:

@@ -104,7 +104,7 @@ def create() -> Response:
             )
             for number, ids in enumerate(token_ids)
         ]
-        exchange.answer.start(submits, target.max_model_len)
+        exchange.submit(submits)
         vectors = _read_all(exchange)
         exchange.close()
     as_numbers = body.encoding_format != "base64"

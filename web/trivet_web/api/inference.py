@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import msgspec
 from flask import request
 
-from trivet.errors import RequestError
+from trivet import metrics
+from trivet.errors import RequestError, TrivetError
 from trivet.messages import Submit, TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet_web.answer import Answer
@@ -58,20 +59,24 @@ class Exchange:
         self.created = now_s()
         self._process: WebProcess = web_process()
         self._begun_s = time.monotonic()
-        timer = RequestTimer(self._process.metrics, target.deployed.name, self._begun_s)
+        self._timer = RequestTimer(
+            self._process.metrics, target.deployed.name, self._begun_s, self._process.router.place_of
+        )
         self._fd = client_fd()
         self._give_slot_back = self._process.slots.take()
         self.answer = Answer(
             self._process.relay,
             self._process.router,
             target.deployed.name,
-            timer.observe,
+            self._timer.observe,
             CAPACITY_BYTES if is_streamed else WHOLE_CAPACITY_BYTES,
         )
         self.num_completions = 1  # of each prompt
+            is_whole=not is_streamed,
         self._is_open = True
         if self._fd is not None:
             self._process.hang_up.watch(self._fd, self._on_client_gone)
+        self._has_failed = False
 
     def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
         """Choice number * n + index is the completion `index` of prompt `number`.
@@ -98,7 +103,13 @@ class Exchange:
         ]
         self.answer.start(submits, self.target.max_model_len)
 
+        self.submit(submits)
+
+    def submit(self, submits: Sequence[Submit]) -> None:
+        """Raises: ModelNotFound, Unavailable."""
+        sent_s = time.monotonic()
     def deadline_s(self, timeout_s: float | None) -> float | None:
+        self._timer.sent(sent_s, self.answer.instance_of(0))
         """CLOCK_MONOTONIC, of a timeout that counts from the request's arrival."""
         return None if timeout_s is None else self._begun_s + timeout_s
 
@@ -116,9 +127,17 @@ class Exchange:
                 self._process.hang_up.forget(self._fd)
             self.answer.close()
             self._give_slot_back()
+            self.count_failure(self.answer.error)
 
     def _on_client_gone(self) -> None:
         self.answer.mailbox.fail(ClientGone("the client closed the connection"))
+    def count_failure(self, error: BaseException | None) -> None:
+        """Once a request; of a client that has gone nothing failed."""
+        if isinstance(error, TrivetError) and not isinstance(error, ClientGone) and not self._has_failed:
+            self._has_failed = True
+            name = self.target.deployed.name
+            self._process.metrics.count(metrics.REQUEST_FAILURES, name, error.code)
+
 
 
 def check_settings(params: SamplingParams, cache_salt: str | None, num_prompts: int, field: str) -> None:
@@ -155,7 +174,8 @@ def closing_on_error(exchange: Exchange) -> Iterator[Exchange]:
     """Close it where the block raises; else the response does, when it has been sent."""
     try:
         yield exchange
-    except BaseException:
+    except BaseException as error:
+        exchange.count_failure(error)
         exchange.close()
         raise
 
@@ -199,10 +219,14 @@ def read_whole(exchange: Exchange) -> list[Completed]:
     done = [Completed() for _ in range(answer.num_open)]
     while answer.num_open:
         for arrival in answer.read(READ_S):
-            done[arrival.choice].add(arrival)
+            choice = arrival.choice
+            if restarts[choice] != answer.num_restarts(choice):
+                restarts[choice], done[choice] = answer.num_restarts(choice), Completed()
+            done[choice].add(arrival)
     for index, one in enumerate(done):
         one.prompt_logprobs = done[index - index % n].prompt_logprobs  # the first one scores their prompt
     return done
+    restarts = [0] * len(done)
 
 
 def usage_of(done: Sequence[Completed], num_completions: int) -> Usage:

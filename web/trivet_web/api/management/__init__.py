@@ -3,12 +3,13 @@
 The web server writes the desired state to the registry and wakes the supervisor, which makes it so.
 """
 
-from trivet_web.api.management import deployments, logs, models, observations, plan, prefix_cache
+from trivet_web.api.management import deployments, history, logs, models, observations, plan, prefix_cache
 
 BLUEPRINTS = (
     models.blueprint,
     deployments.blueprint,
     observations.blueprint,
+    history.blueprint,
     logs.blueprint,
     plan.blueprint,
     prefix_cache.blueprint,
