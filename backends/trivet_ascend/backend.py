@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from trivet.contract import Advice, DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
-from trivet.models.decoder import check_dense
-from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.probing import run_tool
-from trivet.runners.slices import check_divisible
+from trivet.runners.planner import Costs, plan_memory
+from trivet.runners.step_shape import resolve_dtype
+from trivet.runners.supported import check_block_size, check_model
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
-from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape
+from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape, fixed_parts, kv_cache_spec, most_blocks
 from trivet_ascend.npu_smi import Chip, parse_info
 from trivet_ascend.options import AscendOptions
 from trivet_ascend.pairing import advices, installed_torch_npu
-from trivet_ascend.planner import plan_memory
 from trivet_ascend.weight_kinds import FOUR_BIT_FORMATS, WeightKind
 
 BLOCK_SIZE = 128  # tokens; the attention operation wants multiples of 128, at most 512
 BLOCK_SIZES = (128, 256, 384, 512)
-MAX_NUM_BATCHED_TOKENS = 2048
 SUPPORTED_FAMILIES = ("A2", "A3")
 FAMILY_LACKS = {
     "910A": "which has no bfloat16 and none of the fused attention",
@@ -103,18 +102,8 @@ class AscendBackend:
                 f"kv_cache_dtype {config.kv_dtype!r} is not supported on Ascend with dtype {shape.dtype}; "
                 "leave it at auto"
             )
-        if shape.block_size not in BLOCK_SIZES:
-            raise Unsupported(
-                f"block_size {shape.block_size} is not supported on Ascend; "
-                f"use {', '.join(map(str, BLOCK_SIZES))}"
-            )
-        if spec.shapes_only:
-            raise Unsupported(
-                f"{spec.architecture} runs through transformers' own code, which the Ascend backend does not "
-                "offer; use backend cpu"
-            )
-        check_dense(spec)
-        check_tensors(spec, weights)
+        check_block_size(shape.block_size, BLOCK_SIZES, "Ascend")
+        check_model(spec, weights, shape.num_ranks, "Ascend")
         _check_ranks(spec, shape.num_ranks)
         _check_weights(weights, shape)
 
@@ -124,7 +113,15 @@ class AscendBackend:
         """As the contract, for the device with the least free memory."""
         device = min(devices, key=lambda each: each.free_bytes)
         self.check(spec, weights, config, device)
-        return plan_memory(spec, weights, config, resolve_shape(spec, config, device), device)
+        shape = resolve_shape(spec, config, device)
+        costs = Costs(
+            kv_cache_spec(spec, shape),
+            partial(fixed_parts, spec, weights),
+            devices="NPUs",
+            smaller="weights=w8a16 or a smaller model",
+            most_blocks=most_blocks(spec, shape),
+        )
+        return plan_memory(config, shape, device, costs)
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
@@ -142,16 +139,12 @@ class AscendBackend:
 
 def resolve_shape(spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> Shape:
     """The config with every choice made. Raises: Unsupported."""
-    return Shape(
+    return Shape.resolved(
+        spec,
+        config,
+        block_size=BLOCK_SIZE,
         dtype=resolve_dtype(config.dtype, device),
         options=AscendOptions.parse(config.options),
-        block_size=config.block_size or BLOCK_SIZE,
-        max_model_len=config.max_model_len or spec.max_position,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens
-        or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
-        max_logits_rows=config.max_logits_rows,
-        num_ranks=config.tensor_parallel,
     )
 
 
@@ -162,20 +155,7 @@ def runner_shape(
     return resolve_shape(spec, config, devices[0]).with_max_model_len(plan.max_model_len)
 
 
-def resolve_dtype(dtype: str, device: DeviceInfo) -> str:
-    """ "auto" is bf16 where the chip has it. Raises: Unsupported."""
-    if dtype == "auto":
-        return "bf16" if "bf16" in device.dtypes else "f16"
-    if dtype not in device.dtypes:
-        raise Unsupported(
-            f"dtype {dtype!r} is not supported on {device.name}; "
-            f"use auto or {', '.join(sorted(device.dtypes))}"
-        )
-    return dtype
-
-
 def _check_ranks(spec: ModelSpec, num_ranks: int) -> None:
-    check_divisible(spec, num_ranks)
     if num_ranks > 1 and any(layer.attention.alibi for layer in spec.kinds):
         raise Unsupported(f"tensor_parallel_size {num_ranks} is not supported with ALiBi; use 1")
 

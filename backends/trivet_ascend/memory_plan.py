@@ -6,18 +6,19 @@ and `graphs` are what the runtime takes beside us: judged, since no device was a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
+from trivet.runners import model_matrices
 from trivet.runners.decode_graphs import graph_sizes
-from trivet.runners.model_matrices import norm_values, packed_matrices
-from trivet.runners.slices import Rank, local_spec
+from trivet.runners.slices import local_spec
+from trivet.runners.step_shape import StepShape
 from trivet.weights.index import WeightIndex
 from trivet_ascend.options import AscendOptions
 from trivet_ascend.weight_kinds import kind_of, matrix_bytes, shares_embedding
 
-DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 LOGITS_PIECE_BYTES = 64 << 20  # float32 logits brought to the host at once
 CONTEXT_BYTES = 512 << 20  # of ACL, and the kernels that it loads
 HCCL_BUFFER_MB = 200  # HCCL_BUFFSIZE, which `launch_env` sets; a communicator has one in and one out
@@ -27,34 +28,16 @@ MASK_BYTES = 2048 * 2048  # the triangle that attention wants
 SCORES_BYTES = 64 << 20  # float32 scores of a piece of queries, where attention is gathered
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(StepShape):
     """The config with every choice made."""
 
-    dtype: str
     options: AscendOptions
-    block_size: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_logits_rows: int
-    num_ranks: int
-
-    @property
-    def blocks_per_sequence(self) -> int:
-        return -(-self.max_model_len // self.block_size)
-
-    @property
-    def value_bytes(self) -> int:
-        return DTYPE_BYTES[self.dtype]
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
         """Numbers of decoding sequences for which a graph is captured."""
         return graph_sizes(self.max_num_seqs) if self.options.graphs == "on" else ()
-
-    def with_max_model_len(self, length: int) -> Shape:
-        return replace(self, max_model_len=length)
 
 
 def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
@@ -89,21 +72,15 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
 
 def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
     """Of the first rank, whose slices are the largest."""
-    rank, size = Rank(0, shape.num_ranks), shape.value_bytes
-    total = 0
-    for matrix in packed_matrices(spec):
-        rows, columns = matrix.num_rows, matrix.num_columns
-        if matrix.shard in ("column", "vocab"):
-            rows = rank.height(rows)
-        bias_rows = rows
-        if matrix.shard == "row":
-            columns = rank.height(columns)
-        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
-        kind = kind_of(shape.options.weights, matrix.name, formats, rows, columns)
-        total += matrix_bytes(kind, rows, columns, size) + matrix.has_bias * bias_rows * size
-    if spec.tie_embeddings and shares_embedding(shape.options.weights) and not spec.head_bias:
-        total -= rank.height(spec.vocab_size) * spec.hidden_size * size
-    return total + norm_values(spec) * size
+    option, size = shape.options.weights, shape.value_bytes
+
+    def bytes_of(name: str, formats: Sequence[str], rows: int, columns: int) -> int:
+        return matrix_bytes(kind_of(option, name, formats, rows, columns), rows, columns, size)
+
+    shares = shares_embedding(option)
+    return model_matrices.weights_bytes(
+        spec, weights, shape.num_ranks, size, bytes_of, shares_embedding=shares
+    )
 
 
 def activation_bytes(spec: ModelSpec, shape: Shape) -> int:

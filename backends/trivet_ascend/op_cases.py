@@ -7,12 +7,12 @@ attention (#13699); values that are not numbers in slots behind a sequence's end
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trivet.runners.op_check import OpCase
+from trivet.runners.op_sizes import OpSizes
 from trivet_ascend import npu_ops
 from trivet_ascend.op_table import OpTable
 from trivet_ascend.weight_kinds import GROUP_SIZE
@@ -23,23 +23,10 @@ BLOCK_SIZE = 128
 TOLERANCES = {torch.bfloat16: 0.02, torch.float16: 0.005}
 
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """Sizes that the operations are tested with."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    intermediate_size: int
-    rope_dim: int
-    interleaved: bool = False
-
-
 class CaseMaker:
     """Random arguments on one device; the same for every table."""
 
-    def __init__(self, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, shape: OpSizes, dtype: torch.dtype, device: torch.device) -> None:
         self._shape, self._dtype, self._device = shape, dtype, device
         self._generator = torch.Generator().manual_seed(7)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -25,11 +24,6 @@ class OpTable:
     matmul_w8a8: Callable[..., Tensor]
     matmul_weight_only: Callable[..., Tensor]
     pack_int4: Callable[..., Tensor]
-
-    def with_twins(self, names: Iterable[str]) -> OpTable:
-        """The named operations by their twins."""
-        twins: dict[str, Any] = {name: getattr(npu_twins, name) for name in names}
-        return replace(self, **twins)
 
 
 NAMES = tuple(OpTable.__dataclass_fields__)

@@ -17,7 +17,7 @@ from trivet.models.block_copy import copy_blocks
 from trivet.models.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from trivet.contract import Batch, Int32
+    from trivet.contract import Batch, BlockCopy
 
 
 class PagedKV:
@@ -39,10 +39,10 @@ class PagedKV:
     def size_bytes(self) -> int:
         return sum(cache.nbytes for layer in self.layers for cache in layer)
 
-    def copy_blocks(self, pairs: Int32) -> None:
-        """Copy whole blocks; pairs [n, 2] of source and target. All sources are read first."""
+    def copy_blocks(self, copy: BlockCopy) -> None:
+        """Within the cache; all sources are read first."""
         caches = [cache for layer in self.layers for cache in layer]
-        copy_blocks(caches, caches, pairs)
+        copy_blocks(caches, caches, copy.pairs)
 
 
 @dataclass(frozen=True, slots=True)

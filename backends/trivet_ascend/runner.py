@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,22 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
+from trivet.contract import Batch, MemoryPlan, Sampling, StepOutput
 from trivet.engine.sampler import sample_pieces
-from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
-from trivet.models.decoder import Decoder
+from trivet.errors import BackendError, OutOfMemory
 from trivet.models.spec import ModelSpec
-from trivet.models.torch_ops import DTYPES
-from trivet.runners.collectives import Alone, Collectives
+from trivet.models.torch_ops import DTYPES, TorchOps
+from trivet.runners.collectives import Collectives
 from trivet.runners.decode_graphs import DecodeGraphs
+from trivet.runners.device_runner import DeviceRunner, sums_of
 from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
-from trivet.runners.slices import Rank, local_spec
+from trivet.runners.slices import Rank
 from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
-from trivet.runners.stored_matrix import MappedSource
-from trivet.weights.index import WeightIndex
-from trivet.weights.reader import TensorReader
 from trivet_ascend import memory_plan
 from trivet_ascend.ascend_ops import AscendOps
 from trivet_ascend.explanations import cure_for
@@ -45,10 +42,9 @@ from trivet_ascend.self_test import without_failing_ops
 from trivet_ascend.weight_kinds import shares_embedding
 
 if TYPE_CHECKING:
-    from trivet.contract import Float32, Int32
+    from trivet.contract import Float32
 
 logger = logging.getLogger(__name__)
-GIB = 1 << 30
 
 
 @dataclass(slots=True)
@@ -59,10 +55,10 @@ class _Step(StepState):
     pooled: Float32 | None = None  # [S, hidden_size]
 
 
-class AscendRunner:
+class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
     """See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    device_noun = "NPU"
     max_in_flight = 1
 
     def __init__(
@@ -74,35 +70,21 @@ class AscendRunner:
         rank: Rank = Rank(),  # noqa: B008  # frozen
         collectives: Collectives | None = None,
     ) -> None:
-        self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
-        self._local = local_spec(spec, rank.count)
+        super().__init__(spec, plan, shape, device, rank, collectives)
         table = self._table = TWINS if shape.dtype == "f32" else NPU  # the fused operations take 16 bits
-        self._rank, self._collectives = rank, collectives or Alone()
         self.ops = AscendOps(shape.dtype, plan.max_model_len, table, shape.options, device.torch_device)
-        self._weights_bytes = 0
-        self._decoder: Decoder | None = None
-        self._kv: PagedKV | None = None
         self._newest = NewestTokens(shape.max_num_seqs)
         self._step: _Step | None = None
         self._graphs: DecodeGraphs | None = None
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
-        """As the contract; of a matrix only this rank's slice is read."""
+    def _prepared_ops(self) -> tuple[TorchOps, Packer]:
+        """As `DeviceRunner`."""
         self._say_what_is_gathered()
-        decoder = Decoder(self._local, self.ops)
-        try:
-            self._test_operations()
-            packer = self.ops.packer = self._new_packer()
-            with TensorReader(weights) as reader, torch.inference_mode():
-                decoder.load(MappedSource(reader, on_progress))
-        except torch.OutOfMemoryError as error:
-            raise self._does_not_fit("the weights", "weights") from error
-        packer.finish()
-        self._weights_bytes = packer.size_bytes
-        on_progress(weights.size_bytes, weights.size_bytes)
-        self._decoder = decoder
+        self._test_operations()
+        self.ops.packer = self._new_packer()
+        return self.ops, self.ops.packer
 
     def _new_packer(self) -> Packer:
         dtype, weights = DTYPES[self._shape.dtype], self._shape.options.weights
@@ -125,20 +107,12 @@ class AscendRunner:
             return
         self.ops.table = without_failing_ops(self._local, shape, self.ops.table, self._device.torch_device)
 
-    def allocate_kv(self) -> None:
-        """As the contract."""
-        needed = sum(part.size_bytes for part in self._plan.parts if part.name == "kv")
-        free = self._device.free_bytes()
-        if needed > free:
-            raise _kv_does_not_fit(needed, free)
+    def _new_cache(self) -> PagedKV:
+        """As `DeviceRunner`."""
         dtype, block_size = DTYPES[self._shape.dtype], self._plan.kv.block_size
-        try:
-            self._kv = PagedKV(
-                self._local, self._plan.num_blocks[0], block_size, dtype, self._device.torch_device
-            )
-        except torch.OutOfMemoryError as error:
-            raise _kv_does_not_fit(needed, self._device.free_bytes()) from error
-        self.ops.cache = self._kv
+        device = self._device.torch_device
+        self.ops.cache = PagedKV(self._local, self._plan.num_blocks[0], block_size, dtype, device)
+        return self.ops.cache
 
     def warm_up(self) -> None:
         """The largest chunk and one token, so that lack of memory shows here."""
@@ -149,14 +123,6 @@ class AscendRunner:
             raise self._does_not_fit("a full step", "activations") from error
         self._capture_graphs()
         self._device.synchronise()
-
-    def _does_not_fit(self, what: str, part: str) -> DoesNotFit:
-        planned = sum(each.size_bytes for each in self._plan.parts if each.name == part) / GIB
-        free = self._device.free_bytes() / GIB
-        return DoesNotFit(
-            f"{what} should take {planned:.2f} GiB of the NPU, and {free:.2f} GiB is free now; lower "
-            "gpu_memory_utilization or max_num_batched_tokens, or end what else runs there"
-        )
 
     def _capture_graphs(self) -> None:
         """Where they were asked for and nothing of a step depends on the host."""
@@ -179,10 +145,6 @@ class AscendRunner:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def host_buffer(self, num_int32: int) -> Int32:
-        """As the contract; a step's arrays are small, so they are copied from ordinary memory."""
-        return np.empty(num_int32, np.int32)
-
     def forward(self, batch: Batch) -> None:
         """As the contract."""
         self._step = _Step(batch, time.perf_counter())
@@ -192,7 +154,7 @@ class AscendRunner:
             with torch.inference_mode():
                 rows = torch.from_numpy(batch.logits_rows.astype(np.int64)).to(hidden.device)
                 self._step.hidden = hidden.index_select(0, rows)
-                self._step.pooled = pool(batch, hidden.shape[1], _sums_of(hidden))
+                self._step.pooled = pool(batch, hidden.shape[1], sums_of(hidden))
         except RuntimeError as error:
             self._step.failure = as_out_of_memory(error)
 
@@ -240,10 +202,9 @@ class AscendRunner:
         """Hidden states [T, hidden_size] after the final norm."""
         assert self._decoder is not None, "load comes before forward"
         assert self._kv is not None, "allocate_kv comes before forward"
-        device = self._device.torch_device
         if not len(batch.token_ids):
-            return torch.empty((0, self._spec.hidden_size), dtype=DTYPES[self._shape.dtype], device=device)
-        resolved = self._newest.resolved(batch)
+            return self._no_hidden()
+        device, resolved = self._device.torch_device, self._newest.resolved(batch)
         if self._graphs is not None and (captured := self._graphs.run(batch, resolved)) is not None:
             return captured
         view = StepView.of(batch, self._kv.block_size, device)
@@ -260,43 +221,19 @@ class AscendRunner:
         return hidden
 
     def _logits(self, current: _Step) -> Iterator[Float32]:
-        """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
-        assert self._decoder is not None
         assert current.hidden is not None
-        rows = memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
-        for first in range(0, len(current.hidden), rows):
-            with torch.inference_mode():
-                logits = self._decoder.logits(current.hidden[first : first + rows])
-                logits = logits[:, : self._spec.num_tokens].float().cpu()
-            yield logits.numpy()
+        for piece in self._pieces_of_logits(current.hidden):
+            yield piece.cpu().numpy()
 
-    def _copy_blocks(self, batch: Batch) -> None:
-        assert self._kv is not None, "allocate_kv comes before forward"
-        for copy in batch.copies:
-            if copy.from_host or copy.to_host:
-                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
-            self._kv.copy_blocks(copy.pairs)
+    def _logits_rows(self) -> int:
+        """As `DeviceRunner`."""
+        return memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
 
     # ---- the rest --------------------------------------------------------------------------------
-
-    def memory(self) -> tuple[MemoryPart, ...]:
-        """Weights and KV as allocated; the rest as planned."""
-        measured = {"weights": self._weights_bytes, "kv": self._kv.size_bytes if self._kv else 0}
-        return tuple(
-            MemoryPart(part.name, measured.get(part.name, part.size_bytes)) for part in self._plan.parts
-        )
 
     def notices(self) -> tuple[str, ...]:
         """As `contract.GivesNotices`: what the self-test at start has replaced."""
         return twin_notices(self._table, self.ops.table, "ascend")
-
-    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the Ascend runner has no LoRA adapters; it declares no lora feature")
-
-    def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the Ascend runner has no LoRA adapters; it declares no lora feature")
 
     def close(self) -> None:
         """As the contract."""
@@ -305,23 +242,6 @@ class AscendRunner:
         self._decoder = self._kv = self._step = self._graphs = None
         self.ops.release()
         self._device.release()
-
-
-def _sums_of(hidden: Tensor) -> Callable[[int, int], Float32]:
-    """For `pool`: sums of rows of hidden states [T, hidden_size]."""
-
-    def sum_of(first: int, stop: int) -> Float32:
-        total: Float32 = hidden[first:stop].sum(dim=0, dtype=torch.float32).cpu().numpy()
-        return total
-
-    return sum_of
-
-
-def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
-    return DoesNotFit(
-        f"the KV cache takes {needed / GIB:.2f} GiB and {free / GIB:.2f} GiB of the NPU is free now; "
-        "lower max_model_len or gpu_memory_utilization, or end what else runs on this device"
-    )
 
 
 def as_out_of_memory(error: RuntimeError) -> OutOfMemory:

@@ -6,21 +6,22 @@ from collections.abc import Iterator
 
 import torch
 
-from trivet.models.spec import MLP, ModelSpec
+from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
-from trivet.runners.op_check import OpCheck, failing_ops, warn_of
+from trivet.runners.op_check import OpCheck, with_twins
+from trivet.runners.op_sizes import OpSizes
 from trivet.self_test import OpOutcome
 from trivet_ascend.explanations import cure_for
 from trivet_ascend.memory_plan import Shape
-from trivet_ascend.op_cases import TOLERANCES, CaseMaker, ModelShape
+from trivet_ascend.op_cases import TOLERANCES, CaseMaker
 from trivet_ascend.op_table import TWINS, OpTable
 
 # Of well-known models: head size 64, 128, 192; a group of one, few and many query heads.
 FULL_SHAPES = (
-    ModelShape(9, 3, 64, 576, 1536, 64),
-    ModelShape(32, 8, 128, 4096, 2048, 128),
-    ModelShape(8, 8, 128, 1024, 1024, 64, interleaved=True),
-    ModelShape(40, 2, 192, 1024, 512, 192),
+    OpSizes(9, 3, 64, 576, 1536, 64),
+    OpSizes(32, 8, 128, 4096, 2048, 128),
+    OpSizes(8, 8, 128, 1024, 1024, 64, interleaved=True),
+    OpSizes(40, 2, 192, 1024, 512, 192),
 )
 
 
@@ -40,29 +41,15 @@ def run_full(table: OpTable, device: torch.device) -> Iterator[OpOutcome]:
 
 def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: torch.device) -> OpTable:
     """`table` with the twins of what fails in this model's own shapes, one warning each."""
-    with torch.inference_mode():
-        failed = failing_ops(_model_outcomes(spec, shape, table, device))
-    warn_of(failed, "ascend")
-    return table.with_twins(failed)
+    return with_twins(table, TWINS, lambda: _model_outcomes(spec, shape, table, device), "ascend")
 
 
 def _model_outcomes(
     spec: ModelSpec, shape: Shape, table: OpTable, device: torch.device
 ) -> Iterator[OpOutcome]:
     dtype, check = DTYPES[shape.dtype], OpCheck(table, TWINS, cure_for)
-    for layer in spec.kinds:
-        assert isinstance(layer.mlp, MLP)  # check_dense
-        attention, rope = layer.attention, layer.attention.rope
-        sizes = ModelShape(
-            attention.num_heads,
-            attention.num_kv_heads,
-            attention.head_dim,
-            spec.hidden_size,
-            layer.mlp.intermediate_size,
-            rope.dim if rope else attention.head_dim,
-            rope.interleaved if rope else False,
-        )
-        is_fused = shape.options.why_gathered(attention, shape.dtype, shape.max_model_len) is None
+    for layer, sizes in zip(spec.kinds, OpSizes.of_model(spec), strict=True):
+        is_fused = shape.options.why_gathered(layer.attention, shape.dtype, shape.max_model_len) is None
         maker = CaseMaker(sizes, dtype, device)
         for case in (*maker.cases(attention=is_fused), *maker.quantised_cases(shape.options.weights)):
             yield check.outcome(case, dtype, TOLERANCES[dtype], "this model")

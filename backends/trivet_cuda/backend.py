@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trivet.config import inherited_environment
 from trivet.contract import DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
-from trivet.models.decoder import check_dense
-from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
-from trivet.runners.slices import check_divisible
+from trivet.runners.planner import Costs, plan_memory
+from trivet.runners.step_shape import resolve_dtype
+from trivet.runners.supported import check_block_size, check_model
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_cuda.detection import find_gpus
-from trivet_cuda.memory_plan import Shape
+from trivet_cuda.memory_plan import Shape, fixed_parts, kv_cache_spec
 from trivet_cuda.nvml import Gpu, load_nvml
 from trivet_cuda.options import CudaOptions
-from trivet_cuda.planner import plan_memory
 
 BLOCK_SIZE = 16  # tokens
 BLOCK_SIZES = (8, 16, 32, 64, 128)
-MAX_NUM_BATCHED_TOKENS = 2048
 FIRST_ARCH = 80  # Ampere: bfloat16, and asynchronous copies that the kernels are pipelined by
 FIRST_FP8 = 89
 MAX_HEAD_DIM = 256
@@ -105,14 +104,7 @@ class CudaBackend:
         """As the contract; also WeightsError where the files do not match the spec."""
         shape = resolve_shape(spec, config, device)
         _check_cache(shape, device)
-        if spec.shapes_only:
-            raise Unsupported(
-                f"{spec.architecture} runs through transformers' own code, which the CUDA backend does not "
-                "offer; use backend cpu"
-            )
-        check_dense(spec)
-        check_tensors(spec, weights)
-        check_divisible(spec, shape.num_ranks)
+        check_model(spec, weights, shape.num_ranks, "CUDA")
         for layer in spec.kinds:
             attention = layer.attention
             if attention.alibi:
@@ -131,7 +123,9 @@ class CudaBackend:
         """As the contract, for the device with the least free memory."""
         device = min(devices, key=lambda each: each.free_bytes)
         self.check(spec, weights, config, device)
-        return plan_memory(spec, weights, config, resolve_shape(spec, config, device), device)
+        shape = resolve_shape(spec, config, device)
+        costs = Costs(kv_cache_spec(spec, shape), partial(fixed_parts, spec, weights), devices="GPUs")
+        return plan_memory(config, shape, device, costs)
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
@@ -159,32 +153,16 @@ def runner_shape(
 
 def resolve_shape(spec: ModelSpec, config: RunnerConfig, device: DeviceInfo) -> Shape:
     """The config with every choice made. Raises: Unsupported."""
-    dtype = _resolve_dtype(config.dtype, device)
+    dtype = resolve_dtype(config.dtype, device)
     kv_dtype = dtype if config.kv_dtype == "auto" else config.kv_dtype
-    return Shape(
+    return Shape.resolved(
+        spec,
+        config,
+        block_size=BLOCK_SIZE,
         dtype=dtype,
         kv_dtype="fp8_e4m3" if kv_dtype == "fp8" else kv_dtype,
         options=CudaOptions.parse(config.options),
-        block_size=config.block_size or BLOCK_SIZE,
-        max_model_len=config.max_model_len or spec.max_position,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens
-        or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
-        max_logits_rows=config.max_logits_rows,
-        num_ranks=config.tensor_parallel,
     )
-
-
-def _resolve_dtype(dtype: str, device: DeviceInfo) -> str:
-    """ "auto" is bf16. Raises: Unsupported."""
-    if dtype == "auto":
-        return "bf16"
-    if dtype not in device.dtypes:
-        raise Unsupported(
-            f"dtype {dtype!r} is not supported on {device.name}; "
-            f"use auto or {', '.join(sorted(device.dtypes))}"
-        )
-    return dtype
 
 
 def _check_cache(shape: Shape, device: DeviceInfo) -> None:
@@ -199,10 +177,7 @@ def _check_cache(shape: Shape, device: DeviceInfo) -> None:
             f"kv_cache_dtype fp8_e4m3 needs a GPU of compute capability 8.9 or more, and {device.name} is "
             f"{device.arch}; use int8, which takes as little"
         )
-    if shape.block_size not in BLOCK_SIZES:
-        raise Unsupported(
-            f"block_size {shape.block_size} is not supported on CUDA; use {', '.join(map(str, BLOCK_SIZES))}"
-        )
+    check_block_size(shape.block_size, BLOCK_SIZES, "CUDA")
 
 
 def _arch(device: DeviceInfo) -> int:

@@ -7,17 +7,18 @@ judged, since no device was at hand to measure them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
-from trivet.runners.model_matrices import norm_values, packed_matrices
-from trivet.runners.slices import Rank, local_spec
+from trivet.runners import model_matrices
+from trivet.runners.slices import local_spec
+from trivet.runners.step_shape import VALUE_BYTES, StepShape
 from trivet.weights.index import WeightIndex
 from trivet_cuda.options import CudaOptions
 from trivet_cuda.weight_kinds import kind_of, matrix_bytes
 
-DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "fp8_e4m3": 1, "int8": 1}
 INT8_SCALE_BYTES = 4  # of a token, head and K or V
 LOGITS_PIECE_BYTES = 32 << 20  # float32 logits sampled at once
 SAMPLER_COPIES = 16  # a piece, sorted and summed up in float64, over its size
@@ -26,27 +27,12 @@ NCCL_BYTES = 256 << 20
 GRAPH_BYTES = 16 << 20  # of one captured size of decode; the tensors inside share one pool
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(StepShape):
     """The config with every choice made."""
 
-    dtype: str
     kv_dtype: str
     options: CudaOptions
-    block_size: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_logits_rows: int
-    num_ranks: int
-
-    @property
-    def blocks_per_sequence(self) -> int:
-        return -(-self.max_model_len // self.block_size)
-
-    @property
-    def value_bytes(self) -> int:
-        return DTYPE_BYTES[self.dtype]
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -56,9 +42,6 @@ class Shape:
         """
         wanted = (1, 2, 4, *range(8, 33, 8), *range(48, 257, 16), *range(320, 1 << 14, 64))
         return (*(size for size in wanted if size < self.max_num_seqs), self.max_num_seqs)
-
-    def with_max_model_len(self, length: int) -> Shape:
-        return replace(self, max_model_len=length)
 
 
 def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
@@ -74,7 +57,7 @@ def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
 def token_kv_bytes(attention: Attention, kv_dtype: str) -> int:
     """Of one token in one layer: its K and its V, with their scales."""
     scale = INT8_SCALE_BYTES if kv_dtype == "int8" else 0
-    return 2 * attention.num_kv_heads * (attention.head_dim * DTYPE_BYTES[kv_dtype] + scale)
+    return 2 * attention.num_kv_heads * (attention.head_dim * VALUE_BYTES[kv_dtype] + scale)
 
 
 def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[MemoryPart, ...]:
@@ -94,20 +77,12 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
 
 def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
     """Of the first rank, whose slices are the largest."""
-    rank, size = Rank(0, shape.num_ranks), shape.value_bytes
-    total = 0
-    for matrix in packed_matrices(spec):
-        rows, columns = matrix.num_rows, matrix.num_columns
-        if matrix.shard in ("column", "vocab"):
-            rows = rank.height(rows)
-        if matrix.shard == "row":
-            columns = rank.height(columns)
-        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
-        kind = kind_of(shape.options.weights, shape.dtype, matrix.name, formats, columns)
-        total += matrix_bytes(kind, rows, columns, size) + matrix.has_bias * rows * size
-    if spec.tie_embeddings and not spec.head_bias:  # one table serves both
-        total -= rank.height(spec.vocab_size) * spec.hidden_size * size
-    return total + norm_values(spec) * size
+    option, size = shape.options.weights, shape.value_bytes
+
+    def bytes_of(name: str, formats: Sequence[str], rows: int, columns: int) -> int:
+        return matrix_bytes(kind_of(option, shape.dtype, name, formats, columns), rows, columns, size)
+
+    return model_matrices.weights_bytes(spec, weights, shape.num_ranks, size, bytes_of, shares_embedding=True)
 
 
 def activation_bytes(spec: ModelSpec, shape: Shape) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trivet.runners.op_check import OpCase
+from trivet.runners.op_sizes import OpSizes
 from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.paged_kv import KV_DTYPES, LayerKV
 from trivet_cuda.tiles import extend_tiles
@@ -25,19 +26,9 @@ NUM_TOKENS = 560  # of the cache
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class ModelShape(OpSizes):
     """Sizes that the operations are tested with."""
 
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    hidden_size: int
-    intermediate_size: int
-    rope_dim: int
-    interleaved: bool = False
-    has_qk_norm: bool = False
-    window: int = 0
-    soft_cap: float = 0.0
     kv_dtype: str = "auto"
     block_size: int = 16
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -24,11 +23,6 @@ class OpTable:
     norm_rope: Callable[..., Tensor]
     swiglu: Callable[..., Tensor]
     group_matmul: Callable[..., Tensor]
-
-    def with_twins(self, names: Iterable[str]) -> OpTable:
-        """The named operations by their twins."""
-        found: dict[str, Any] = {name: getattr(twins, name) for name in names}
-        return replace(self, **found)
 
 
 NAMES = tuple(OpTable.__dataclass_fields__)

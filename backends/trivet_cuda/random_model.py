@@ -53,10 +53,17 @@ class Runs:
 
     @property
     def shape(self) -> Shape:
-        longest = self.num_tokens + self.num_steps + 2  # one run to warm up
-        options = CudaOptions(graphs="on", self_test="off")
-        most, tokens = max(self.num_seqs), self.max_num_batched_tokens
-        return Shape("bf16", "bf16", options, self.block_size, longest, most, tokens, 256, 1)
+        return Shape(
+            dtype="bf16",
+            kv_dtype="bf16",
+            options=CudaOptions(graphs="on", self_test="off"),
+            block_size=self.block_size,
+            max_model_len=self.num_tokens + self.num_steps + 2,  # one run to warm up
+            max_num_seqs=max(self.num_seqs),
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_logits_rows=256,
+            num_ranks=1,
+        )
 
     @property
     def plan(self) -> MemoryPlan:

@@ -7,28 +7,24 @@ seen is taken from the device's own table of the newest token of each slot.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
-from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
-from trivet.models.decoder import Decoder
+from trivet.contract import Batch, MemoryPlan, Sampling, StepOutput
+from trivet.errors import BackendError, OutOfMemory
 from trivet.models.spec import ModelSpec
-from trivet.models.torch_ops import DTYPES
-from trivet.runners.collectives import Alone, Collectives
+from trivet.models.torch_ops import DTYPES, TorchOps
+from trivet.runners.collectives import Collectives
+from trivet.runners.device_runner import DeviceRunner, sums_of
 from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
-from trivet.runners.slices import Rank, local_spec
+from trivet.runners.slices import Rank
 from trivet.runners.step_state import NewestTokens, warm_up_batch
-from trivet.runners.stored_matrix import MappedSource
-from trivet.weights.index import WeightIndex
-from trivet.weights.reader import TensorReader
 from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
 from trivet_cuda.device import Device, Mark, as_out_of_memory
@@ -43,10 +39,9 @@ from trivet_cuda.step_view import StepView
 from trivet_cuda.upload import upload
 
 if TYPE_CHECKING:
-    from trivet.contract import Float32, Int32
+    from trivet.contract import Float32
 
 logger = logging.getLogger(__name__)
-GIB = 1 << 30
 
 
 @dataclass(slots=True)
@@ -63,10 +58,10 @@ class _Step:
     failure: OutOfMemory | None = None
 
 
-class CudaRunner:
+class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
     """See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    device_noun = "GPU"
     max_in_flight = 2
 
     def __init__(
@@ -79,57 +74,36 @@ class CudaRunner:
         rank: Rank = Rank(),  # noqa: B008  # frozen
         collectives: Collectives | None = None,
     ) -> None:
-        self._spec, self._plan, self._shape, self._device = spec, plan, shape, device
-        self._local, self._table = local_spec(spec, rank.count), table
-        self._rank, self._collectives = rank, collectives or Alone()
+        super().__init__(spec, plan, shape, device, rank, collectives)
+        self._table = table
         self.ops = CudaOps(
             shape.dtype, plan.max_model_len, table, device.torch_device, device.arch, device.num_sms
         )
-        self._decoder: Decoder | None = None
-        self._kv: PagedKV | None = None
         self._graphs: DecodeGraphs | None = None
         self._newest = torch.zeros(shape.max_num_seqs, dtype=torch.int32, device=device.torch_device)
         self._seen = NewestTokens(shape.max_num_seqs)
         self._steps: dict[int, _Step] = {}
-        self._measured: dict[str, int] = {}
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
-        """As the contract; of a matrix only this rank's slice is read."""
-        decoder = Decoder(self._local, self.ops)
-        shape, device = self._shape, self._device.torch_device
-        try:
-            if shape.options.self_test == "on":
-                self.ops.table = without_failing_ops(self._local, shape, self.ops.table, self._device)
-            dtype, options = DTYPES[shape.dtype], shape.options
-            layout = Layout(shape.dtype, options.weights, device, self.ops.table, self._device.arch)
-            packer = Packer(dtype, device, self._rank, self._collectives, layout, shares_embedding=True)
-            self.ops.packer = packer
-            with TensorReader(weights) as reader, torch.inference_mode():
-                decoder.load(MappedSource(reader, on_progress))
-        except torch.OutOfMemoryError as error:
-            raise self._does_not_fit("the weights", "weights") from error
-        packer.finish()
-        self._measured["weights"] = packer.size_bytes
-        on_progress(weights.size_bytes, weights.size_bytes)
-        self._decoder = decoder
+    def _prepared_ops(self) -> tuple[TorchOps, Packer]:
+        """As `DeviceRunner`."""
+        shape, device = self._shape, self._device
+        if shape.options.self_test == "on":
+            self.ops.table = without_failing_ops(self._local, shape, self.ops.table, device)
+        where = device.torch_device
+        layout = Layout(shape.dtype, shape.options.weights, where, self.ops.table, device.arch)
+        self.ops.packer = Packer(
+            DTYPES[shape.dtype], where, self._rank, self._collectives, layout, shares_embedding=True
+        )
+        return self.ops, self.ops.packer
 
-    def allocate_kv(self) -> None:
-        """As the contract."""
-        needed = sum(part.size_bytes for part in self._plan.parts if part.name == "kv")
-        free = self._device.free_bytes()
-        if needed > free:
-            raise _kv_does_not_fit(needed, free)
-        kv, device = self._plan.kv, self._device.torch_device
-        try:
-            self._kv = PagedKV(
-                self._local, self._plan.num_blocks[0], kv.block_size, self._shape.kv_dtype, device
-            )
-        except torch.OutOfMemoryError as error:
-            raise _kv_does_not_fit(needed, self._device.free_bytes()) from error
-        self._measured["kv"] = self._kv.size_bytes
-        self.ops.cache = self._kv
+    def _new_cache(self) -> PagedKV:
+        """As `DeviceRunner`."""
+        num_blocks, kv = self._plan.num_blocks[0], self._plan.kv
+        device = self._device.torch_device
+        self.ops.cache = PagedKV(self._local, num_blocks, kv.block_size, self._shape.kv_dtype, device)
+        return self.ops.cache
 
     def warm_up(self) -> None:
         """The largest chunk, whose peak is measured, then every bucket of decodes."""
@@ -160,16 +134,6 @@ class CudaRunner:
             logger.warning("a full step takes %d bytes and %d were planned for it", peak, planned)
             self._measured["activations"] = peak
 
-    def _planned(self, name: str) -> int:
-        return sum(part.size_bytes for part in self._plan.parts if part.name == name)
-
-    def _does_not_fit(self, what: str, part: str) -> DoesNotFit:
-        planned, free = self._planned(part) / GIB, self._device.free_bytes() / GIB
-        return DoesNotFit(
-            f"{what} should take {planned:.2f} GiB of the GPU, and {free:.2f} GiB is free now; lower "
-            "gpu_memory_utilization or max_num_batched_tokens, or end what else runs there"
-        )
-
     @property
     def _captures(self) -> bool:
         """Over several ranks only when asked for: nobody has shown captured collectives to work here."""
@@ -197,10 +161,6 @@ class CudaRunner:
 
     # ---- steps -----------------------------------------------------------------------------------
 
-    def host_buffer(self, num_int32: int) -> Int32:
-        """As the contract; a step's arrays are packed into pinned memory by `upload`."""
-        return np.empty(num_int32, np.int32)
-
     def forward(self, batch: Batch) -> None:
         """As the contract."""
         step = self._steps[batch.step] = _Step(batch, self._device.mark())
@@ -211,7 +171,7 @@ class CudaRunner:
                 rows = upload({"rows": batch.logits_rows}, hidden.device)["rows"]
                 # A copy: a graph's own result is overwritten by the next step.
                 step.hidden = hidden.index_select(0, rows)
-                step.pooled = pool(batch, hidden.shape[1], lambda first, stop: _sum(hidden, first, stop))
+                step.pooled = pool(batch, hidden.shape[1], sums_of(hidden))
         except RuntimeError as error:
             step.failure = as_out_of_memory(error)
 
@@ -271,14 +231,13 @@ class CudaRunner:
     def _run(self, batch: Batch) -> Tensor:
         """Hidden states [T, hidden_size] after the final norm."""
         assert self._kv is not None, "allocate_kv comes before forward"
-        device = self._device.torch_device
         if not len(batch.token_ids):
-            return torch.empty((0, self._spec.hidden_size), dtype=DTYPES[self._shape.dtype], device=device)
+            return self._no_hidden()
         if self._graphs is not None and (captured := self._graphs.run(batch)) is not None:
             return captured
         num_seqs = len(batch.slots)
         bucket = min(size for size in self._shape.buckets if size >= num_seqs)
-        view = StepView.of(batch, self._kv.block_size, bucket, device)
+        view = StepView.of(batch, self._kv.block_size, bucket, self._device.torch_device)
         with torch.inference_mode():
             return self._forward(view)
 
@@ -292,39 +251,18 @@ class CudaRunner:
         return hidden
 
     def _logits(self, current: _Step) -> Iterator[Tensor]:
-        """Pieces [<= max_logits_rows, num_tokens] in float32; padding rows of the head are never sampled."""
-        assert self._decoder is not None
         assert current.hidden is not None
-        rows = memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
-        for first in range(0, len(current.hidden), rows):
-            logits = self._decoder.logits(current.hidden[first : first + rows])
-            yield logits[:, : self._spec.num_tokens].float()
+        return self._pieces_of_logits(current.hidden)
 
-    def _copy_blocks(self, batch: Batch) -> None:
-        assert self._kv is not None, "allocate_kv comes before forward"
-        for copy in batch.copies:
-            if copy.from_host or copy.to_host:
-                raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
-            self._kv.copy_blocks(copy)
+    def _logits_rows(self) -> int:
+        """As `DeviceRunner`."""
+        return memory_plan.logits_rows(self._spec, self._shape.max_logits_rows)
 
     # ---- the rest --------------------------------------------------------------------------------
-
-    def memory(self) -> tuple[MemoryPart, ...]:
-        """Weights and KV as allocated, activations as measured where they exceed the plan."""
-        parts = self._plan.parts
-        return tuple(MemoryPart(p.name, self._measured.get(p.name, p.size_bytes)) for p in parts)
 
     def notices(self) -> tuple[str, ...]:
         """As `contract.GivesNotices`: what the self-test at start has replaced."""
         return twin_notices(self._table, self.ops.table, "cuda")
-
-    def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the CUDA runner has no LoRA adapters; it declares no lora feature")
-
-    def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the CUDA runner has no LoRA adapters; it declares no lora feature")
 
     def close(self) -> None:
         """As the contract."""
@@ -334,15 +272,3 @@ class CudaRunner:
         self._steps.clear()
         self.ops.release()
         self._device.release()
-
-
-def _sum(hidden: Tensor, first: int, stop: int) -> Float32:
-    found: Float32 = hidden[first:stop].sum(dim=0, dtype=torch.float32).cpu().numpy()
-    return found
-
-
-def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:
-    return DoesNotFit(
-        f"the KV cache takes {needed / GIB:.2f} GiB and {free / GIB:.2f} GiB of the GPU is free now; "
-        "lower max_model_len or gpu_memory_utilization, or end what else runs on this device"
-    )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trivet.models.spec import MLP, ModelSpec
+from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
-from trivet.runners.op_check import OpCase, OpCheck, failing_ops, warn_of
+from trivet.runners.op_check import OpCase, OpCheck, with_twins
 from trivet.self_test import OpOutcome
 from trivet_cuda.device import cure_for
 from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape
@@ -93,32 +93,14 @@ def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: D
     """`table` with the twins of what fails in this model's own shapes, one warning each."""
     if table == TWINS:
         return table
-    with torch.inference_mode():
-        failed = failing_ops(_model_outcomes(spec, shape, table, device))
-    warn_of(failed, "cuda")
-    return table.with_twins(failed)
+    return with_twins(table, TWINS, lambda: _model_outcomes(spec, shape, table, device), "cuda")
 
 
 def _model_outcomes(spec: ModelSpec, shape: Shape, table: OpTable, device: Device) -> Iterator[OpOutcome]:
     dtype, check = DTYPES[shape.dtype], check_of(table)
     kinds = () if shape.options.weights == "plain" or shape.dtype == "f32" else tuple(WeightKind)
-    for layer in spec.kinds:
-        assert isinstance(layer.mlp, MLP)  # decoder.check_dense
-        attention, rope = layer.attention, layer.attention.rope
-        sizes = ModelShape(
-            attention.num_heads,
-            attention.num_kv_heads,
-            attention.head_dim,
-            spec.hidden_size,
-            layer.mlp.intermediate_size,
-            rope.dim if rope else attention.head_dim,
-            interleaved=rope.interleaved if rope else False,
-            has_qk_norm=attention.qk_norm is not None,
-            window=attention.window or 0,
-            soft_cap=attention.soft_cap or 0.0,
-            kv_dtype="auto" if shape.kv_dtype == shape.dtype else shape.kv_dtype,
-            block_size=shape.block_size,
-        )
+    kv_dtype = "auto" if shape.kv_dtype == shape.dtype else shape.kv_dtype
+    for sizes in ModelShape.of_model(spec, kv_dtype=kv_dtype, block_size=shape.block_size):
         maker = CaseMaker(sizes, dtype, device.torch_device, device.arch)
         for case in (*maker.cases(), *maker.quantised_cases(kinds)):
             yield check.outcome(case, dtype, TOLERANCES[dtype], "this model")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trivet.models.spec import MLP, ModelSpec
+from trivet.runners.slices import Rank
+from trivet.weights.index import WeightIndex
+
+# Bytes of a matrix without bias: its name, the formats of its parts in the file, its rows and columns.
+MatrixBytes = Callable[[str, Sequence[str], int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,34 @@ def packed_matrices(spec: ModelSpec) -> Iterator[PackedMatrix]:
         size = mlp.intermediate_size
         yield PackedMatrix(f"{stem}gate_up", up, len(up) * size, hidden, "column", mlp.bias)
         yield PackedMatrix(f"{stem}down", (f"{stem}down",), hidden, size, "row", mlp.bias)
+
+
+def weights_bytes(
+    spec: ModelSpec,
+    weights: WeightIndex,
+    num_ranks: int,
+    value_bytes: int,
+    matrix_bytes: MatrixBytes,
+    *,
+    shares_embedding: bool,
+) -> int:
+    """Everything that the first rank packs, whose slices are the largest; `value_bytes` of its dtype.
+
+    Args:
+        shares_embedding: a tied head without bias is the embedding table itself.
+    """
+    rank, total = Rank(0, num_ranks), 0
+    for matrix in packed_matrices(spec):
+        rows, columns = matrix.num_rows, matrix.num_columns
+        if matrix.shard in ("column", "vocab"):
+            rows = rank.height(rows)
+        if matrix.shard == "row":
+            columns = rank.height(columns)
+        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
+        total += matrix_bytes(matrix.name, formats, rows, columns) + matrix.has_bias * rows * value_bytes
+    if spec.tie_embeddings and shares_embedding and not spec.head_bias:
+        total -= rank.height(spec.vocab_size) * spec.hidden_size * value_bytes
+    return total + norm_values(spec) * value_bytes
 
 
 def norm_values(spec: ModelSpec) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 logger = logging.getLogger(__name__)
-Table = TypeVar("Table")
+Table = TypeVar("Table", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,16 @@ def warn_of(failed: Mapping[str, OpOutcome], backend: str) -> None:
             outcome.failure,
             backend,
         )
+
+
+def with_twins(
+    table: Table, twins: Table, outcomes: Callable[[], Iterable[OpOutcome]], backend: str
+) -> Table:
+    """`table` with the twins of what fails in `outcomes`, one warning each."""
+    with torch.inference_mode():
+        failed = failing_ops(outcomes())
+    warn_of(failed, backend)
+    return replace(table, **{name: getattr(twins, name) for name in failed})
 
 
 def twin_notices(wanted: DataclassInstance, used: DataclassInstance, backend: str) -> tuple[str, ...]:

@@ -14,17 +14,18 @@ from trivet_ascend_emulated.operators import define_operators
 
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.runners.op_check import OpCheck
+from trivet.runners.op_sizes import OpSizes
 from trivet.self_test import OpOutcome
 from trivet_ascend import npu_ops
 from trivet_ascend.explanations import cure_for
 from trivet_ascend.memory_plan import Shape
-from trivet_ascend.op_cases import TOLERANCES, CaseMaker, ModelShape
+from trivet_ascend.op_cases import TOLERANCES, CaseMaker
 from trivet_ascend.op_table import NPU, TWINS, OpTable
 from trivet_ascend.options import AscendOptions
 from trivet_ascend.self_test import without_failing_ops
 
 CPU = torch.device("cpu")
-SIZES = ModelShape(4, 2, 64, 128, 192, 64)
+SIZES = OpSizes(4, 2, 64, 128, 192, 64)
 SPEC = ModelSpec(
     "Test", 64, 64, 128, 1024, (Layer(Attention(4, 2, 64, 0.125, Rope(64)), MLP(192)),), (0,), Norm()
 )
@@ -100,14 +101,23 @@ def test_a_wrong_operation_is_found(op: str, wrong: Callable[..., Any]) -> None:
 
 
 def shape_of(**options: str) -> Shape:
-    return Shape("bf16", AscendOptions.parse(options), 128, 1024, 8, 256, 64, 1)
+    return Shape(
+        dtype="bf16",
+        options=AscendOptions.parse(options),
+        block_size=128,
+        max_model_len=1024,
+        max_num_seqs=8,
+        max_num_batched_tokens=256,
+        max_logits_rows=64,
+        num_ranks=1,
+    )
 
 
 def test_at_start_a_failing_operation_is_replaced_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     table = replace(NPU, fused_attention=failing, swiglu=lambda x: x)
     with caplog.at_level(logging.WARNING):
         mended = without_failing_ops(SPEC, shape_of(), table, CPU)
-    assert mended == NPU.with_twins(["fused_attention", "swiglu"])
+    assert mended == replace(NPU, fused_attention=TWINS.fused_attention, swiglu=TWINS.swiglu)
     assert "options.attention=gather" in caplog.text, "with the cure of the code 561002"
 
 

@@ -23,7 +23,17 @@ from trivet_cuda.self_test import check_of, replayed, without_failing_ops
 
 ATTENTION = Attention(4, 2, 32, 32**-0.5, Rope(32), qk_norm=Norm())
 SPEC = ModelSpec("test", 96, 96, 64, 256, (Layer(ATTENTION, MLP(96)),), (0,), Norm())
-SHAPE = Shape("bf16", "bf16", CudaOptions(), 16, 256, 4, 32, 16, 1)
+SHAPE = Shape(
+    dtype="bf16",
+    kv_dtype="bf16",
+    options=CudaOptions(),
+    block_size=16,
+    max_model_len=256,
+    max_num_seqs=4,
+    max_num_batched_tokens=32,
+    max_logits_rows=16,
+    num_ranks=1,
+)
 
 
 @pytest.fixture(scope="module")
