@@ -22,7 +22,9 @@ def claim_supervision(database: Database, holder: str) -> Iterator[None]:
     Raises: Conflict naming the first holder, where the database can tell.
     """
     if database.engine.dialect.name != "sqlite":
-        with database.engine.connect() as connection:
+        # The lock is the session's; a transaction left open with it would hold up vacuuming for as long.
+        autocommit = database.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with autocommit.connect() as connection:
             if not connection.execute(
                 text("SELECT pg_try_advisory_lock(:key)"), {"key": _CLAIM_KEY}
             ).scalar():

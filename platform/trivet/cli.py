@@ -77,37 +77,31 @@ def build_parser(commands: Sequence[Command]) -> Parser:
 
 
 def _run(arguments: list[str]) -> int:
-    commands, problem = _all_commands()
+    commands, problems = _all_commands()
     name = arguments[0] if arguments else ""
     if name and not name.startswith("-") and name not in {command.name for command in commands}:
-        if problem is not None:
+        for problem in problems:  # perhaps it is a command of that plugin
             raise problem
         near = difflib.get_close_matches(name, [command.name for command in commands], n=1)
         hint = f"did you mean `trivet {near[0]}`?" if near else "see `trivet --help`"
         raise ConfigError(f"there is no command {name!r}; {hint}")
-    if problem is not None and name != SELF_REPORTING:
-        print(f"trivet: {problem}", file=sys.stderr)
+    if name != SELF_REPORTING:
+        for problem in problems:
+            print(f"trivet: {problem}", file=sys.stderr)
     if not arguments:
         build_parser(commands).print_help()
         return EXIT_USAGE
     given, unknown = build_parser(commands).parse_known_args(arguments)
     if unknown:  # told by the command, whose --help is the one that helps
         given.command_parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    try:
-        code: int = given.run_command(given)
-    except PluginError as error:
-        if str(error) != str(problem):
-            raise
-        return EXIT_FAILURE  # said above
+    code: int = given.run_command(given)
     return code
 
 
-def _all_commands() -> tuple[list[Command], PluginError | None]:
-    """A plugin that cannot be loaded must not take `trivet doctor` and `trivet logs` with it."""
-    try:
-        return core_commands() + load_plugins(check_backends=False).commands, None
-    except PluginError as error:
-        return core_commands(), error
+def _all_commands() -> tuple[list[Command], list[PluginError]]:
+    """A plugin that cannot be loaded must not take `trivet serve` and `trivet logs` with it."""
+    host = load_plugins(check_backends=False)
+    return core_commands() + host.commands, list(host.failures.values())
 
 
 def _fail(error: TrivetError, code: int) -> int:

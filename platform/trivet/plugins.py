@@ -1,7 +1,8 @@
 """The plugin host: hook specifications and their registration, by pluggy.
 
 A plugin is a module named in the entry-point group `trivet.plugins`. Each hook is documented here
-and nowhere else. A plugin that does not fit fails at registration, with plugin, hook and place named.
+and nowhere else. A plugin that does not fit fails at registration, with plugin, hook and place named; the
+others serve without it.
 """
 
 from __future__ import annotations
@@ -76,39 +77,41 @@ class PluginHost:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self._backend_names: set[str] = set()
+        self.failures: dict[str, PluginError] = {}  # by entry point: installed, and not to be had
 
     def register(self, plugin: object, name: str) -> None:
         """Raises: PluginError naming plugin, hook and place."""
         try:
             self._manager.register(plugin, name=name)
             self._manager.check_pending()
+            self._check_backend(plugin, name)
         except (pluggy.PluginValidationError, ValueError) as error:
+            self._take_back(plugin)
             raise PluginError(f"plugin {name!r} cannot be registered: {error}") from error
-        self._check_backend(plugin, name)
+        except PluginError:
+            self._take_back(plugin)
+            raise
 
     def load_entry_points(self, points: list[EntryPoint] | None = None) -> None:
-        """Register every installed plugin. Raises: PluginError."""
+        """Register every installed plugin; what one that fails has against it is in `failures`."""
         found = entry_points(group=ENTRY_POINT_GROUP) if points is None else points
         for point in sorted(found, key=lambda p: p.name):
             try:
-                plugin = point.load()
-            except Exception as error:  # a stranger's code may raise anything while it is imported
-                origin = point.dist.name if point.dist else "an unknown distribution"
-                raise PluginError(
-                    f"plugin {point.name!r} ({point.value}, from {origin}) cannot be imported: "
-                    f"{type(error).__name__}: {error}; repair or uninstall {origin}"
-                ) from error
-            self.register(plugin, point.name)
+                self.register(_imported(point), point.name)
+            except PluginError as error:
+                self.failures[point.name] = error
 
     @property
     def backends(self) -> dict[str, Backend]:
         return {backend.name: backend for backend in self._manager.hook.trivet_backend()}
 
     def backend(self, name: str) -> Backend:
-        """Raises: Unsupported naming the backends that exist."""
+        """Raises: Unsupported naming the backends that exist, or why this one is not to be had."""
         try:
             return self.backends[name]
         except KeyError:
+            if name in self.failures:
+                raise Unsupported(f"backend {name!r} cannot be used: {self.failures[name]}") from None
             known = ", ".join(sorted(self.backends))
             raise Unsupported(f"backend {name!r} is not installed; installed: {known}") from None
 
@@ -132,6 +135,10 @@ class PluginHost:
         groups = cast("list[list[Command]]", self._manager.hook.trivet_commands())
         return sorted((c for group in groups for c in group), key=lambda command: command.name)
 
+    def _take_back(self, plugin: object) -> None:
+        if self._manager.is_registered(plugin):
+            self._manager.unregister(plugin)
+
     def _check_backend(self, plugin: object, name: str) -> None:
         hook = getattr(plugin, "trivet_backend", None)
         if hook is None or not self._checks_backends:
@@ -151,18 +158,28 @@ class PluginHost:
         self._backend_names.add(backend.name)
 
 
+def _imported(point: EntryPoint) -> object:
+    """Raises: PluginError."""
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything while it is imported
+        origin = point.dist.name if point.dist else "an unknown distribution"
+        raise PluginError(
+            f"plugin {point.name!r} ({point.value}, from {origin}) cannot be imported: "
+            f"{type(error).__name__}: {error}; repair or uninstall {origin}"
+        ) from error
+
+
 def _place(function: Callable[..., object]) -> str:
     code = inspect.unwrap(function).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def load_plugins(*, check_backends: bool = True) -> PluginHost:
-    """The host with every installed plugin.
+    """The host with every installed plugin that can be loaded; `failures` has the others.
 
     `check_backends` False is for the command line, which must start at once: a backend then is made, and
     what it needs imported (NumPy: 0.1 s), when it is first asked for.
-
-    Raises: PluginError.
     """
     host = PluginHost(check_backends=check_backends)
     host.load_entry_points()

@@ -55,9 +55,9 @@ class Prober:
         """All devices; where the probe failed, one that is unusable because of that. Never raises."""
         found, failure = self._ask(name, "probe", lambda: backend.probe(timeout_s), timeout_s)
         if failure:
-            return [_unusable(name, failure)]
+            return [faulty_backend(name, failure)]
         if not isinstance(found, list | tuple) or not all(isinstance(d, DeviceInfo) for d in found):
-            return [_unusable(name, f"probe returned {_shown(found)} and not a list of DeviceInfo")]
+            return [faulty_backend(name, f"probe returned {_shown(found)} and not a list of DeviceInfo")]
         return list(found)
 
     def why_absent(self, name: str, backend: Backend, timeout_s: float) -> str:
@@ -101,7 +101,8 @@ class Prober:
         return call.answer, f"{what} {call.failure}" if call.failure else ""
 
 
-def _unusable(name: str, failure: str) -> DeviceInfo:
+def faulty_backend(name: str, failure: str) -> DeviceInfo:
+    """What stands for the devices of a backend that cannot be asked for them."""
     return DeviceInfo(name, 0, name, "", "", 0, 0, frozenset(), (), f"backend {name} is faulty: {failure}")
 
 

@@ -54,10 +54,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(parent_fd: int | None) -> None:
-    """Raises: Conflict where another supervisor manages this registry; ConfigError; PluginError."""
+    """Raises: Conflict where another supervisor manages this registry; ConfigError."""
     settings = load_settings()
     settings.paths.create()
     host = load_plugins()
+    for problem in host.failures.values():
+        logger.error("%s", problem)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     is_ending = threading.Event()
     with (
@@ -74,7 +76,7 @@ def run(parent_fd: int | None) -> None:
             clock=time.monotonic,
             inherited=inherited_environment(),
         )
-        devices = DeviceTable(host.backends)
+        devices = DeviceTable(host.backends, failures=host.failures)
         process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)
         leave_on_signals(process)
         if parent_fd is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from trivet.contract import Backend, DeviceInfo, DeviceUsage
-from trivet.prober import Prober
+from trivet.prober import Prober, faulty_backend
 
 PROBE_TIMEOUT_S = 10.0
 MAX_AGE_S = 2.0  # for a decision; free memory changes
@@ -16,8 +16,15 @@ MAX_AGE_S = 2.0  # for a decision; free memory changes
 class DeviceTable:
     """Latest probe of each backend. Thread-safe."""
 
-    def __init__(self, backends: Mapping[str, Backend], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        backends: Mapping[str, Backend],
+        clock: Callable[[], float] = time.monotonic,
+        failures: Mapping[str, Exception] | None = None,
+    ) -> None:
+        """Args: failures: plugins that could not be loaded, each shown as a device with the reason."""
         self._backends = backends
+        self._faulty = [faulty_backend(name, str(error)) for name, error in (failures or {}).items()]
         self._clock = clock
         self._prober = Prober()
         # One a backend: a probe that hangs must hold up nobody who asks for the devices of another.
@@ -45,4 +52,5 @@ class DeviceTable:
         return found
 
     def all(self, max_age_s: float = MAX_AGE_S) -> list[DeviceInfo]:
-        return [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]
+        found = [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]
+        return found + self._faulty

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -19,6 +20,8 @@ class Server:
     """A ROUTER in the 0700 run directory: who may connect may manage the site."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self._address = address
+        self._file = Path(address.removeprefix("ipc://"))
         self.socket = context.socket(zmq.ROUTER)  # for the caller's poller
         self.socket.linger = 500
         self.socket.bind(address)
@@ -37,6 +40,16 @@ class Server:
                 logger.warning("a request cannot be read: %s", error)
                 continue
             self.socket.send_multipart([frames[0], msgspec.msgpack.encode(status)])
+
+    def keep_bound(self) -> None:
+        """Bind again where somebody has deleted the socket's file: nobody could reach us any more.
+
+        Raises: zmq.ZMQError where it cannot be bound, as in a run directory that is gone.
+        """
+        if not self._file.exists():
+            logger.warning("socket=%s was deleted: it is bound again", self._file)
+            self.socket.unbind(self._address)
+            self.socket.bind(self._address)
 
     def close(self) -> None:
         self.socket.close()

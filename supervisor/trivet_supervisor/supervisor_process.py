@@ -71,6 +71,7 @@ class SupervisorProcess:
         self._is_woken = self._has_failed = False
         self._next_tick_s = time.monotonic() + TICK_INTERVAL_S
         try:
+            self._server.keep_bound()
             for _ in range(MAX_TURNS_AT_ONCE):
                 if not self._reconciler.tick():
                     break

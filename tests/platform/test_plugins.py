@@ -79,8 +79,26 @@ def test_two_plugins_may_not_offer_one_backend_name() -> None:
 
 def test_a_plugin_that_cannot_be_imported_is_named() -> None:
     point = EntryPoint(name="ghost", value="trivet_no_such_module", group="trivet.plugins")
-    with pytest.raises(PluginError, match=r"'ghost' \(trivet_no_such_module"):
-        PluginHost().load_entry_points([point])
+    host = PluginHost()
+    host.load_entry_points([point])
+    assert "'ghost' (trivet_no_such_module" in str(host.failures["ghost"])
+    with pytest.raises(Unsupported, match=r"backend 'ghost' cannot be used: .*ModuleNotFoundError"):
+        host.backend("ghost")
+
+
+def test_what_failed_to_register_is_not_asked_for_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raises:
+        @hookimpl
+        def trivet_backend(self) -> None:
+            raise RuntimeError("no driver")
+
+    class Point(EntryPoint):
+        def load(self) -> object:
+            return {"good": GoodPlugin(), "odd": Raises()}[self.name]
+
+    host = PluginHost()
+    host.load_entry_points([Point(name, "", "trivet.plugins") for name in ("odd", "good")])
+    assert (set(host.backends), set(host.failures)) == ({"good"}, {"odd"})
 
 
 def test_an_unknown_backend_names_those_that_exist() -> None:

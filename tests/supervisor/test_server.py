@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def heard(paths: Paths) -> Iterator[list[Request]]:
         bound.set()
         while not ending.is_set():
             server.socket.poll(50)
+            server.keep_bound()
             server.serve(handle)
         server.close()
 
@@ -63,6 +65,16 @@ def test_nonsense_is_no_request_and_harms_nobody(heard: list[Request], paths: Pa
         socket.send(b"\xc1nonsense")
     assert SupervisorClient(paths, timeout_s=30).status() is not None
     assert heard == [GetStatus()]
+
+
+def test_a_socket_file_that_was_deleted_is_bound_again(heard: list[Request], paths: Paths) -> None:
+    file = paths.run / "supervisor.sock"
+    for _ in range(2):
+        file.unlink()
+        deadline_s = time.monotonic() + 30
+        while SupervisorClient(paths, timeout_s=1).status() is None:
+            assert time.monotonic() < deadline_s
+    assert set(heard) == {GetStatus()}
 
 
 def test_no_supervisor_is_told_at_once(paths: Paths) -> None:

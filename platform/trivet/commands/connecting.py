@@ -22,9 +22,17 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def connect(given: argparse.Namespace, max_connections: int = 100) -> Client:
-    """The client for the options. Raises: ConfigError."""
+def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: float = 0.0) -> Client:
+    """The client for the options; where the server of this home is just starting, it has been waited for.
+
+    Args:
+        patience_s: for a `trivet serve` that was started a moment ago.
+
+    Raises: ConfigError.
+    """
     from trivet.client import Client
+    from trivet.commands.starting_server import wait_for_start
+    from trivet.config import load_settings
 
     key = None
     if given.api_key_file is not None:
@@ -36,7 +44,10 @@ def connect(given: argparse.Namespace, max_connections: int = 100) -> Client:
             raise ConfigError(
                 f"--api-key-file {given.api_key_file} holds no key: byte {error.start} is not ASCII"
             ) from error
-    return Client(given.url, key, max_connections=max_connections)
+    if given.url is None:
+        with Client(None, key) as client:
+            wait_for_start(client, load_settings().paths, patience_s)
+    return Client(given.url, key, max_connections=max_connections)  # by the address that it has now left
 
 
 def model_argument(text: str) -> str:

@@ -22,8 +22,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    backends = load_plugins().backends
-    prober = Prober()
+    host, prober = load_plugins(), Prober()
+    backends = host.backends
     found = probe_all(prober, backends, with_null=given.all)
     usage = {
         name: prober.usage(name, backends[name], PROBE_TIMEOUT_S) if seen else {}

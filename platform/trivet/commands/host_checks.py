@@ -20,7 +20,7 @@ from trivet.commands.devices import PROBE_TIMEOUT_S, probe_all
 from trivet.commands.output import GIB, bytes_text
 from trivet.config import BackendSettings, load_settings
 from trivet.contract import DeviceInfo, GivesAdvice
-from trivet.errors import ConfigError, PluginError
+from trivet.errors import ConfigError
 from trivet.plugins import load_plugins
 from trivet.prober import Prober
 from trivet.structured_outputs import INSTALL_COMMAND
@@ -167,12 +167,11 @@ def _check_interpreter(check: str, backend: BackendSettings) -> Iterator[Finding
 
 def check_backends() -> Iterator[Finding]:
     """Plugins load, and at least one device can run a model."""
-    try:
-        backends = load_plugins().backends
-    except PluginError as error:
+    host = load_plugins()
+    for error in host.failures.values():
         advice = "" if "uninstall" in str(error) else "repair or uninstall the plugin"
         yield Finding("plugins", "fail", str(error), advice)
-        return
+    backends = host.backends
     yield Finding("plugins", "ok", f"backends {', '.join(sorted(backends))}")
     prober = Prober()
     found = probe_all(prober, backends)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trivet.client import Client, Deployment, Instance
 
 POLL_INTERVAL_S = 0.3
+START_PATIENCE_S = 3.0  # a launch often follows `trivet serve &` at once
 NUM_LOG_LINES = 20
 CARRIAGE_RETURN = "\r"
 GOES_ON = "goes on starting; `trivet ps` shows it, `trivet stop {name}` ends it"
@@ -77,7 +78,7 @@ def add_waiting_options(parser: argparse.ArgumentParser) -> None:
 
 def _launch(given: argparse.Namespace) -> int:
     settings = parse_pairs(given.pairs)
-    with connect(given) as client:
+    with connect(given, patience_s=START_PATIENCE_S) as client:
         try:
             deployment = client.deployments.create(
                 model_argument(given.model),

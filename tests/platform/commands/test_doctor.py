@@ -143,12 +143,14 @@ def test_an_interpreter_that_does_not_start_fails(home, tmp_path: Path) -> None:
 
 
 def test_a_broken_plugin_is_a_finding(monkeypatch) -> None:
-    def load():
-        raise PluginError("plugin 'x' cannot be imported")
+    class Host:
+        failures = {"x": PluginError("plugin 'x' cannot be imported")}  # noqa: RUF012
+        backends = {}  # noqa: RUF012
 
-    monkeypatch.setattr(host_checks, "load_plugins", load)
-    finding = _one(host_checks.check_backends(), "plugins")
-    assert (finding.status, finding.text) == ("fail", "plugin 'x' cannot be imported")
+    monkeypatch.setattr(host_checks, "load_plugins", Host)
+    finding = next(iter(host_checks.check_backends()))
+    assert (finding.check, finding.status) == ("plugins", "fail")
+    assert finding.text == "plugin 'x' cannot be imported"
 
 
 def _device(free_bytes: int = 64 * GIB, unusable_because: str | None = None) -> DeviceInfo:
@@ -173,6 +175,7 @@ def test_devices_are_judged(monkeypatch, devices, statuses) -> None:
             return devices
 
     class Host:
+        failures = {}  # noqa: RUF012
         backends = {"cpu": Backend()}  # noqa: RUF012
 
     monkeypatch.setattr(host_checks, "load_plugins", Host)
@@ -188,6 +191,7 @@ def test_advice_of_a_backend_is_a_line_with_its_cure(monkeypatch) -> None:
             return [Advice("fail", f"CANN 8.3 is too old for {installed['torch']}", "install CANN 9.1.0")]
 
     class Host:
+        failures = {}  # noqa: RUF012
         backends = {"cpu": Backend()}  # noqa: RUF012
 
     monkeypatch.setattr(host_checks, "load_plugins", Host)
@@ -209,6 +213,7 @@ def test_advice_is_about_the_packages_that_the_backends_engines_find(
             return [Advice("ok", f"torch-npu is {installed.get('torch-npu')}")]
 
     class Host:
+        failures = {}  # noqa: RUF012
         backends = {"npu": Backend()}  # noqa: RUF012
 
     python = tmp_path / "python"
@@ -236,6 +241,7 @@ def test_a_backend_that_misbehaves_is_a_finding_and_the_others_are_shown(monkeyp
             return [_device()]
 
     class Host:
+        failures = {}  # noqa: RUF012
         backends = {"cpu": Sound(), "faulty": Faulty()}  # noqa: RUF012
 
     monkeypatch.setattr(host_checks, "load_plugins", Host)
