@@ -299,13 +299,13 @@ def test_several_workers_sum_their_counts(
 def test_only_some_threads_are_for_inference(
     site: Site, start_server: Callable[..., Server], eventually: Eventually
 ) -> None:
-    """Of 8 threads 4 may hold requests: the 5th is refused, and health goes on answering."""
+    """Of 8 threads 4 may hold whole answers: the 5th is refused, and health goes on answering."""
     site.start_engine("--first-s", "60")
     server = start_server(TRIVET_WEB_THREADS="8")
     sockets = [server.connect() for _ in range(4)]
     try:
         for sock in sockets:
-            sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True)))
+            sock.sendall(request_bytes("/v1/chat/completions", chat()))
         eventually(lambda: server.metric(RUNNING) == 4, what="four requests run")
         status, body = post(server, "/v1/chat/completions", chat())
         assert status == 429

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 
 from trivet import metrics
 from trivet.config import Settings
@@ -13,6 +13,7 @@ from trivet_web import error_objects, guard
 from trivet_web.api import chat, completions, embeddings, health, metrics_page, models
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
 from trivet_web.console import blueprint as console
+from trivet_web.handover import handover_of_request
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -50,10 +51,14 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
 def _name_request() -> None:
     """A client may name its request, so that its log and ours can be put side by side."""
     given = request.headers.get("X-Request-ID", "")
-    g.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+    request.environ[error_objects.REQUEST_ID] = (
+        given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+    )
 
 
 def _count_request(response: Response) -> Response:
+    if (handover := handover_of_request()) and handover.parked:
+        return response  # the answer comes later
     response.headers["X-Request-ID"] = error_objects.request_id()
     # Only words of ours: a label that clients can choose is a series in memory for each that they think of.
     route = request.url_rule.rule if request.url_rule else "unknown"

@@ -36,9 +36,24 @@ class ErrorPage:
         else:
             message = f"this is no HTTP request that can be read: {reason}; correct it and send it again"
             error = ErrorObject(message, "invalid_request_error", None, status.name.lower())
-        body = msgspec.json.encode(ErrorBody(error))
-        head = (
-            f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+        return _answer(status, error)
+
+
+def too_much_at_once() -> bytes:
+    """To a client whose body there is no memory for."""
+    error = ErrorObject(
+        "the server is receiving too many large requests at once; send it again in a moment",
+        "server_error",
+        None,
+        "unavailable",
+    )
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, error, "Retry-After: 1\r\n")
+
+
+def _answer(status: HTTPStatus, error: ErrorObject, header: str = "") -> bytes:
+    body = msgspec.json.encode(ErrorBody(error))
+    head = (
+        f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n{header}"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
 from trivet.errors import TrivetError, Unavailable
 
 logger = logging.getLogger(__name__)
+REQUEST_ID = "trivet.request_id"  # in the environment: a view may go on in another context
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -92,7 +93,7 @@ def _on_exception(error: Exception) -> Response:
 
 def request_id() -> str:
     """Of the request at hand."""
-    return str(g.get("request_id", "-"))
+    return str(request.environ.get(REQUEST_ID, "-"))
 
 
 def _response(body: ErrorBody, status: int) -> Response:

@@ -1,12 +1,13 @@
-"""What the relay thread puts down for one request thread: pieces and losses, bounded in bytes."""
+"""What the relay thread puts down for one request: pieces and losses, bounded in bytes."""
 
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from trivet.errors import TrivetError
-from trivet.messages import Piece
+from trivet.messages import FinishReason, Piece
 
 CAPACITY_BYTES = 1 << 20  # of one stream: a reader that is so far behind has stopped reading
 WHOLE_CAPACITY_BYTES = 64 << 20  # of a whole answer, which no client can slow down: one step may bring MBs
@@ -16,6 +17,7 @@ _PIECE_BYTES = 384
 _TOKEN_BYTES = 32
 _LOGPROB_BYTES = 160
 _TOP_BYTES = 104  # of each of the likeliest tokens
+_FAILED = (FinishReason.ERROR, FinishReason.ABORT)
 
 
 class ClientGone(TrivetError):
@@ -43,50 +45,77 @@ Item: TypeAlias = Arrival | Loss
 
 
 class Mailbox:
-    """One reader. Each byte count has one writer, so neither needs a lock."""
+    """One reader, which waits or asks to be told. Each count has one writer, so none needs a lock."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
-        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[tuple[int, Item]] = queue.SimpleQueue()  # size in bytes, item
         self._capacity_bytes = capacity_bytes
         self._put_bytes = 0  # written by the relay thread
         self._read_bytes = 0  # written by the reader
+        self._tell: Callable[[], None] | None = None
+        self._has_told = False
+        self.is_abandoned = False  # the client has gone: there is nobody to read for
+        self.is_overrun = False  # it was refused a piece
+        self.may_wait = False  # the next read may go to another replica, and wait for the registry first
 
     def put(self, choice: int, piece: Piece, at_s: float) -> bool:
         """Relay thread only. False where the reader is too far behind: nothing was put."""
         size, unread = _size(piece), self._put_bytes - self._read_bytes
         if unread and unread + size > self._capacity_bytes:  # a reader who has read all takes any piece
+            self.is_overrun = True
             return False
+        if piece.failure is not None or piece.finish_reason in _FAILED:
+            self.may_wait = True
         self._put_bytes += size
-        self._items.put(Arrival(choice, piece, at_s))
+        self._items.put((size, Arrival(choice, piece, at_s)))
+        self._on_put()
         return True
 
     def fail(self, error: TrivetError, choice: int | None = None) -> None:
         """Any thread. Always fits."""
-        self._items.put(Loss(choice, error))
+        if isinstance(error, ClientGone):
+            self.is_abandoned = True
+        if choice is not None:
+            self.may_wait = True
+        self._items.put((0, Loss(choice, error)))
+        self._on_put()
+
+    def listen(self, tell: Callable[[], None] | None) -> None:
+        """Call `tell`, which must not wait, when there is something to read: now, and after each read."""
+        self._tell, self._has_told = tell, False
+        if self.num_unread:
+            self._on_put()
+
+    @property
+    def num_unread(self) -> int:
+        """Items; more may come at any time."""
+        return self._items.qsize()
 
     def read(self, timeout_s: float) -> list[Item]:
         """Wait for the first item, then take what else is there; empty after `timeout_s`."""
-        try:
-            items = [self._items.get(timeout=timeout_s)]
-        except queue.Empty:
-            return []
-        while len(items) < MAX_READ:
+        self._has_told = self.may_wait = False
+        if timeout_s > 0 and not self._items.qsize():
             try:
-                items.append(self._items.get_nowait())
+                taken = [self._items.get(timeout=timeout_s)]
             except queue.Empty:
-                break
-        self._read_bytes += sum(_size(item.piece) for item in items if isinstance(item, Arrival))
-        return items
+                return []
+        else:
+            taken = []
+        get = self._items.get_nowait  # nobody else takes: what is counted is there
+        taken += [get() for _ in range(min(self._items.qsize(), MAX_READ - len(taken)))]
+        self._read_bytes += sum([size for size, _ in taken])
+        return [item for _, item in taken]
+
+    def _on_put(self) -> None:
+        if self._tell is not None and not self._has_told:
+            self._has_told = True
+            self._tell()
 
 
 def _size(piece: Piece) -> int:
     """About what a piece holds in memory."""
-    logprobs = (*(piece.logprobs or ()), *(piece.prompt_logprobs or ()))
-    return (
-        _PIECE_BYTES
-        + 4 * len(piece.text)
-        + _TOKEN_BYTES * len(piece.token_ids)
-        + _LOGPROB_BYTES * len(logprobs)
-        + _TOP_BYTES * sum(len(logprob.top) for logprob in logprobs)
-        + len(piece.embedding or b"")
-    )
+    size = _PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
+    if piece.logprobs or piece.prompt_logprobs:
+        logprobs = (*(piece.logprobs or ()), *(piece.prompt_logprobs or ()))
+        size += _LOGPROB_BYTES * len(logprobs) + _TOP_BYTES * sum(len(one.top) for one in logprobs)
+    return size + len(piece.embedding or b"")

@@ -52,6 +52,7 @@ class Relay:
         self._closing = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._beats = self._context.socket(zmq.SUB)
+        self._ticked_s = clock()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
@@ -73,6 +74,11 @@ class Relay:
 
     def view(self, instance_id: str) -> EngineView | None:
         return self._views.get(instance_id)
+
+    @property
+    def turned_s(self) -> float:
+        """When its thread last looked around (`clock`)."""
+        return self._ticked_s
 
     def end_all(self, error: TrivetError) -> None:
         """Fail every open request for good, and tell the engines."""
@@ -104,7 +110,6 @@ class Relay:
         self._beats.subscribe(b"")
         self._beats.reconnect_ivl = RECONNECT_MS
         self._poller.register(self._beats, zmq.POLLIN)
-        self._ticked_s = self._clock()
         while not self._closing:
             timeout_s = max(0.0, self._ticked_s + TICK_S - self._clock())
             ready = {entry for entry, _ in self._poller.poll(int(timeout_s * 1000))}

@@ -8,15 +8,16 @@ from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.base import Worker
 
 from trivet.config import Settings
 from trivet_web.app import create_app
-from trivet_web.web_metrics import prepare_folder
 from trivet_web.engine_totals import TOTALS_FOLDER, join_files
+from trivet_web.web_metrics import prepare_folder
 from trivet_web.web_process import EXTENSION, METRICS_FOLDER
-from trivet_web.worker import PatientWorker
+from trivet_web.worker import StreamWorker
 
-HEARTBEAT_TIMEOUT_S = 60  # of a worker's main loop; requests may take as long as they like
+HEARTBEAT_TIMEOUT_S = 15  # of a worker's main loop, pump and relay; requests may take as long as they like
 KEEPALIVE_S = 15
 MAX_CONNECTIONS = 4096  # a worker; most of them idle
 RESERVED_FILES = 256  # of a worker's descriptors: engines, registry, logs
@@ -25,8 +26,9 @@ RESERVED_FILES = 256  # of a worker's descriptors: engines, registry, logs
 class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """`run` returns when the server has been told to stop and has drained."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, worker_class: type[Worker] = StreamWorker) -> None:
         self._settings = settings
+        self._worker_class = worker_class
         super().__init__()
 
     def load_config(self) -> None:
@@ -35,7 +37,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         options: dict[str, Any] = {
             "bind": f"{host}:{settings.port}",
             "workers": settings.web_workers,
-            "worker_class": PatientWorker,
+            "worker_class": self._worker_class,
             "threads": settings.web_threads,
             "worker_connections": max_connections(),
             "timeout": HEARTBEAT_TIMEOUT_S,
@@ -77,14 +79,16 @@ def configure_logging(level: str) -> None:
 
 def _on_starting(settings: Settings) -> Any:
     def prepare(_arbiter: object) -> None:
+        join_files(settings.paths.run / TOTALS_FOLDER)
         if settings.web_workers > 1:
             prepare_folder(settings.paths.run / METRICS_FOLDER)
-        join_files(settings.paths.run / TOTALS_FOLDER)
 
     return prepare
 
 
 def _on_worker_exit(_arbiter: object, worker: Any) -> None:
+    if pump := getattr(worker, "pump", None):
+        pump.close()
     application = getattr(worker, "wsgi", None)  # None where it failed to load
     if application is not None:
         application.extensions[EXTENSION].close()

@@ -7,7 +7,9 @@ failure still has its own HTTP status, and a proxy is not left without a sign of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 from flask import Response
@@ -15,13 +17,14 @@ from flask import Response
 from trivet.errors import TrivetError
 from trivet_web.answer import Answer
 from trivet_web.error_objects import error_body
+from trivet_web.handover import handover_of_request, when_something_came
 from trivet_web.mailbox import Arrival, ClientGone
 
 logger = logging.getLogger(__name__)
 
 FIRST_PIECE_WAIT_S = 5.0
 PING_S = 15.0  # proxies close connections that are silent for longer, often after a minute
-_PING = b": ping\n\n"
+PING = b": ping\n\n"
 _DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
@@ -38,56 +41,96 @@ class Chunks:
         raise NotImplementedError
 
 
-class EventStream:
-    """Iterates over the bytes of the stream. `close` releases everything, begun or not."""
+class Exchange(Protocol):
+    """One API request on its way to engines (`api/inference.py`)."""
 
-    def __init__(
-        self, answer: Answer, chunks: Chunks, first: list[Arrival], on_close: Callable[[], None]
-    ) -> None:
-        self._on_close = on_close
-        self._events = _events(answer, chunks, first)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._events
+    answer: Answer
 
     def close(self) -> None:
-        self._on_close()
+        """Release everything. Idempotent."""
+        ...
 
 
-def stream_response(answer: Answer, chunks: Chunks, on_close: Callable[[], None]) -> Response:
-    """`on_close` is called once the client has everything, or has gone.
+class EventStream:
+    """The bytes of the stream, taken by whoever waits: a thread that iterates, or the pump of the worker."""
 
-    Raises: what ended the answer before its first piece; `on_close` is the caller's then.
-    """
-    first = answer.read(FIRST_PIECE_WAIT_S)
-    response = Response(EventStream(answer, chunks, first, on_close), mimetype="text/event-stream")
-    response.headers["Cache-Control"] = "no-cache"
-    response.headers["X-Accel-Buffering"] = "no"
-    return response
+    def __init__(self, exchange: Exchange, chunks: Chunks, first: list[Arrival]) -> None:
+        self.mailbox = exchange.answer.mailbox
+        self.is_over = False
+        self._exchange = exchange
+        self._answer = exchange.answer
+        self._chunks = chunks
+        self._first = first
 
-
-def _events(answer: Answer, chunks: Chunks, first: list[Arrival]) -> Iterator[bytes]:
-    arrivals = first
-    try:
-        while True:
-            # One write for all that has come: a write a chunk costs a system call each.
-            data = b"".join(_event(chunk) for chunk in chunks.of(arrivals))
-            if not answer.num_open:
-                yield data + b"".join(_event(chunk) for chunk in chunks.last()) + _DONE
-                return
-            if data:
+    def __iter__(self) -> Iterator[bytes]:
+        while not self.is_over:
+            data = self.take(PING_S)
+            if data is None:
+                yield PING
+            elif data:
                 yield data
-            elif not arrivals:
-                yield _PING
-            arrivals = answer.read(PING_S)
-    except ClientGone:
-        return
-    except TrivetError as error:
-        logger.warning("instance=%s stream ended: %s", answer.instance_of(0), error)
-        yield _event(error_body(error))
-    except Exception:  # the HTTP border, behind the point where Flask's own handler could answer
-        logger.exception("instance=%s stream failed", answer.instance_of(0))
-        yield _event(error_body(TrivetError("internal error; the server's log has it")))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` would not wait."""
+        return bool(self.mailbox.num_unread or self._first or self._answer.has_failed)
+
+    def take(self, timeout_s: float) -> bytes | None:
+        """Events of all that has come, which may be none; None if nothing came in time. Never raises."""
+        try:
+            arrivals = self._first or self._answer.read(timeout_s)
+            self._first = []
+            return self._events(arrivals) if arrivals else None
+        except ClientGone:
+            self.is_over = True
+            return b""
+        except TrivetError as error:
+            logger.warning("instance=%s stream ended: %s", self._answer.instance_of(0), error)
+            return self._failed(error)
+        except Exception:  # the HTTP border, behind the point where Flask's own handler could answer
+            logger.exception("instance=%s stream failed", self._answer.instance_of(0))
+            return self._failed(TrivetError("internal error; the server's log has it"))
+
+    def close(self) -> None:
+        self._exchange.close()
+
+    def _events(self, arrivals: list[Arrival]) -> bytes:
+        """In one piece: a write a chunk would cost a system call each."""
+        events = [_event(chunk) for chunk in self._chunks.of(arrivals)]
+        if not self._answer.num_open:
+            events += [_event(chunk) for chunk in self._chunks.last()]
+            events.append(_DONE)
+            self.is_over = True
+        return b"".join(events)
+
+    def _failed(self, error: TrivetError) -> bytes:
+        self.is_over = True
+        return _event(error_body(error))
+
+
+def stream_response(exchange: Exchange, chunks: Chunks) -> Response:
+    """Closes `exchange` once the client has everything, or has gone, or the request has failed.
+
+    Raises: what ended the answer before its first piece.
+    """
+    answer = exchange.answer
+    latest_s = time.monotonic() + FIRST_PIECE_WAIT_S
+
+    def begin() -> Response:
+        try:
+            first = answer.read(max(0.0, latest_s - time.monotonic()))
+        except BaseException:
+            exchange.close()
+            raise
+        stream = EventStream(exchange, chunks, first)
+        if handover := handover_of_request():
+            handover.stream = stream
+        response = Response(stream, mimetype="text/event-stream")
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Accel-Buffering"] = "no"
+        return response
+
+    return when_something_came(answer.mailbox, FIRST_PIECE_WAIT_S, begin, exchange.close)
 
 
 def _event(value: msgspec.Struct) -> bytes:

@@ -1,158 +1,64 @@
-"""gunicorn's threaded worker, with a request read in full before it gets a thread, and deadlines on sockets.
+"""gunicorn's threaded worker, for long streams and slow clients: a thread is held only to work.
 
-In the plain worker a client that sends one byte and stalls holds a thread for as long as it likes: 40 of
-them stopped a server of 40 threads for ever. Here the poller of the main thread collects a request's bytes,
-up to `READ_AHEAD_S`, and hands it over when it is complete; nothing but its memory is held until then.
-Only methods that gunicorn 27 itself calls are replaced; anything not foreseen here goes the plain way, with
-a socket timeout.
+- The poller of the main thread collects a request's bytes, up to `READ_AHEAD_S`, and hands it to a thread
+  when it is complete. In the plain worker 40 clients that send one byte and stall stop 40 threads.
+- A view may leave its request to the pump (handover.py): one thread for all requests that wait for an engine
+  or are being streamed. A stream costs a socket and some kB, where a thread each costs 40 kB and 4 times the
+  CPU a token.
+- The last bytes of a connection are waited for by the poller too; gunicorn's main thread waits 2 s for each
+  client that does not close, and answers nobody meanwhile.
+
+Of gunicorn 27's internals it uses what `ThreadWorker` calls on itself; setup.cfg pins that version.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import re
 import selectors
 import socket
+import sys
 import time
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from gunicorn import http
-from gunicorn.workers.gthread import TConn, ThreadWorker
+from gunicorn.http import wsgi
+from gunicorn.workers.gthread import ThreadWorker
 
-from trivet_web.api.request_body import MAX_BODY_BYTES
-from trivet_web.broken_http import ErrorPage
+from trivet_web.broken_http import ErrorPage, too_much_at_once
+from trivet_web.collected import Allowance
+from trivet_web.connection import ClientSocket, Connection
+from trivet_web.guests import Transfer, Waiting
+from trivet_web.handover import HANDOVER, ByteStream, Handover, Parked
+from trivet_web.pump import Pump
 from trivet_web.web_process import EXTENSION
 
 READ_AHEAD_S = 10.0  # for a whole request, from its first byte or the connection's start
-DRAIN_LINGER_S = 2.0
-IO_TIMEOUT_S = 30.0  # for one read or write by a thread: a client that takes nothing is dropped
-MAX_HEAD_BYTES = 64 << 10
-MAX_TRAILER_BYTES = 4 << 10
-MAX_SWALLOWED_BYTES = 64 << 20  # of a body over the limit; beyond it the connection is broken
-_RECV_BYTES = 256 << 10
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
-_EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
-_LAST_CHUNK = re.compile(rb"\r\n0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
+LINGER_S = 2.0  # for a client to close first, and for one that sends nothing while the server drains
+MAX_LINGER_BYTES = 64 << 10
+SPARE_CONNECTIONS = 64  # kept free by closing idle ones, so that a new client is always heard
+SWITCH_INTERVAL_S = 0.0005  # beside a thread that tokenises the pump would wait 5 ms after each write
+STANDSTILL_S = 5.0  # of a thread that comes round four times a second
+
+Application: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
-@dataclass(slots=True)
-class Collected:
-    """The bytes of one request so far, head first. A body over the limit is counted and thrown away."""
+class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
+    """See the module. The main thread runs what has no other thread named."""
 
-    data: bytearray = field(default_factory=bytearray)
-    num_dropped: int = 0
-    head_bytes: int = 0  # 0: the head is not complete
-    body_bytes: int | None = 0  # None: chunked
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.allowance = Allowance()
+        self.lingering: deque[Connection] = deque()
 
-    def add(self, new: bytes) -> None:
-        if self.is_too_large:
-            self.num_dropped += len(new)
-            return
-        self.data += new
-        if not self.head_bytes:
-            self._read_head()
+    def load_wsgi(self) -> None:
+        super().load_wsgi()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self.pump = Pump()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether a thread can go through the request without waiting for the client.
-
-        It only decides when a thread begins: parsing is gunicorn's. An error here costs time, not safety.
-        """
-        if not self.head_bytes:
-            return len(self.data) > MAX_HEAD_BYTES  # gunicorn refuses it
-        if self.body_bytes is None:
-            return self._has_last_chunk or len(self.data) > MAX_BODY_BYTES
-        if self.body_bytes > MAX_SWALLOWED_BYTES:
-            return True
-        return len(self.data) + self.num_dropped >= self.head_bytes + self.body_bytes
-
-    @property
-    def is_too_large(self) -> bool:
-        """The view refuses it by its length; a client sees that only when it has sent everything."""
-        return (self.body_bytes or 0) > MAX_BODY_BYTES
-
-    @property
-    def _has_last_chunk(self) -> bool:
-        """Trailers, which nobody reads, may stand between it and the empty line."""
-        if not self.data.endswith(b"\r\n\r\n"):
-            return False
-        start = max(self.head_bytes - 2, len(self.data) - MAX_TRAILER_BYTES)
-        return _LAST_CHUNK.search(self.data, start) is not None
-
-    def _read_head(self) -> None:
-        end = self.data.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        self.head_bytes = end + 4
-        head = bytes(self.data[: end + 2])
-        if _CHUNKED.search(head):
-            self.body_bytes = None
-        elif length := _LENGTH.search(head):
-            self.body_bytes = int(length[1])
-
-
-class ClientSocket(socket.socket):
-    """Blocking calls end after `IO_TIMEOUT_S`, as if the client had broken the connection."""
-
-    def setblocking(self, flag: bool) -> None:
-        self.settimeout(IO_TIMEOUT_S if flag else 0.0)
-
-    def recv(self, *args: Any) -> bytes:
-        try:
-            return super().recv(*args)
-        except TimeoutError:
-            raise ConnectionResetError(errno.ECONNRESET, "the client stalled while sending") from None
-
-    def sendall(self, *args: Any) -> None:
-        try:
-            super().sendall(*args)
-        except TimeoutError:
-            raise ConnectionResetError(errno.ECONNRESET, "the client stalled while receiving") from None
-
-
-class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
-    """A connection whose next request is being collected."""
-
-    def __init__(self, cfg: Any, client: ClientSocket, address: Any, server: Any) -> None:
-        super().__init__(cfg, client, address, server)
-        self.parser = http.get_parser(cfg, client, address)
-        self.initialized = True  # no TLS here: a proxy does that
-        self.collected = Collected()
-        self.has_continued = False
-        self.must_close = False
-
-    def read_more(self) -> bool:
-        """Whether the client is still there."""
-        try:
-            new = self.sock.recv(_RECV_BYTES)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        self.collected.add(new)
-        return bool(new)
-
-    def invite_body(self) -> None:
-        """A client that asked first (curl does for large bodies) waits for this before it sends the body."""
-        if not self.has_continued and _EXPECT.search(self.collected.data):
-            self.has_continued = True
-            with contextlib.suppress(OSError):
-                self.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def hand_over(self) -> None:
-        """Give what was collected to the parser."""
-        self.parser.unreader.unread(bytes(self.collected.data))
-        self.must_close = self.collected.is_too_large  # the rest of its body is gone
-        self.collected = Collected()
-        self.has_continued = False
-
-
-class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """See the module."""
+    # ---- a request comes in ----------------------------------------------------------------------
 
     def accept(self, listener: Any) -> None:
         try:
@@ -162,11 +68,11 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
                 raise
             return
         self.nr_conns += 1
+        if self.nr_conns > self.worker_connections - SPARE_CONNECTIONS:
+            self._close_an_idle_one()
         client = ClientSocket(fileno=accepted.detach())
-        # Tokens are small writes; waiting to join them would add 40 ms to each.
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conn = Connection(self.cfg, client, address, listener.getsockname())
-        self._collect(conn)
+        client.prepare()
+        self._collect(Connection(self.cfg, client, address, listener.getsockname(), self.allowance))
 
     def on_client_socket_readable(self, conn: Connection, client: ClientSocket) -> None:
         """A kept-alive connection has its next request's first bytes."""
@@ -176,10 +82,24 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
 
     def on_pending_socket_readable(self, conn: Connection, client: ClientSocket) -> None:
         """More of a request has come."""
-        if not conn.read_more():
+        if conn.read_more():
+            self._look_at(conn)
+        else:
+            self._forget(conn, self.pending_conns)
+
+    def _collect(self, conn: Connection) -> None:
+        conn.sock.setblocking(False)
+        conn.timeout = time.monotonic() + READ_AHEAD_S
+        self.pending_conns.append(conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_pending_socket_readable, conn))
+
+    def _look_at(self, conn: Connection) -> None:
+        """Begin with what has been collected, if that is all."""
+        if not conn.charge():
             self._stop_collecting(conn)
-            self.nr_conns -= 1
-            conn.close()
+            with contextlib.suppress(OSError):
+                conn.sock.send(too_much_at_once())
+            self._linger(conn)
         elif conn.collected.is_complete:
             self._stop_collecting(conn)
             conn.hand_over()
@@ -187,12 +107,191 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
         else:
             conn.invite_body()
 
+    def _stop_collecting(self, conn: Connection) -> None:
+        self.poller.unregister(conn.sock)
+        self.pending_conns.remove(conn)
+
+    # ---- a request is answered, by a thread of the pool --------------------------------------------
+
+    def handle_request(self, req: Any, conn: Connection) -> bool | Handover:
+        """Whether the connection can be kept, or what the view left to the pump."""
+        self.nr += 1
+        _, environ = wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg)
+        environ["wsgi.multithread"] = True
+        return self._answer(req, conn, environ, self.wsgi)
+
+    def _answer(
+        self, req: Any, conn: Connection, environ: dict[str, Any], application: Application
+    ) -> bool | Handover:
+        environ[HANDOVER] = handover = Handover()
+        response = wsgi.Response(req, conn.sock, self.cfg)
+        if not self.alive or conn.must_close or len(self.keepalived_conns) >= self.max_keepalived:
+            response.force_close()
+        body = application(environ, response.start_response)
+        if handover.parked:
+            self._park(req, conn, environ, handover.parked)
+            return handover
+        if handover.stream:
+            self._stream(conn, response, handover.stream)
+            return handover
+        self._write(response, body, environ["wsgi.file_wrapper"])
+        return not response.should_close()
+
+    def _write(self, response: Any, body: Iterable[bytes], file_wrapper: type) -> None:
+        """Raises: StopIteration where the answer broke off, since no other can be sent any more."""
+        try:
+            if isinstance(body, file_wrapper):
+                response.write_file(body)
+            else:
+                for item in body:
+                    response.write(item)
+            response.close()
+        except OSError:
+            raise
+        except Exception:
+            if not response.headers_sent:
+                raise
+            self.log.exception("Error handling request")
+            raise StopIteration from None
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+
+    def _park(self, req: Any, conn: Connection, environ: dict[str, Any], parked: Parked) -> None:
+        def resume() -> None:
+            try:
+                future = self.tpool.submit(self._resume, req, conn, environ, parked)
+            except RuntimeError:  # shut down: the process is about to end
+                parked.close()
+                return
+            future.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
+
+        Waiting(self.pump, parked, resume, partial(self.method_queue.defer, self._finish, conn, False))
+
+    def _resume(self, req: Any, conn: Connection, environ: dict[str, Any], parked: Parked) -> bool | Handover:
+        try:
+            outcome = self._answer(req, conn, environ, lambda *given: parked.resume()(*given))
+            return self._keepalive_after(conn, outcome)
+        except (OSError, StopIteration):
+            return False
+        except Exception as error:
+            self.handle_error(req, conn.sock, conn.client, error)
+            return False
+
+    def _stream(self, conn: Connection, response: Any, stream: ByteStream) -> None:
+        try:
+            response.send_headers()
+        except BaseException:
+            stream.close()
+            raise
+        self.method_queue.defer(conn.refund)
+
+        def on_end(is_complete: bool) -> None:
+            is_kept = is_complete and not response.should_close()
+            self.method_queue.defer(self._finish, conn, is_kept)
+
+        Transfer(self.pump, stream, conn.sock, self._run, on_end, is_chunked=response.chunked)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # shut down: the process is about to end
+            self.tpool.submit(work)
+
+    def _keepalive_after(self, conn: Connection, keepalive: bool | Handover) -> bool | Handover:
+        if isinstance(keepalive, Handover):
+            return keepalive
+        return bool(super()._keepalive_after(conn, keepalive))
+
     def handle_error(self, req: Any, client: ClientSocket, addr: Any, exc: Exception) -> None:
         """Logged by gunicorn, which chooses the status; the answer has the form of every other failure."""
         page = ErrorPage()
         super().handle_error(req, page, addr, exc)
         with contextlib.suppress(OSError):
             client.sendall(page.as_json(exc))
+
+    # ---- a request is over -----------------------------------------------------------------------
+
+    def finish_request(self, conn: Connection, fs: Any) -> None:
+        outcome = False if fs.cancelled() or fs.exception() else fs.result()
+        if not isinstance(outcome, Handover):  # the pump has it, and says when it is over
+            self._finish(conn, outcome)
+
+    def _finish(self, conn: Connection, is_kept: bool) -> None:
+        conn.refund()
+        if not is_kept:
+            self._linger(conn)
+        elif conn.take_pipelined():
+            self._collect(conn)
+            self._look_at(conn)
+        else:
+            conn.sock.setblocking(False)
+            conn.set_timeout()
+            if not self.alive:
+                conn.timeout = min(conn.timeout, time.monotonic() + LINGER_S)
+            self.keepalived_conns.append(conn)
+            self.poller.register(
+                conn.sock, selectors.EVENT_READ, partial(self.on_client_socket_readable, conn)
+            )
+
+    def _linger(self, conn: Connection) -> None:
+        """Let the client close first: what it still sends would reset the connection under our last bytes."""
+        conn.refund()
+        conn.sock.setblocking(False)
+        try:
+            conn.sock.shutdown(socket.SHUT_WR)
+        except OSError:  # it has gone
+            self._close(conn)
+            return
+        conn.timeout = time.monotonic() + LINGER_S
+        conn.lingered_bytes = 0
+        self.lingering.append(conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_lingering_readable, conn))
+
+    def on_lingering_readable(self, conn: Connection, client: ClientSocket) -> None:
+        """It sends more, or has closed."""
+        try:
+            size = len(client.recv(MAX_LINGER_BYTES))
+        except BlockingIOError:
+            return
+        except OSError:
+            size = 0
+        conn.lingered_bytes += size
+        if not size or conn.lingered_bytes > MAX_LINGER_BYTES:
+            self._forget(conn, self.lingering)
+
+    def _forget(self, conn: Connection, among: deque[Connection]) -> None:
+        self.poller.unregister(conn.sock)
+        among.remove(conn)
+        self._close(conn)
+
+    def _close(self, conn: Connection) -> None:
+        conn.refund()
+        self.nr_conns -= 1
+        conn.close()
+
+    def _close_an_idle_one(self) -> None:
+        for idle in (self.lingering, self.keepalived_conns, self.pending_conns):
+            if idle:
+                self._forget(idle[0], idle)  # the oldest
+                return
+
+    def murder_pending(self) -> None:
+        """Also those that linger. When draining, one that sends nothing must not hold up the end."""
+        now = time.monotonic()
+        if not self.alive:
+            for conn in self.pending_conns:
+                conn.timeout = min(conn.timeout, now + LINGER_S)
+        for conns in (self.pending_conns, self.lingering):
+            while conns and conns[0].timeout <= now:
+                self._forget(conns[0], conns)
+
+    # ---- the process -----------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """The master ends a worker that does not say this: one whose pump or relay stands still, too."""
+        process = self.wsgi.extensions[EXTENSION]
+        oldest_s = min(self.pump.turned_s, process.relay.turned_s)
+        if time.monotonic() - oldest_s < STANDSTILL_S:
+            super().notify()
 
     def is_parent_alive(self) -> bool:
         """When gunicorn's master was killed, this worker drains, and the next master needs the port."""
@@ -204,14 +303,6 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
             listener.close()
         return False
 
-    def murder_pending(self) -> None:
-        """Also when draining: a connection that sends nothing must not hold up the end."""
-        if not self.alive:
-            latest = time.monotonic() + DRAIN_LINGER_S
-            for conn in self.pending_conns:
-                conn.timeout = min(conn.timeout, latest)
-        super().murder_pending()
-
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM. Runs in a signal handler, so the work is left to the main loop."""
         if self.alive:
@@ -220,16 +311,3 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type
 
     def _begin_drain(self) -> None:
         self.wsgi.extensions[EXTENSION].begin_drain(self.cfg.graceful_timeout)
-
-    def _keepalive_after(self, conn: Connection, keepalive: bool) -> bool:
-        return bool(super()._keepalive_after(conn, keepalive and not conn.must_close))
-
-    def _collect(self, conn: Connection) -> None:
-        conn.sock.setblocking(False)
-        conn.timeout = time.monotonic() + READ_AHEAD_S
-        self.pending_conns.append(conn)
-        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_pending_socket_readable, conn))
-
-    def _stop_collecting(self, conn: Connection) -> None:
-        self.poller.unregister(conn.sock)
-        self.pending_conns.remove(conn)

@@ -107,7 +107,7 @@ def create() -> Response:
         exchange.start([prompt], params, body)
         if body.stream:
             chunks = ChatChunks(exchange, params, wants_usage=body.wants_usage)
-            return stream_response(exchange.answer, chunks, exchange.close)
+            return stream_response(exchange, chunks)
         done = read_whole(exchange)
         exchange.close()
         return json_response(_completion(exchange, done, params, body.prompt_logprobs))

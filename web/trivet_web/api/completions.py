@@ -89,7 +89,7 @@ def create() -> Response:
         exchange.start(token_ids, params, body)
         if body.stream:
             chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
-            return stream_response(exchange.answer, chunks, exchange.close)
+            return stream_response(exchange, chunks)
         done = read_whole(exchange)
         exchange.close()
         choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]

@@ -19,6 +19,7 @@ from trivet.sampling_params import SamplingParams
 from trivet_web.answer import Answer
 from trivet_web.api.openai_objects import PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
+from trivet_web.handover import handover_of_request
 from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
 from trivet_web.request_timer import RequestTimer
 from trivet_web.routing import Deployed
@@ -63,7 +64,8 @@ class Exchange:
             self._process.metrics, target.deployed.name, self._begun_s, self._process.router.place_of
         )
         self._fd = client_fd()
-        self._give_slot_back = self._process.slots.take()
+        holds_thread = handover_of_request() is None or not is_streamed
+        self._give_slot_back = self._process.slots.take() if holds_thread else _nothing
         self.answer = Answer(
             self._process.relay,
             self._process.router,
@@ -138,6 +140,10 @@ class Exchange:
             name = self.target.deployed.name
             self._process.metrics.count(metrics.REQUEST_FAILURES, name, error.code)
 
+
+
+def _nothing() -> None:
+    """There is no slot to give back."""
 
 
 def check_settings(params: SamplingParams, cache_salt: str | None, num_prompts: int, field: str) -> None:

@@ -1,11 +1,11 @@
-"""When a request is complete enough for a thread. (The worker itself: test_server.py.)"""
+"""When a request is complete enough for a thread. (The worker: test_server.py, test_streams.py.)"""
 
 from __future__ import annotations
 
 import pytest
 
 from trivet_web.api.request_body import MAX_BODY_BYTES
-from trivet_web.worker import MAX_HEAD_BYTES, MAX_SWALLOWED_BYTES, Collected
+from trivet_web.collected import MAX_HEAD_BYTES, MAX_SWALLOWED_BYTES, Collected
 
 GET = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
