@@ -23,7 +23,10 @@ MAX_BIAS = 100.0
 Rule = tuple[str, bool, str]  # field, whether its value is good, which values are
 
 _TYPE_FAULT = re.compile(r"Expected `(.+)`, got `.+` - at (`key` in )?`\$\.(\w+)(.*)`")
-_TUPLES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_token_ids")
+_TUPLES = (
+    *("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"),
+    "visible_token_ids",
+)
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None  # the same of the prompt's tokens, but the first
     structured_outputs: StructuredOutputsParams | None = None
     logprob_token_ids: tuple[int, ...] = ()  # with logprobs: these instead of the most likely ones
+    visible_token_ids: tuple[int, ...] = ()  # special tokens that are not skipped: marks of calls, say
 
     def __post_init__(self) -> None:
         for name in _TUPLES:

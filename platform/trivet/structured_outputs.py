@@ -25,12 +25,13 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     json_object: bool | None = None  # any JSON object
     disable_any_whitespace: bool = False  # JSON without any space outside its strings
     whitespace_pattern: str | None = None  # regex of what may stand between the parts of JSON
+    begins_after: int | None = None  # a token id: what comes up to it, as a model's thinking, is free
     sent_as: str = ""  # the field of an API request that has the form, where it is not the one of vLLM
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> StructuredOutputsParams:
         """From a dict, as the API takes it. Raises: RequestError."""
-        unknown = [name for name in fields if name not in cls.__struct_fields__]
+        unknown = [name for name in fields if name not in cls.__struct_fields__ or name == "begins_after"]
         if unknown:
             raise RequestError(
                 f"structured_outputs has no field {unknown[0]!r}; its fields are {', '.join(KINDS)}, "

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -162,6 +162,12 @@ def site() -> Iterator[Site]:
         yield made
 
 
+@pytest.fixture(scope="session", name="new_site")
+def site_maker() -> Callable[[], AbstractContextManager[Site]]:
+    """For fixtures of a wider scope."""
+    return new_site
+
+
 @pytest.fixture(scope="session")
 def served_model() -> ServedModel:
     return load_served_model(str(find_demo_model()))
@@ -185,6 +191,11 @@ def open_client(site: Site, served_model: ServedModel) -> FlaskClient:
     process = WebProcess(site.settings, load_model=lambda path: served_model)
     site.stack.callback(process.close)
     return create_app(site.settings, process).test_client()
+
+
+@pytest.fixture(scope="session", name="open_client")
+def client_maker() -> Callable[[Site, ServedModel], FlaskClient]:
+    return open_client
 
 
 @dataclass

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -40,6 +41,7 @@ class Running:
     submit: Submit
     starts_s: float
     count: int = 0
+    script: str | None = None
 
 
 @dataclass
@@ -113,7 +115,8 @@ class FakeEngine:
             self.prompt_tokens += len(request.prompt_token_ids)
             begins_late = request.params.prompt_logprobs is not None
             first_s = self.options.scored_s if begins_late else self.options.first_s
-            self.running.append(Running(client, request, time.monotonic() + first_s))
+            script = Path(self.options.says).read_text() if self.options.says else None
+            self.running.append(Running(client, request, time.monotonic() + first_s, script=script))
 
     def step(self, socket: zmq.Socket[bytes]) -> None:
         by_client: dict[bytes, list[Piece]] = {}
@@ -130,7 +133,10 @@ class FakeEngine:
         self.generated += 1
         length = DEFAULT_LENGTH if params.max_tokens is None else params.max_tokens
         reason, stop_reason, text = None, None, word
-        if word.strip() in params.stop:
+        if one.script is not None:
+            text, rest = one.script[:3], one.script[3:]
+            one.script, reason = rest, None if rest else FinishReason.STOP
+        if one.script is None and word.strip() in params.stop:
             reason, stop_reason, text = FinishReason.STOP, word.strip(), ""
         elif one.count >= length:
             reason = FinishReason.LENGTH
@@ -174,6 +180,7 @@ def main() -> None:
     parser.add_argument("--beat-s", type=float, default=0.05)
     parser.add_argument("--phase", default="ready")
     parser.add_argument("--refuse", default="")
+    parser.add_argument("--says", default="", help="a file with the answer, read anew for each request")
     parser.add_argument("--refuse-code", default="overloaded")
     engine = FakeEngine(parser.parse_args())
     threading.Thread(target=engine.beat_for_ever, daemon=True).start()

@@ -37,6 +37,7 @@ def table_reader(database: Database) -> Callable[[], Table]:
                     name=d.name,
                     model_path=d.version.path,
                     created_s=int(d.created_at.timestamp()),
+                    settings=d.settings,
                     instances=tuple(_row(i) for i in rows if i.deployment_id == d.id),
                 )
                 for d in list_deployments(session, desired=RUNNING)

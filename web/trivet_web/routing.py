@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trivet.errors import ModelNotFound, Unavailable
 from trivet_web.engine_link import EngineView
@@ -49,6 +49,7 @@ class Deployed:
     model_path: str
     created_s: int  # seconds since the epoch
     instances: Sequence[InstanceRow] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)  # of its engines, as text
 
     @property
     def max_model_len(self) -> int | None:

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from trivet.errors import RequestError, TrivetError
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.text.chat_template import ChatTemplate
+from trivet.text.reasoning import END, FORMATS, ReasoningFormat
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
+from trivet.text.tool_calls.formats import format_of
+from trivet.text.tool_calls.hermes import HermesParser
+from trivet.text.tool_calls.parser import ToolParser
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,9 @@ class ServedModel:
     context_length: int
     num_tokens: int  # ids from here on are refused in prompts
     sampling_defaults: Mapping[str, float]
+    template_takes_tools: bool = False
+    tool_format: type[ToolParser] | None = HermesParser  # None: unknown; that of text/tool_prompt.py without
+    reasoning_format: ReasoningFormat | None = None
 
     def require_template(self, name: str) -> ChatTemplate:
         """Raises: RequestError where the files bring none."""
@@ -49,6 +56,9 @@ def served_model(files: ModelFiles, tokenizer: Tokenizer) -> ServedModel:
     template = None
     if files.chat_template is not None:
         template = ChatTemplate(files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+    source = "" if template is None else template.source
+    takes_tools = "tools" in source
+    thinks = END in source or tokenizer.id_of(END) is not None
     return ServedModel(
         tokenizer=tokenizer,
         template=template,
@@ -57,6 +67,9 @@ def served_model(files: ModelFiles, tokenizer: Tokenizer) -> ServedModel:
         sampling_defaults={
             k: files.generation_defaults[k] for k in _DEFAULTS if k in files.generation_defaults
         },
+        template_takes_tools=takes_tools,
+        tool_format=format_of(source) if takes_tools else HermesParser,
+        reasoning_format=FORMATS["qwen3"] if thinks else None,
     )
 
 

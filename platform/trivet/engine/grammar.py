@@ -14,6 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -41,15 +42,19 @@ WHITESPACE = r"(?: |\n[ \t]{0,32})?"
 class Grammar:
     """Where one completion stands in its grammar. One thread uses it."""
 
-    def __init__(self, matcher: LLMatcher, ends: UInt32) -> None:
+    def __init__(
+        self, matcher: LLMatcher, ends: UInt32, begins_after: int | None = None, before: UInt32 | None = None
+    ) -> None:
         self._matcher = matcher
         self._ends = ends  # the mask of the end tokens
+        self._begins_after = begins_after  # None: it has begun
+        self._before = before  # the mask until then
         self._too_slow = ""
 
     @property
     def is_over(self) -> bool:
         """Nothing can follow but an end token."""
-        return self._matcher.is_stopped()
+        return self._begins_after is None and self._matcher.is_stopped()
 
     @property
     def error(self) -> str:
@@ -58,12 +63,18 @@ class Grammar:
 
     def advance(self, token_id: int) -> None:
         """Take the token that was drawn."""
+        if self._begins_after is not None:
+            self._begins_after = None if token_id == self._begins_after else self._begins_after
+            return
         begun_s = time.thread_time()
         self._matcher.consume_token(token_id)
         self._check_time(time.thread_time() - begun_s)
 
     def fill_mask(self, row: UInt32) -> None:
         """Write what may come next into [ceil(V / 32)]; nothing may where the grammar is in error."""
+        if self._begins_after is not None and self._before is not None:
+            row[:] = self._before
+            return
         begun_s = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         self._check_time(time.thread_time() - begun_s)
@@ -135,7 +146,7 @@ class GrammarCompiler:
             self._cache[_key_of(params)] = matcher
             while len(self._cache) > MAX_CACHED or sum(map(len, self._cache)) > MAX_CACHED_BYTES:
                 self._cache.popitem(last=False)
-        return Grammar(matcher.deep_copy(), self._ends)
+        return self._at_start(matcher, params)
 
     def cached(self, params: StructuredOutputsParams) -> Grammar | None:
         """One that was compiled before, at its start. Waits for nobody else's compilation."""
@@ -145,7 +156,16 @@ class GrammarCompiler:
             if matcher is None:
                 return None
             self._cache.move_to_end(key)
-            return Grammar(matcher.deep_copy(), self._ends)
+            return self._at_start(matcher, params)
+
+    @cached_property
+    def _before(self) -> UInt32:
+        """All but the end tokens: a completion cannot end before its form has begun."""
+        return packed_mask(range(self.num_tokens), self.num_tokens) & ~self._ends
+
+    def _at_start(self, matcher: LLMatcher, params: StructuredOutputsParams) -> Grammar:
+        before = None if params.begins_after is None else self._before
+        return Grammar(matcher.deep_copy(), self._ends, params.begins_after, before)
 
     def _load(self, params: StructuredOutputsParams) -> LLTokenizer:
         with self._loading:
@@ -187,7 +207,7 @@ class _Vocabulary:
 
 def _key_of(params: StructuredOutputsParams) -> bytes:
     """The same for the same form, whichever field has brought it."""
-    return msgspec.json.encode(msgspec.structs.replace(params, sent_as=""))
+    return msgspec.json.encode(msgspec.structs.replace(params, sent_as="", begins_after=None))
 
 
 def _compiled(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMatcher:

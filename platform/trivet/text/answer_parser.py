@@ -21,9 +21,9 @@ class AnswerParser:
         self._max_calls = max_calls
 
     @property
-    def is_reasoning(self) -> bool:
-        """As far as the text so far tells."""
-        return self._reasoning is not None and self._reasoning.is_inside
+    def has_reasoned(self) -> bool:
+        """Whether there has been thinking, as far as the text so far tells."""
+        return self._reasoning is not None and self._reasoning.has_begun
 
     def push(self, text: str) -> list[Event]:
         """What this text makes certain; joined, it is the same however the text is cut."""

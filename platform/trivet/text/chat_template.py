@@ -133,6 +133,11 @@ class ChatTemplate:
         text = self._render(self._templates[name], plain, variables)
         return _cut_at_mark(text) if continue_final_message else text
 
+    @property
+    def source(self) -> str:
+        """The text of all of it, to look for marks in."""
+        return "\n".join(self._sources.values())
+
     def _choose(self, has_tools: bool) -> str:
         names = ["tool_use", "default"] if has_tools else ["default"]
         for name in [*names, *self._templates]:

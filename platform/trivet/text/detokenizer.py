@@ -25,10 +25,17 @@ class IncrementalDetokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        visible_token_ids: Sequence[int] = (),
     ) -> None:
+        """Args: visible_token_ids: special tokens that are not skipped with the others."""
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        if visible_token_ids:
+            self._skipped = self._skipped - frozenset(visible_token_ids)
         self._decoder = _make_decoder("replace")
         tail = self._tail(prompt_token_ids)
         self._at_start = not tail and tokenizer.token_bytes.strips_leading_space

@@ -44,7 +44,7 @@ class ReasoningParser:
     markers = (BEGIN, END)
 
     def __init__(self, *, begins_inside: bool) -> None:
-        self.is_inside = begins_inside  # thinking, as far as one knows
+        self.has_begun = begins_inside  # as far as the text so far tells
         self._source = Source()
         self._events: list[Event] = []
         self._spaces = ""
@@ -65,14 +65,13 @@ class ReasoningParser:
     def _run(self, begins_inside: bool) -> Steps[None]:
         source = self._source
         spaces = yield from source.spaces()
-        self.is_inside = (yield from source.next_is(BEGIN)) or begins_inside
-        if not self.is_inside:
+        self.has_begun = (yield from source.next_is(BEGIN)) or begins_inside
+        if not self.has_begun:
             self._content(spaces)
             yield from source.rest(self._content)
             return
         yield from source.spaces()
         yield from source.pass_until((END,), self._reasoning)
-        self.is_inside = False
         yield from source.spaces()
         yield from source.rest(self._content)
 

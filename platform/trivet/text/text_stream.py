@@ -29,7 +29,9 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, params.skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, prompt_token_ids, params.skip_special_tokens, params.visible_token_ids
+        )
         self._stops = StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._num_free = params.min_tokens  # tokens still to come in which no stop string counts
 

@@ -477,3 +477,20 @@ def test_without_the_library_a_request_is_refused_with_what_to_install(
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UnsupportedParameter, match=r"pip install 'trivet\[structured\]'"):
         GrammarCompiler(tokenizer, 10, [END]).compile(StructuredOutputsParams(regex="a"))
+
+
+def test_a_form_that_begins_after_a_token_leaves_free_what_comes_before(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    mark, word = tokenizer.encode("\n\n", add_special_tokens=False)[0], tokenizer.encode("so")[0]
+    for _ in range(2):  # compiled, and from the cache
+        grammar = compiler.compile(StructuredOutputsParams(json=INTEGER, begins_after=mark))
+        for token_id in (word, word):
+            free = allowed(grammar, compiler)
+            assert free.sum() == compiler.num_tokens - 1
+            assert not free[END], "it must not end before its form has begun"
+            grammar.advance(token_id)
+        grammar.advance(mark)
+        assert not allowed(grammar, compiler)[word]
+        assert allowed(grammar, compiler)[tokenizer.encode("1")[0]]
+    assert not allowed(compiler.compile(StructuredOutputsParams(json=INTEGER)), compiler)[word]

@@ -193,9 +193,9 @@ def test_null_and_neutral_and_unknown_fields_are_accepted(
     [
         {"best_of": 3},
         {"use_beam_search": True},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"tool_choice": "required"},
-        {"truncate_prompt_tokens": 5},
+        {"functions": [{"name": "f"}]},
+        {"store": True},
+        {"logits_processors": ["f"]},
         {"chat_template": "{{ messages }}"},
         {"echo": True},
     ],

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 from flask import Blueprint, Response
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from trivet.errors import RequestError
 from trivet.sampling_params import SamplingParams
-from trivet_web.api.conversation import Message, for_template
+from trivet_web.api.answer_form import AnswerForm
+from trivet_web.api.chat_prompt import ChatPromptFields, Prompt
+from trivet_web.api.chat_reader import ChatReader
+from trivet_web.api.conversation import for_template
 from trivet_web.api.inference import (
     Completed,
     Exchange,
-    Target,
     closing_on_error,
     find_target,
     read_whole,
@@ -28,46 +29,47 @@ from trivet_web.api.openai_objects import (
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
-    ChatMessage,
+    ChatLogprobs,
+    Usage,
 )
 from trivet_web.api.request_body import read_body, refuse_unsupported
-from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields, check_context
+from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, check_context, public_id
+from trivet_web.api.truncation import truncation_of
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
-from trivet_web.web_process import web_process
 
 blueprint = Blueprint("chat", __name__)
 MAX_TOP_LOGPROBS = 20
 
-_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+CHAT_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     **UNSUPPORTED,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
-    "chat_template": (),  # templates come with the model's files only
-    "continue_final_message": (False,),
-    "add_generation_prompt": (True,),
+    "verbosity": ("medium",),
+    "moderation": (),
     "echo": (False,),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+    "thinking_token_budget": (),
 }
 
 
-class ChatRequest(SamplingFields, kw_only=True):
+class ChatRequest(ChatPromptFields, kw_only=True):
     """What is read of the body."""
 
-    messages: list[Message]
     max_completion_tokens: Integer | None = None
     logprobs: bool | None = None
     top_logprobs: Integer | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
 
     def check(self) -> None:
         """Raises: RequestError; the field that was sent is named, not the one that it stands for."""
         super().check()
+        self.check_prompt()
         if self.max_completion_tokens is not None and self.max_completion_tokens < 0:
             raise RequestError(
                 f"max_completion_tokens is {self.max_completion_tokens}; it must be an integer >= 0",
@@ -96,69 +98,96 @@ class ChatRequest(SamplingFields, kw_only=True):
 def create() -> Response:
     """One answer of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(ChatRequest)
-    refuse_unsupported(_UNSUPPORTED)
+    refuse_unsupported(CHAT_UNSUPPORTED)
     body.check()
-    messages = for_template(body.messages)
+    messages, tools = for_template(body.messages), body.tool_use()
+    truncation = truncation_of(body.truncate_prompt_tokens, body.completion_limit)
     target = find_target(body.model)
     params = body.sampling_params(target.model.sampling_defaults, body.completion_limit, body.num_logprobs)
+    form = AnswerForm.of(target, tools)
     with closing_on_error(Exchange(target, "chatcmpl", is_streamed=bool(body.stream))) as exchange:
-        prompt = _prompt(target, messages, body.chat_template_kwargs or {})
-        check_context(len(prompt), params.max_tokens, target.max_model_len, "messages")
-        exchange.start([prompt], params, body)
+        exchange.public_id = public_id("chatcmpl", body.request_id, exchange.id)
+        text = body.render(target, *form.prompt_messages(messages))
+        params = form.params(params, text)
+        prompt = body.encode(target, text, truncation)
+        check_context(len(prompt.token_ids), params.max_tokens, target.max_model_len, "messages")
+        answer = ChatAnswer(
+            exchange, params, prompt, form, shows_reasoning=body.include_reasoning is not False
+        )
+        exchange.start([prompt.token_ids], params, body)
         if body.stream:
-            chunks = ChatChunks(exchange, params, wants_usage=body.wants_usage)
-            return stream_response(exchange, chunks)
+            return stream_response(exchange, ChatChunks(answer, wants_usage=body.wants_usage))
         done = read_whole(exchange)
         exchange.close()
-        return json_response(_completion(exchange, done, params, body.prompt_logprobs))
+        return json_response(answer.completion(done, body.prompt_logprobs))
 
 
-def _prompt(target: Target, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> list[int]:
-    """Raises: RequestError in the template's own words; ContextLengthExceeded."""
-    template = target.model.require_template(target.deployed.name)
-    text = template.render(messages, **kwargs)
-    # The template writes the begin token where the model wants one.
-    (ids,) = web_process().prompts.encode(
-        target.model, [text], target.max_model_len, "messages", add_special_tokens=False
-    )
-    return ids
+class ChatAnswer:
+    """The completions of one request, each with its reader."""
 
+    def __init__(
+        self,
+        exchange: Exchange,
+        params: SamplingParams,
+        prompt: Prompt,
+        form: AnswerForm,
+        *,
+        shows_reasoning: bool,
+    ) -> None:
+        self.exchange = exchange
+        self.readers = [
+            ChatReader(form, prompt.text, shows_reasoning=shows_reasoning) for _ in range(params.n)
+        ]
+        self._params = params
+        self._prompt = prompt
+        self._has_reasoning = form.has_reasoning
 
-def _completion(
-    exchange: Exchange, done: list[Completed], params: SamplingParams, prompt_top: int | None
-) -> ChatCompletion:
-    tokenizer, top = exchange.target.model.tokenizer, params.logprobs
-    choices = [
-        ChatChoice(
-            index,
-            ChatMessage(one.text),
-            one.finish_reason,
-            one.stop_reason,
-            None if top is None else chat_logprobs(one.logprobs, tokenizer, top),
+    def completion(self, done: list[Completed], prompt_top: int | None) -> ChatCompletion:
+        """The whole answer."""
+        of_prompt, tokenizer = done[0].prompt_logprobs, self.exchange.target.model.tokenizer
+        choices = [self._choice(index, one) for index, one in enumerate(done)]
+        return ChatCompletion(
+            self.exchange.public_id,
+            self.exchange.created,
+            self.exchange.target.deployed.name,
+            choices,
+            self.usage(done),
+            UNSET
+            if prompt_top is None or of_prompt is None
+            else prompt_logprobs(of_prompt, tokenizer, prompt_top),
         )
-        for index, one in enumerate(done)
-    ]
-    of_prompt = done[0].prompt_logprobs
-    return ChatCompletion(
-        exchange.id,
-        exchange.created,
-        exchange.target.deployed.name,
-        choices,
-        usage_of(done, params.n),
-        UNSET
-        if prompt_top is None or of_prompt is None
-        else prompt_logprobs(of_prompt, tokenizer, prompt_top),
-    )
+
+    def _choice(self, index: int, done: Completed) -> ChatChoice:
+        reader = self.readers[index]
+        message = reader.message(done)
+        reason = reader.finish_reason(done.finish_reason)
+        return ChatChoice(index, message, reason, done.stop_reason, self.logprobs(done, is_whole=True))
+
+    def logprobs(self, piece: Completed, *, is_whole: bool = False) -> ChatLogprobs | None:
+        """Of a piece; None where none are asked for, or there are none yet."""
+        top = self._params.logprobs
+        if top is None or not (piece.logprobs or is_whole):
+            return None
+        return chat_logprobs(piece.logprobs, self.exchange.target.model.tokenizer, top)
+
+    def usage(self, done: list[Completed]) -> Usage:
+        """Of all completions."""
+        num_reasoning = sum(reader.reasoning_tokens for reader in self.readers)
+        return usage_of(
+            done,
+            self.exchange.num_completions,
+            num_reasoning if self._has_reasoning else None,
+            self._prompt.num_truncated,
+        )
 
 
 class ChatChunks(Chunks):
-    """The role comes with the first piece, each text as it comes, the reason with the last."""
+    """The role comes with the first piece, what it brings as it comes, the reason with the last."""
 
-    def __init__(self, exchange: Exchange, params: SamplingParams, *, wants_usage: bool) -> None:
-        self._exchange = exchange
-        self._top = params.logprobs
+    def __init__(self, answer: ChatAnswer, *, wants_usage: bool) -> None:
+        self._answer = answer
         self._wants_usage = wants_usage
-        self._counts: list[Completed | None] = [None] * params.n
+        self._counts: list[Completed | None] = [None] * len(answer.readers)
 
     def of(self, arrivals: list[Arrival]) -> Iterable[ChatChunk]:
         by_choice: dict[int, Completed] = {}
@@ -171,13 +200,15 @@ class ChatChunks(Chunks):
         if self._counts[index] is None:
             yield self._chunk(ChatChunkChoice(index, ChatDelta(role="assistant", content="")))
         self._counts[index] = joined
-        logprobs = None
-        if self._top is not None and joined.logprobs:
-            logprobs = chat_logprobs(joined.logprobs, self._exchange.target.model.tokenizer, self._top)
-        if joined.text or logprobs is not None:
-            yield self._chunk(ChatChunkChoice(index, ChatDelta(content=joined.text), logprobs))
+        reader, logprobs = self._answer.readers[index], self._answer.logprobs(joined)
+        deltas = reader.deltas(joined)
+        if logprobs is not None and not deltas:
+            deltas = [ChatDelta(content="")]
+        for delta in deltas:
+            yield self._chunk(ChatChunkChoice(index, delta, logprobs))
+            logprobs = None
         if joined.finish_reason:
-            reason = joined.finish_reason
+            reason = reader.finish_reason(joined.finish_reason)
             stop_reason = UNSET if joined.stop_reason is None else joined.stop_reason
             yield self._chunk(
                 ChatChunkChoice(index, ChatDelta(), finish_reason=reason, stop_reason=stop_reason)
@@ -185,13 +216,11 @@ class ChatChunks(Chunks):
 
     def last(self) -> Iterable[msgspec.Struct]:
         if self._wants_usage:
-            exchange = self._exchange
-            name = exchange.target.deployed.name
-            counts = [one or Completed() for one in self._counts]
-            usage = usage_of(counts, exchange.num_completions)
-            yield ChatChunk(exchange.id, exchange.created, name, [], usage)
+            yield self._of([], self._answer.usage([one or Completed() for one in self._counts]))
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
-        exchange = self._exchange
-        name = exchange.target.deployed.name
-        return ChatChunk(exchange.id, exchange.created, name, [choice], None if self._wants_usage else UNSET)
+        return self._of([choice], None if self._wants_usage else UNSET)
+
+    def _of(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
+        exchange = self._answer.exchange
+        return ChatChunk(exchange.public_id, exchange.created, exchange.target.deployed.name, choices, usage)

@@ -30,7 +30,8 @@ from trivet_web.api.openai_objects import (
 )
 from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
-from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields, check_context
+from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields, check_context, public_id
+from trivet_web.api.truncation import truncated, truncation_of
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
@@ -39,7 +40,11 @@ blueprint = Blueprint("completions", __name__)
 MAX_CHOICES = 256  # of a request: prompts times n
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
-_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "suffix": ("",)}
+COMPLETION_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    **UNSUPPORTED,
+    "suffix": ("",),
+    "prompt_embeds": (),
+}
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -48,6 +53,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: Given
     logprobs: Integer | None = None
     echo: bool | None = None
+    add_special_tokens: bool | None = None
 
     def prompts(self) -> list[Item]:
         """Each prompt by itself. Raises: RequestError."""
@@ -72,7 +78,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 def create() -> Response:
     """One answer to each prompt, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(CompletionRequest)
-    refuse_unsupported(_UNSUPPORTED)
+    refuse_unsupported(COMPLETION_UNSUPPORTED)
     body.check()
     prompts = body.prompts()
     target = find_target(body.model)
@@ -81,11 +87,17 @@ def create() -> Response:
     if body.echo and params.logprobs is not None:
         wanted = max(params.logprobs, params.prompt_logprobs or 0)
         params = msgspec.structs.replace(params, prompt_logprobs=wanted)
+    truncation = truncation_of(body.truncate_prompt_tokens, max_tokens)
     with closing_on_error(Exchange(target, "cmpl", is_streamed=bool(body.stream))) as exchange:
-        token_ids = token_ids_of(target, prompts, "prompt")
+        exchange.public_id = public_id("cmpl", body.request_id, exchange.id)
+        whole = token_ids_of(target, prompts, "prompt", adds_special=body.add_special_tokens is not False)
+        token_ids = [truncated(ids, truncation, target.max_model_len) for ids in whole]
+        if token_ids != whole:
+            prompts = [*token_ids]  # what is echoed
         for ids in token_ids:
             check_context(len(ids), params.max_tokens, target.max_model_len, "prompt")
-        form = ChoiceForm(body, params, target.model.tokenizer, prompts, token_ids)
+        num_truncated = sum(map(len, whole)) - sum(map(len, token_ids))
+        form = ChoiceForm(body, params, target.model.tokenizer, prompts, token_ids, num_truncated)
         exchange.start(token_ids, params, body)
         if body.stream:
             chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
@@ -93,8 +105,9 @@ def create() -> Response:
         done = read_whole(exchange)
         exchange.close()
         choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
+        usage = form.usage(done)
         return json_response(
-            Completion(exchange.id, exchange.created, target.deployed.name, choices, usage_of(done, params.n))
+            Completion(exchange.public_id, exchange.created, target.deployed.name, choices, usage)
         )
 
 
@@ -108,9 +121,11 @@ class ChoiceForm:
         tokenizer: Tokenizer,
         prompts: list[Item],
         token_ids: list[list[int]],
+        num_truncated: int,
     ) -> None:
         self.num_choices = len(prompts) * params.n
         self._n = params.n
+        self._num_truncated = num_truncated
         self._echoes = bool(body.echo)
         self.echoes_logprobs = bool(body.echo) and params.logprobs is not None
         self._prompt_top = body.prompt_logprobs
@@ -134,6 +149,10 @@ class ChoiceForm:
             UNSET if part.stop_reason is None else part.stop_reason,
             self._prompt_logprobs(part),
         )
+
+    def usage(self, done: list[Completed]) -> Usage:
+        """Of all choices."""
+        return usage_of(done, self._n, num_truncated=self._num_truncated)
 
     def _prompt_text(self, number: int) -> str:
         prompt = self._prompts[number]
@@ -195,9 +214,11 @@ class CompletionChunks(Chunks):
     def last(self) -> Iterable[msgspec.Struct]:
         if self._wants_usage:
             counts = [one or Completed() for one in self._counts]
-            yield self._chunk([], usage_of(counts, self._exchange.num_completions))
+            yield self._chunk([], self._form.usage(counts))
 
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | None) -> Completion:
         exchange = self._exchange
         name = exchange.target.deployed.name
-        return Completion(exchange.id, exchange.created, name, choices, usage if self._wants_usage else UNSET)
+        return Completion(
+            exchange.public_id, exchange.created, name, choices, usage if self._wants_usage else UNSET
+        )

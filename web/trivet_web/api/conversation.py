@@ -43,6 +43,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same by its newer name
 
 
 def for_template(messages: list[Message]) -> list[dict[str, Any]]:
@@ -79,5 +80,7 @@ def _check(message: Message, path: str) -> None:
 def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(message)
     # Templates know `system`; OpenAI calls the same `developer` for newer models.
+    if plain["reasoning_content"] is None:
+        plain["reasoning_content"] = plain["reasoning"]
     plain["role"] = "system" if message.role == "developer" else message.role
     return plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Literal
 
@@ -22,13 +23,26 @@ from trivet_web.api.inference import (
     find_target,
 )
 from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
-from trivet_web.api.request_body import read_body
+from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_timeout
+from trivet_web.api.truncation import truncated, truncation_of
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 
 blueprint = Blueprint("embeddings", __name__)
 MAX_INPUTS = 2048  # OpenAI's
+EMBEDDING_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "messages": (),
+    "chat_template": (),
+    "chat_template_kwargs": (),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (False,),
+    "mm_processor_kwargs": ({},),
+    "request_id": (),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "use_activation": (True,),
+}
 NO_DRAWS = SamplingParams(max_tokens=1)  # not used by a sequence that is embedded
 
 
@@ -44,6 +58,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     priority: Integer | None = None
     timeout: float | None = None  # seconds from the request's arrival
     cache_salt: str | None = None
+    truncate_prompt_tokens: Integer | None = None
+    add_special_tokens: bool | None = None
 
     def inputs(self) -> list[Item]:
         """Each by itself. Raises: RequestError."""
@@ -86,12 +102,16 @@ class EmbeddingList(msgspec.Struct, frozen=True):
 def create() -> Response:
     """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(EmbeddingRequest)
+    refuse_unsupported(EMBEDDING_UNSUPPORTED)
     inputs, pooling = body.inputs(), body.pooling_params()
     check_timeout(body.timeout)
     check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
+    truncation = truncation_of(body.truncate_prompt_tokens, 0)
     target = find_target(body.model)
     with closing_on_error(Exchange(target, "embd")) as exchange:
-        token_ids = token_ids_of(target, inputs, "input")
+        adds_special = body.add_special_tokens is not False
+        whole = token_ids_of(target, inputs, "input", adds_special=adds_special)
+        token_ids = [truncated(ids, truncation, target.max_model_len) for ids in whole]
         submits = [
             Submit(
                 f"{exchange.id}-{number}",

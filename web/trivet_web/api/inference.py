@@ -11,13 +11,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 from flask import request
+from msgspec import UNSET
 
 from trivet import metrics
 from trivet.errors import RequestError, TrivetError
 from trivet.messages import Submit, TokenLogprob
 from trivet.sampling_params import SamplingParams
+from trivet.text.reasoning import FORMATS as REASONING_FORMATS
+from trivet.text.reasoning import ReasoningFormat
+from trivet.text.tool_calls.formats import FORMATS as TOOL_FORMATS
+from trivet.text.tool_calls.parser import ToolParser
 from trivet_web.answer import Answer
-from trivet_web.api.openai_objects import PromptTokensDetails, Usage
+from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
 from trivet_web.handover import handover_of_request
 from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
@@ -42,6 +47,22 @@ class Target:
     @property
     def max_model_len(self) -> int:
         return self.deployed.max_model_len or self.model.context_length
+
+    @property
+    def tool_format(self) -> type[ToolParser] | None:
+        """How its model writes calls; None: unknown."""
+        name = self.deployed.settings.get("tool_call_parser", "auto")
+        return self.model.tool_format if name == "auto" else TOOL_FORMATS.get(name)
+
+    @property
+    def reasoning_format(self) -> ReasoningFormat | None:
+        """None: it does not think, or its thinking is left in the answer."""
+        name = self.deployed.settings.get("reasoning_parser", "auto")
+        return self.model.reasoning_format if name == "auto" else REASONING_FORMATS.get(name)
+
+    @property
+    def trusts_request_template(self) -> bool:
+        return self.deployed.settings.get("trust_request_chat_template") == "true"
 
 
 def find_target(name: str) -> Target:
@@ -72,13 +93,14 @@ class Exchange:
             target.deployed.name,
             self._timer.observe,
             CAPACITY_BYTES if is_streamed else WHOLE_CAPACITY_BYTES,
-        )
-        self.num_completions = 1  # of each prompt
             is_whole=not is_streamed,
+        )
+        self.public_id = self.id  # in the answer; a client may choose it, so that two may have the same
+        self.num_completions = 1  # of each prompt
         self._is_open = True
+        self._has_failed = False
         if self._fd is not None:
             self._process.hang_up.watch(self._fd, self._on_client_gone)
-        self._has_failed = False
 
     def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
         """Choice number * n + index is the completion `index` of prompt `number`.
@@ -103,15 +125,15 @@ class Exchange:
             for number, ids in enumerate(prompts)
             for index in range(params.n)
         ]
-        self.answer.start(submits, self.target.max_model_len)
-
         self.submit(submits)
 
     def submit(self, submits: Sequence[Submit]) -> None:
         """Raises: ModelNotFound, Unavailable."""
         sent_s = time.monotonic()
-    def deadline_s(self, timeout_s: float | None) -> float | None:
+        self.answer.start(submits, self.target.max_model_len)
         self._timer.sent(sent_s, self.answer.instance_of(0))
+
+    def deadline_s(self, timeout_s: float | None) -> float | None:
         """CLOCK_MONOTONIC, of a timeout that counts from the request's arrival."""
         return None if timeout_s is None else self._begun_s + timeout_s
 
@@ -127,12 +149,10 @@ class Exchange:
             )
             if self._fd is not None:
                 self._process.hang_up.forget(self._fd)
+            self.count_failure(self.answer.error)
             self.answer.close()
             self._give_slot_back()
-            self.count_failure(self.answer.error)
 
-    def _on_client_gone(self) -> None:
-        self.answer.mailbox.fail(ClientGone("the client closed the connection"))
     def count_failure(self, error: BaseException | None) -> None:
         """Once a request; of a client that has gone nothing failed."""
         if isinstance(error, TrivetError) and not isinstance(error, ClientGone) and not self._has_failed:
@@ -140,6 +160,8 @@ class Exchange:
             name = self.target.deployed.name
             self._process.metrics.count(metrics.REQUEST_FAILURES, name, error.code)
 
+    def _on_client_gone(self) -> None:
+        self.answer.mailbox.fail(ClientGone("the client closed the connection"))
 
 
 def _nothing() -> None:
@@ -204,10 +226,12 @@ class Completed:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
 
     def add(self, arrival: Arrival) -> None:
         piece = arrival.piece
         self.text += piece.text
+        self.token_ids += piece.token_ids
         self.logprobs.extend(piece.logprobs or ())
         if piece.prompt_logprobs is not None:
             self.prompt_logprobs = piece.prompt_logprobs
@@ -223,6 +247,7 @@ def read_whole(exchange: Exchange) -> list[Completed]:
     """Wait for all of it. Raises: what ended it early."""
     answer, n = exchange.answer, exchange.num_completions
     done = [Completed() for _ in range(answer.num_open)]
+    restarts = [0] * len(done)
     while answer.num_open:
         for arrival in answer.read(READ_S):
             choice = arrival.choice
@@ -232,13 +257,24 @@ def read_whole(exchange: Exchange) -> list[Completed]:
     for index, one in enumerate(done):
         one.prompt_logprobs = done[index - index % n].prompt_logprobs  # the first one scores their prompt
     return done
-    restarts = [0] * len(done)
 
 
-def usage_of(done: Sequence[Completed], num_completions: int) -> Usage:
-    """Sums over the sequences of a request; a prompt counts once for all of its completions."""
+def usage_of(
+    done: Sequence[Completed],
+    num_completions: int,
+    num_reasoning: int | None = None,
+    num_truncated: int = 0,
+) -> Usage:
+    """Sums over the sequences of a request; a prompt counts once for all of its completions.
+
+    Args:
+        num_reasoning: tokens; None where the model does not think.
+        num_truncated: tokens left out of the prompt, as the request wanted.
+    """
     firsts = done[::num_completions]
     prompt = sum(one.prompt_tokens for one in firsts)
     completion = sum(one.completion_tokens for one in done)
     cached = sum(one.cached_tokens for one in firsts)  # the others find what the first one computed
-    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+    details = PromptTokensDetails(cached, num_truncated or UNSET)
+    reasoning = UNSET if num_reasoning is None else CompletionTokensDetails(num_reasoning)
+    return Usage(prompt, completion, prompt + completion, details, reasoning)

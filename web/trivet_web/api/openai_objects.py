@@ -9,9 +9,16 @@ from msgspec import UNSET, UnsetType
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """How many tokens of the prompt were found in the prefix cache."""
+    """How many tokens of the prompt were found in the prefix cache, and how many were left out of it."""
 
     cached_tokens: int
+    truncated_tokens: int | UnsetType = UNSET
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """How many tokens of the completions were thinking."""
+
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -21,6 +28,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
@@ -61,12 +69,30 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """The model's turn."""
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What the model calls; `arguments` is JSON text, as it wrote it."""
 
-    content: str
-    role: str = "assistant"
+    name: str
+    arguments: str
+
+
+class ToolCallObject(msgspec.Struct, frozen=True):
+    """One call."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """The model's turn. `reasoning_content` is DeepSeek's name, `reasoning` the newer one of the same."""
+
+    content: str | None
+    role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -92,11 +118,30 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     system_fingerprint: None = None
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a chunk adds to a call."""
+
+    arguments: str
+    name: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first one of a call has id, type and name."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+
+
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a chunk adds."""
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

@@ -25,8 +25,10 @@ def items_of(given: Given, field: str) -> list[Item]:
     return [numbers] if numbers else [item for item in given if not isinstance(item, int)]
 
 
-def token_ids_of(target: Target, items: list[Item], field: str) -> list[list[int]]:
-    """Of each item; texts are encoded with the tokens that the model wants around them.
+def token_ids_of(
+    target: Target, items: list[Item], field: str, *, adds_special: bool = True
+) -> list[list[int]]:
+    """Of each item; texts are encoded with the tokens that the model wants around them, if `adds_special`.
 
     Raises: RequestError for an item without tokens, or with an id that the model does not have;
         ContextLengthExceeded or RequestTooLarge for texts that are too long to be looked at.
@@ -34,7 +36,7 @@ def token_ids_of(target: Target, items: list[Item], field: str) -> list[list[int
     texts = [item for item in items if isinstance(item, str)]
     encoded = iter(
         web_process().prompts.encode(
-            target.model, texts, target.max_model_len, field, add_special_tokens=True
+            target.model, texts, target.max_model_len, field, add_special_tokens=adds_special
         )
     )
     all_ids = [next(encoded) if isinstance(item, str) else item for item in items]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -19,8 +20,31 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "use_beam_search": (False,),
     "length_penalty": (1,),
-    "truncate_prompt_tokens": (),
+    "early_stopping": (False,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "structural_tag": (),
+    "guided_decoding_backend": ("auto",),
+    "guided_json_object": (False,),
+    "logits_processors": ([],),
+    "return_tokens_as_token_ids": (False,),
+    "return_token_ids": (False,),
+    "detokenize": (True,),
+    "kv_transfer_params": ({},),
+    "vllm_xargs": ({},),
+    "repetition_detection": (),
 }
+
+# What is taken and cannot change an answer: whose request it is, and hints about caches and speed.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("user", "safety_identifier", "metadata"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "prediction"),
+        "spaces_between_special_tokens",  # no detokenizer of ours puts any
+    }
+)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 # Fields of the request that are a parameter of the same name.
@@ -81,6 +105,8 @@ class SamplingFields(StructuredFields, kw_only=True):
     priority: Integer | None = None
     timeout: float | None = None  # seconds from the request's arrival
     cache_salt: str | None = None
+    truncate_prompt_tokens: Integer | None = None
+    request_id: str | None = None
 
     def check(self) -> None:
         """Raises: RequestError for a combination that no type forbids."""
@@ -93,6 +119,12 @@ class SamplingFields(StructuredFields, kw_only=True):
                 "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
             )
         check_timeout(self.timeout)
+        if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
+            raise RequestError(
+                f"request_id is {self.request_id[:80]!r}; it must have 1 to 64 letters, digits, '.', '_' "
+                "or '-'",
+                param="request_id",
+            )
         if isinstance(self.stop, list) and len(self.stop) > 64:
             raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
 
@@ -121,6 +153,11 @@ class SamplingFields(StructuredFields, kw_only=True):
         )
         params.check()
         return params
+
+
+def public_id(kind: str, wanted: str | None, own: str) -> str:
+    """The id of an answer: vLLM lets a request choose it."""
+    return own if wanted is None else f"{kind}-{wanted}"
 
 
 def check_timeout(timeout_s: float | None) -> None:

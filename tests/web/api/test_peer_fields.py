@@ -1,0 +1,140 @@
+"""Every field that OpenAI or vLLM has is carried out, taken because it changes nothing, or a 400."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openai.types import completion_create_params as completion
+from openai.types import embedding_create_params as embedding
+from openai.types.chat import completion_create_params as chat
+
+from trivet_web.api.chat import CHAT_UNSUPPORTED, ChatRequest
+from trivet_web.api.completions import COMPLETION_UNSUPPORTED, CompletionRequest
+from trivet_web.api.embeddings import EMBEDDING_UNSUPPORTED, EmbeddingRequest
+from trivet_web.api.sampling_fields import WITHOUT_EFFECT
+
+if TYPE_CHECKING:
+    from conftest import Speaker
+    from flask.testing import FlaskClient
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+# vLLM's own, beside OpenAI's: of its requests for sampling, chats and embeddings.
+VLLM = words("""
+use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output
+ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
+allowed_token_ids prompt_logprobs bad_words add_special_tokens structured_outputs guided_json guided_regex
+guided_choice guided_grammar guided_decoding_backend guided_whitespace_pattern structural_tag priority
+request_id logits_processors return_tokens_as_token_ids return_token_ids cache_salt kv_transfer_params
+vllm_xargs repetition_detection response_format
+""")
+VLLM_CHAT = words("""
+echo add_generation_prompt continue_final_message documents chat_template chat_template_kwargs
+mm_processor_kwargs media_io_kwargs include_reasoning thinking_token_budget best_of
+""")
+VLLM_EMBEDDINGS = words("""
+truncate_prompt_tokens add_special_tokens priority cache_salt normalize dimensions encoding_format messages
+chat_template chat_template_kwargs continue_final_message add_generation_prompt mm_processor_kwargs
+request_id embed_dtype endianness use_activation
+""")
+
+KNOWN: list[tuple[Any, Iterable[str], Any]] = [
+    (
+        ChatRequest,
+        [*chat.CompletionCreateParamsBase.__annotations__, "stream", *VLLM, *VLLM_CHAT],
+        CHAT_UNSUPPORTED,
+    ),
+    (
+        CompletionRequest,
+        [*completion.CompletionCreateParamsBase.__annotations__, "stream", *VLLM, "prompt_embeds"],
+        COMPLETION_UNSUPPORTED,
+    ),
+    (
+        EmbeddingRequest,
+        [*embedding.EmbeddingCreateParams.__annotations__, *VLLM_EMBEDDINGS],
+        EMBEDDING_UNSUPPORTED,
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "unsupported"), KNOWN)
+def test_no_field_of_a_peer_is_ignored_unseen(kind: Any, fields: Iterable[str], unsupported: Any) -> None:
+    handled = {*kind.__struct_fields__, *unsupported, *WITHOUT_EFFECT}
+    assert not [name for name in fields if name not in handled]
+    assert not set(kind.__struct_fields__) & {*unsupported, *WITHOUT_EFFECT}, "one of them is not true"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
+def test_what_is_not_carried_out_is_refused_by_name(client: FlaskClient, path: str) -> None:
+    body = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+        "/v1/completions": {"prompt": "x"},
+        "/v1/embeddings": {"input": "x"},
+    }[path]
+    for name in {"chat": CHAT_UNSUPPORTED, "comp": COMPLETION_UNSUPPORTED, "embe": EMBEDDING_UNSUPPORTED}[
+        path[4:8]
+    ]:
+        response = client.post(path, json={"model": "demo", **body, name: {"some": "value"}})
+        error = response.get_json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", name)
+
+
+CONVERSATION = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Well, "}]
+
+
+def prompt_tokens(speaker: Speaker, **fields: object) -> int:
+    return int(speaker.ask("x", **fields)["usage"]["prompt_tokens"])
+
+
+def test_a_message_that_goes_on_is_left_open(speaker: Speaker) -> None:
+    closed = prompt_tokens(speaker, messages=CONVERSATION, add_generation_prompt=False)
+    assert prompt_tokens(speaker, messages=CONVERSATION, continue_final_message=True) < closed
+    assert prompt_tokens(speaker, messages=CONVERSATION) > closed
+    response = speaker.post("x", continue_final_message=True, add_generation_prompt=True)
+    assert (response.status_code, response.get_json()["error"]["param"]) == (400, "add_generation_prompt")
+
+
+def test_a_prompt_is_cut_only_where_the_request_says_so_and_that_is_told(speaker: Speaker) -> None:
+    whole = prompt_tokens(speaker)
+    usage = speaker.ask("x", truncate_prompt_tokens=5)["usage"]
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["truncated_tokens"]) == (5, whole - 5)
+    long = [{"role": "user", "content": "word " * 700}]
+    usage = speaker.ask("x", messages=long, truncate_prompt_tokens=-1, max_tokens=10)["usage"]
+    assert usage["prompt_tokens"] == 502
+    assert speaker.post("x", messages=long).status_code == 400
+    assert "truncated_tokens" not in speaker.ask("x")["usage"]["prompt_tokens_details"]
+    for wrong in (0, -2):
+        assert speaker.post("x", truncate_prompt_tokens=wrong).get_json()["error"]["param"] == (
+            "truncate_prompt_tokens"
+        )
+
+
+def test_completions_and_embeddings_are_cut_too(client: FlaskClient) -> None:
+    body = {
+        "model": "demo",
+        "prompt": "one two three four five six",
+        "truncate_prompt_tokens": 2,
+        "echo": True,
+    }
+    answer = client.post("/v1/completions", json={**body, "max_tokens": 1}).get_json()
+    assert answer["usage"]["prompt_tokens"] == 2
+    assert answer["choices"][0]["text"].endswith(" five six" + "w0 ")
+
+
+def test_documents_and_effort_reach_the_template(speaking: Any) -> None:
+    speaker = speaking(
+        "{{ documents | tojson }}{% if reasoning_effort %} a {{ reasoning_effort }} effort{% endif %}"
+    )
+    bare = prompt_tokens(speaker)
+    assert prompt_tokens(speaker, documents=[{"title": "a b c d", "text": "e f g h"}]) > bare + 8
+    assert prompt_tokens(speaker, reasoning_effort="high") != bare
+
+
+def test_an_answer_has_the_id_that_the_request_chose(speaker: Speaker) -> None:
+    assert speaker.ask("x", request_id="mine.1")["id"] == "chatcmpl-mine.1"
+    assert speaker.post("x", request_id="a b").get_json()["error"]["param"] == "request_id"
