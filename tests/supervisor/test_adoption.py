@@ -20,6 +20,8 @@ def test_a_new_supervisor_takes_over_living_engines_untouched(site: Site) -> Non
     site.start_supervisor()
     site.settle()
     assert (site.only().state, site.only().pid, site.only().lease) == ("ready", before.pid, before.lease)
+    pids = [each["pid"] for each in site.only().processes or []]
+    assert pids == [before.pid, site.process.processes()[1].pid], "the engine and its rank"
     assert site.process.signals == []
     assert site.wire.sent == []
     assert len(site.launcher.processes) == 1
@@ -100,3 +102,17 @@ def test_a_drain_goes_on_under_a_new_supervisor(site: Site) -> None:
     site.process.code = 0
     site.settle()
     assert site.states() == ["stopped"]
+
+
+def test_a_drains_deadline_goes_on_under_a_new_supervisor(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=20)
+    site.settle()
+    for _ in range(3):  # one that dies every 7 s must not make it last for ever
+        site.wait(7)
+        site.say(Phase.DRAINING)
+        site.start_supervisor()
+        site.settle()
+    assert site.states() == ["draining"], "20 s and the grace of 5"
+    site.wait(5)
+    assert site.states() == ["stopping"]
