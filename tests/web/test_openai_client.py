@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -108,3 +110,46 @@ def test_wrong_key_is_an_authentication_error_where_keys_are_asked_for(
         with pytest.raises(openai.AuthenticationError):
             client.models.list()
         assert [model.id for model in client.with_options(api_key=site.token).models.list()] == [MODEL]
+
+
+CALL = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+)
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+]
+
+
+def test_calls_whole_and_by_the_stream_helper(live: Live, client: openai.OpenAI, tmp_path: Path) -> None:
+    says = tmp_path / "says"
+    says.write_text(CALL)
+    served = live.serve("--says", str(says))
+    whole = client.chat.completions.create(model=served.model, messages=HELLO, tools=TOOLS)
+    choice = whole.choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
+    assert choice.message.tool_calls is not None
+    with client.chat.completions.stream(model=served.model, messages=HELLO, tools=TOOLS) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_completion().choices[0]
+    assert kinds.count("tool_calls.function.arguments.done") == 2
+    assert kinds.count("tool_calls.function.arguments.delta") > 4
+    assert final.finish_reason == "tool_calls"
+    for calls in (choice.message.tool_calls, final.message.tool_calls or []):
+        arguments = [call.function.arguments for call in calls if call.type == "function"]
+        assert [json.loads(text)["city"] for text in arguments] == ["Paris", "Rome"]
+    back = [
+        *HELLO,
+        choice.message.model_dump(exclude_none=True),
+        *(
+            {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+            for call in choice.message.tool_calls
+        ),
+    ]
+    assert client.chat.completions.create(model=served.model, messages=back, tools=TOOLS).choices
