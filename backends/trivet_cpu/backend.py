@@ -16,6 +16,7 @@ from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet_cpu import native_plan
+from trivet_cpu.bandwidth import read_bandwidth
 from trivet_cpu.host import Host, usable_cpus, without_tiles
 from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
 from trivet_cpu.memory_plan import Shape
@@ -233,6 +234,10 @@ class CpuBackend:
         return Planner(
             spec, weights, config, device, lambda config: resolve_shape(spec, config, device), native_parts
         ).plan()
+
+    def bandwidth(self, device: DeviceInfo) -> float | None:
+        """Measured now, with the threads that an engine alone would have."""
+        return read_bandwidth(self._host.num_cpus(usable_cpus()))
 
     def create_runner(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]

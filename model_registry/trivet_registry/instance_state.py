@@ -53,6 +53,8 @@ LEGAL_MOVES: Mapping[InstanceState, frozenset[InstanceState]] = {
 
 # A process may exist in these; in all others it is known to be gone.
 PROCESS_STATES = frozenset({_S.STARTING, _S.LOADING, _S.WARMING, _S.READY, _S.DRAINING, _S.STOPPING, _S.LOST})
+# Of those, they have taken the memory of their plan: a probe does not count it as free any more.
+ALLOCATED_STATES = frozenset({_S.READY, _S.DRAINING, _S.STOPPING})
 # Everything that has not come to its end; `failed` stays visible until its deployment is stopped.
 LIVE_STATES = frozenset(_S) - {_S.STOPPED}
 

@@ -246,6 +246,14 @@ class GivesNotices(Protocol):
 
 
 # ---- one step ------------------------------------------------------------------------------------
+@runtime_checkable
+class TellsBandwidth(Protocol):
+    """A backend that knows how fast a device reads its memory; optional, for the speeds of `trivet plan`."""
+
+    def bandwidth(self, device: DeviceInfo) -> float | None:
+        """Bytes/s, measured or of the data sheet; None where it is not known."""
+
+
 
 
 @dataclass(frozen=True, slots=True)

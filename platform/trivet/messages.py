@@ -24,6 +24,7 @@ from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 
 BEAT_INTERVAL_S = 0.5
+RESIDENT = "resident"  # in `Beat.memory`: bytes of the whole process that are in memory
 STALL_SILENCE_S = 2.0  # without a beat for so long it is stalled: new requests go elsewhere
 SILENCE_LIMIT_S = 5.0  # without a beat for so long, past any announced step deadline: it is lost
 
@@ -168,7 +169,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
     step_started_s: float | None = None  # None: idle
     step_deadline_s: float | None = None  # silence before this ends nothing
     load: EngineLoad = EngineLoad()
-    memory: list[tuple[str, int]] = []  # measured, by the plan's names
+    memory: list[tuple[str, int]] = []  # measured, by the plan's names, and RESIDENT
     notices: list[str] = []  # what an operator should know of an engine that works (contract.GivesNotices)
     step_due_s: float | None = None  # a step that runs on past this has stalled, judged by those before it
 

@@ -5,18 +5,15 @@ Nothing is stored. The instances of the registry are the ledger, so it cannot di
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from trivet.contract import DeviceInfo, MemoryPlan
-from trivet_registry.instance_state import PROCESS_STATES, InstanceState
+from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
 from trivet_registry.tables import Instance
 
 Key = tuple[str, str]  # backend, uid
-
-# Their memory is taken, so it is missing from the free bytes of a probe; the others' is still to come.
-_ALLOCATED = frozenset({InstanceState.READY, InstanceState.DRAINING, InstanceState.STOPPING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +22,15 @@ class Ledger:
 
     reserved: Mapping[Key, int]
     unspent: Mapping[Key, int]  # of those, not yet taken from the device
+    holders: Mapping[Key, Sequence[str]] = field(default_factory=dict)  # who reserved it, and how much
 
     def is_used(self, device: DeviceInfo) -> bool:
         return (device.kind, device.uid) in self.reserved
+
+    def holders_on(self, devices: Iterable[DeviceInfo]) -> str:
+        """The instances with a claim to these devices, for a sentence."""
+        names = [name for d in devices for name in self.holders.get((d.kind, d.uid), ())]
+        return ", ".join(dict.fromkeys(names)) or "other instances"
 
     def left_on(self, device: DeviceInfo) -> DeviceInfo:
         """The device with as many free bytes as no instance of ours has a claim to."""
@@ -48,15 +51,18 @@ def ledger_of(instances: Iterable[Instance]) -> Ledger:
     """Each device of an instance carries the sum of its plan (a plan is of one rank)."""
     reserved: Counter[Key] = Counter()
     unspent: Counter[Key] = Counter()
+    holders: defaultdict[Key, list[str]] = defaultdict(list)
     for instance in instances:
         if instance.instance_state not in PROCESS_STATES or not instance.plan or not instance.backend:
             continue
         for uid in instance.device_uids:
             key = instance.backend, uid
-            reserved[key] += instance.plan["total_bytes"]
-            if instance.instance_state not in _ALLOCATED:
-                unspent[key] += instance.plan["total_bytes"]
-    return Ledger(reserved, unspent)
+            size_bytes = instance.plan["total_bytes"]
+            reserved[key] += size_bytes
+            holders[key].append(f"{instance.deployment.name} ({instance.id}, {size_bytes / 2**30:.2f} GiB)")
+            if instance.instance_state not in ALLOCATED_STATES:
+                unspent[key] += size_bytes
+    return Ledger(reserved, unspent, holders)
 
 
 def describe_plan(plan: MemoryPlan) -> dict[str, object]:

@@ -72,7 +72,7 @@ class Placer:
         spec = planned_spec(files)
         candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel)
         candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
-        refusals: list[DoesNotFit] = []
+        refusals: list[tuple[str, DoesNotFit]] = []  # by device
 
         def plan_on(devices: Sequence[DeviceInfo]) -> MemoryPlan:
             return backend_answers.plan(backend, spec, files, config, devices)
@@ -83,8 +83,8 @@ class Placer:
             try:
                 return Placement(backend, tuple(group), config, _plan_within(plan_on, group, ledger))
             except DoesNotFit as error:
-                refusals.append(error)
-        raise next((error for error in refusals if isinstance(error, NoRoom)), refusals[0])
+                refusals.append((",".join(one.uid for one in group), error))
+        raise _of_all_devices(refusals)
 
     def _open(self, version: Version) -> ModelFiles:
         """Raises: ModelFilesError, also where a file has changed since it was registered."""
@@ -136,7 +136,15 @@ def _plan_within(
         if not any(ledger.is_used(device) for device in group):
             raise
         plan_on([ledger.without_ours(device) for device in group])
-        raise NoRoom(f"{error} (other instances hold memory there)") from error
+        raise NoRoom(f"{error}; it would fit without {ledger.holders_on(group)}") from error
+
+
+def _of_all_devices(refusals: Sequence[tuple[str, DoesNotFit]]) -> DoesNotFit:
+    if len(refusals) == 1:
+        return refusals[0][1]
+    has_no_room = any(isinstance(error, NoRoom) for _, error in refusals)
+    reasons = "; ".join(f"{device}: {error}" for device, error in refusals)
+    return (NoRoom if has_no_room else DoesNotFit)(reasons)
 
 
 def _check_ledger(plan: MemoryPlan, group: Sequence[DeviceInfo], ledger: Ledger) -> None:

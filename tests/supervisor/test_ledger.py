@@ -4,7 +4,7 @@ from typing import Any
 
 from trivet.contract import DeviceInfo
 from trivet_registry.instance_state import InstanceState
-from trivet_registry.tables import Instance
+from trivet_registry.tables import Deployment, Instance
 from trivet_supervisor.ledger import ledger_of
 
 S = InstanceState
@@ -22,7 +22,15 @@ GPU = DeviceInfo(
 
 def instance(state: S, size: int, uids: tuple[str, ...] = ("gpu0",), backend: str = "cuda") -> Instance:
     plan: dict[str, Any] = {"total_bytes": size}
-    return Instance(id="i", state=state, backend=backend, device_uids=list(uids), plan=plan)
+    deployment = Deployment(name="qwen")
+    return Instance(
+        id="i", deployment=deployment, state=state, backend=backend, device_uids=list(uids), plan=plan
+    )
+
+
+def test_who_holds_a_device_is_named_with_what_it_holds() -> None:
+    ledger = ledger_of([instance(S.READY, 3 << 29)])
+    assert ledger.holders_on([GPU]) == "qwen (i, 1.50 GiB)"
 
 
 def test_an_instance_that_still_loads_has_a_claim_to_free_memory() -> None:

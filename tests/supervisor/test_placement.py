@@ -244,13 +244,21 @@ def test_tensor_parallelism_takes_as_many_devices(version: Version) -> None:
 
 def test_lack_of_room_through_other_instances_is_worth_waiting_for(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda")], need=800)
-    taken = Ledger({("cuda", "cuda0"): 300}, {("cuda", "cuda0"): 300})
-    with pytest.raises(NoRoom, match=r"700 are free on cuda0 \(other instances"):
+    key = ("cuda", "cuda0")
+    taken = Ledger({key: 300}, {key: 300}, {key: ["qwen (abcd, 0.00 GiB)"]})
+    with pytest.raises(NoRoom, match=r"700 are free on cuda0; it would fit without qwen \(abcd"):
         placer(cuda).place(version, AUTO, "cuda", None, taken)
     cuda.need = 5000
     with pytest.raises(DoesNotFit) as caught:
         placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
     assert not isinstance(caught.value, NoRoom)
+
+
+def test_every_device_says_why_not(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda"), device("cuda", 1)], need=800)
+    taken = {("cuda", "cuda0"): 300}
+    with pytest.raises(NoRoom, match=r"cuda1: it needs 800.* cuda0: it needs 800"):
+        placer(cuda).place(version, AUTO, "cuda", None, Ledger({**taken, ("cuda", "cuda1"): 290}, taken))
 
 
 def test_a_model_that_no_stopping_of_others_would_fit_is_not_waited_for(version: Version) -> None:

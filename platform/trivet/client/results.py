@@ -189,13 +189,52 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage: float = 0.0
 
 
+class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that would make it fit, by itself; a setting, or what is to be done."""
+
+    text: str
+    setting: str | None = None
+    value: str | None = None
+
+
+class PlanDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device, or one device a rank, as far as a launch is concerned; bytes of the first."""
+
+    backend: str
+    device: str = ""
+    fits: bool = False
+    reason: str | None = None
+    total_bytes: int = 0
+    ours_bytes: int = 0  # claims of live instances
+    others_bytes: int = 0  # in use by anybody else
+    left_bytes: int = 0
+    needed_bytes: int | None = None  # where it fits
+    changes: tuple[PlanChange, ...] = ()  # the smallest first
+
+
+class PlanSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that memory bandwidth allows, in tokens/s."""
+
+    bandwidth_bytes_per_s: float
+    one_stream: float
+    one_stream_full: float  # at the end of its context
+    all_streams_full: float  # as many sequences of full length as fit, together
+
+
 class Plan(InstancePlan, frozen=True, kw_only=True):
-    """What a launch would take, and whether it fits; `reason` says why not."""
+    """What a launch would take, and whether it fits; `reason` says why not, `changes` what would help."""
 
     backend: str = ""
     device: str | None = None
     fits: bool = True
     reason: str | None = None
+    kv_dtype: str = ""
+    kv_token_bytes: int = 0
+    num_kv_tokens: int = 0
+    num_sequences: int = 0  # of full length at once
+    speed: PlanSpeed | None = None
+    changes: tuple[PlanChange, ...] = ()
+    devices: tuple[PlanDevice, ...] = ()  # all that were looked at
 
 
 class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +289,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     progress: float | None = None
     plan: InstancePlan | None = None
+    memory: dict[str, int] | None = None  # measured bytes by the plan's names, and "resident"
     load: Load | None = None
     created_at: datetime | None = None
     ready_at: datetime | None = None

@@ -18,6 +18,9 @@ from trivet.plugins import Command
 
 if TYPE_CHECKING:
     from trivet.client import Plan
+    from trivet.client.results import PlanSpeed
+
+PROBE_TIMEOUT_S = 10.0
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,49 +55,72 @@ def plan_here(model: str, backend: str, device: str | None, settings: dict[str, 
     Raises: ModelFilesError, ConfigError.
     """
     from trivet.client import Plan
-    from trivet.client.results import PlanPart
+    from trivet.client.plan_report import plan_report
     from trivet.config import parse_engine_settings
-    from trivet.engine.assembly import place
+    from trivet.engine.capacity import Capacity
     from trivet.models.model_files import open_model
     from trivet.plugins import load_plugins
+    from trivet.prober import Prober
 
-    host = load_plugins()
+    host, prober = load_plugins(), Prober()
     files = open_model(model, host)
     try:
-        placed = place(host, files, parse_engine_settings(settings), backend, (device,) if device else ())
+        answers = Capacity(files, parse_engine_settings(settings)).answers(
+            host, lambda one: prober.probe(one.name, one, PROBE_TIMEOUT_S), backend, device
+        )
     except BackendError as error:
         return Plan(backend=backend, device=device, fits=False, reason=str(error))
-    return Plan(
-        backend=placed.backend.name,
-        device=",".join(device.uid for device in placed.devices),
-        parts=tuple(PlanPart(name=part.name, size_bytes=part.size_bytes) for part in placed.plan.parts),
-        num_blocks=placed.plan.num_blocks,
-        block_size=placed.plan.kv.block_size,
-        max_model_len=placed.plan.max_model_len,
-        max_num_batched_tokens=placed.plan.max_num_batched_tokens,
-    )
+    return plan_report(backend, device, answers)
 
 
 def _print_report(plan: Plan) -> None:
     if not plan.fits:
         print(f"does not fit: {plan.reason}")
+        _print_changes(plan)
+        _print_devices(plan)
         return
     total = sum(part.size_bytes for part in plan.parts)
     print(f"fits on {plan.backend} {plan.device or ''}".rstrip())
     for part in (*plan.parts, None):
         name, size = ("total", total) if part is None else (part.name, part.size_bytes)
         print(f"  {name:<14} {bytes_text(size):>12}")
-    tokens = num_kv_tokens(plan)
     blocks = " + ".join(map(str, plan.num_blocks))
-    print(f"KV cache: {blocks} blocks of {plan.block_size} tokens = {tokens:,} tokens")
-    sequences = tokens / plan.max_model_len
-    print(f"context {plan.max_model_len:,} tokens: {sequences:.1f} sequences of full length at once")
+    print(f"KV cache: {blocks} blocks of {plan.block_size} tokens = {plan.num_kv_tokens:,} tokens", end="")
+    print(f"; {plan.kv_token_bytes:,} bytes a token in {plan.kv_dtype}")
+    print(f"context {plan.max_model_len:,} tokens: {plan.num_sequences} sequences of full length at once")
     print(f"a step computes up to {plan.max_num_batched_tokens:,} tokens")
+    if plan.speed is not None:
+        _print_speed(plan.speed)
+    _print_devices(plan)
 
 
-def num_kv_tokens(plan: Plan) -> int:
-    """Tokens that the scarcest group holds; block 0 is scratch and holds none."""
-    return (min(plan.num_blocks, default=1) - 1) * plan.block_size
+def _print_speed(speed: PlanSpeed) -> None:
+    gigabytes = speed.bandwidth_bytes_per_s / 1e9
+    print(
+        f"where memory is read at {gigabytes:.1f} GB/s, at most {speed.one_stream:,.0f} "
+        f"tokens/s for one stream, {speed.one_stream_full:,.0f} at the end of its context; "
+        f"{speed.all_streams_full:,.0f} for all sequences of full length together"
+    )
+
+
+def _print_changes(plan: Plan) -> None:
+    """Each is enough by itself."""
+    for change in plan.changes:
+        how = "" if change.setting is None else f": --set {change.setting}={change.value}"
+        print(f"  it would fit: {change.text}{how}")
+
+
+def _print_devices(plan: Plan) -> None:
+    for one in plan.devices:
+        where = f"{one.backend} {one.device}".rstrip()
+        if one.total_bytes:
+            ours = bytes_text(one.ours_bytes)
+            print(
+                f"{where}: {bytes_text(one.total_bytes)}, of which instances hold {ours} "
+                f"and others {bytes_text(one.others_bytes)}; {bytes_text(one.left_bytes)} left"
+            )
+        if not one.fits and one.reason != plan.reason:
+            print(f"{where}: {one.reason}")
 
 
 COMMANDS = (

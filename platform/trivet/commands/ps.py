@@ -9,11 +9,13 @@ from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import (
     add_json_option,
     age_text,
+    bytes_text,
     note,
     print_json,
     print_table,
     shortened,
 )
+from trivet.messages import RESIDENT
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 REASON_WIDTH = 60  # the whole is in --json, `trivet events` and what a failed launch prints
 WITHOUT_PROCESS = ("pending", "placing", "failed", "stopped")
-LIVE_HEADERS = ("RUNNING", "WAITING", "AGE", "REASON")
+LIVE_HEADERS = ("MEMORY", "RUNNING", "WAITING", "AGE", "REASON")
 HEADERS = ("NAME", "MODEL", "INSTANCE", "STATE", "BACKEND", "DEVICE", "PID", *LIVE_HEADERS)
 
 
@@ -55,7 +57,7 @@ def _rows(deployment: Deployment, ended: bool) -> list[list[object]]:
     if not shown:
         state = _state_without_instances(deployment)
         age = age_text(deployment.created_at)
-        cells = [None, state, deployment.backend, deployment.device, None, None, None, age, None]
+        cells = [None, state, deployment.backend, deployment.device, None, None, None, None, age, None]
         return [[deployment.name, model, *cells]]
     return [[deployment.name, model, *_cells(instance)] for instance in shown]
 
@@ -78,11 +80,22 @@ def _cells(instance: Instance) -> list[object]:
         instance.backend,
         ",".join(instance.device_uids),
         instance.pid if has_process else None,
+        memory_text(instance) if has_process else None,
         None if load is None else load.num_running,
         None if load is None else load.num_waiting,
         age_text(instance.created_at),
         shortened(instance.reason or "", REASON_WIDTH),
     ]
+
+
+def memory_text(instance: Instance) -> str | None:
+    """What the process has in memory, and by how much that differs from its plan: "1.2 GiB +3%"."""
+    planned = sum(part.size_bytes for part in instance.plan.parts) if instance.plan else 0
+    resident = (instance.memory or {}).get(RESIDENT)
+    if resident is None:
+        return bytes_text(planned) if planned else None
+    difference = f" {resident / planned - 1:+.0%}" if planned else ""
+    return f"{bytes_text(resident)}{difference}"
 
 
 def _show_notices(deployment: Deployment) -> None:

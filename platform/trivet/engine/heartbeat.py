@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -19,6 +20,7 @@ from trivet.config import engine_address
 from trivet.messages import (
     BEAT_INTERVAL_S,
     Beat,
+    RESIDENT,
     ControlRequest,
     EngineLoad,
     LaunchOrder,
@@ -35,6 +37,11 @@ FORGETTING = 0.99  # by step: a slow one counts for a few hundred
 
 
 class Heart(threading.Thread):
+def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
+    """Of this process, in memory now; 20 us."""
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
     """Publishes `Beat`s, hands `Drain` and `Stop` to `on_control`, and calls `on_hang` (on this thread).
 
     `on_hang` gets the seconds for which a step has run when its deadline is over at two beats in a row: a
@@ -52,6 +59,8 @@ class Heart(threading.Thread):
         self._on_control = on_control
         self._on_hang = on_hang
         self._slowest_s = 0.0  # step of late
+        self._log = LogBound()
+        self._memory: list[tuple[str, int]] = []
         self._late_step_s: float | None = None  # when the step began that was late at the last beat
         self._lock = threading.Lock()
         self._beat = Beat(order.instance_id, order.lease, os.getpid(), 0, Phase.STARTING)
@@ -78,7 +87,8 @@ class Heart(threading.Thread):
         self._replace(progress_done=done, progress_total=total)
 
     def set_memory(self, parts: list[tuple[str, int]]) -> None:
-        self._replace(memory=parts)
+        """What the runner holds; from now on beats say beside it how much of the process is resident."""
+        self._memory = parts
 
     def set_notices(self, notices: list[str]) -> None:
         self._replace(notices=notices)
@@ -147,7 +157,8 @@ class Heart(threading.Thread):
             self._beat = msgspec.structs.replace(self._beat, **changes)
 
     def _send_beat(self) -> None:
-        self._replace(sequence=self._beat.sequence + 1)
+        memory = [*self._memory, (RESIDENT, resident_bytes())] if self._memory else []
+        self._replace(sequence=self._beat.sequence + 1, memory=memory)
         self._beats.send(msgspec.msgpack.encode(self._beat))
 
     def _take_control_message(self) -> None:

@@ -16,7 +16,7 @@ from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.weights.index import TensorInfo, WeightIndex
 from trivet_cpu.backend import CpuBackend, resolve_dtype, resolve_shape
 from trivet_cpu.memory_plan import kv_cache_spec
-from trivet_cpu.planner import DEFAULT_KV_BYTES, PROCESS_BYTES
+from trivet_cpu.planner import DEFAULT_KV_BYTES, MARGIN_BYTES
 
 GIB = 1 << 30
 # The shape of a Llama of 1.2 billion parameters.
@@ -86,7 +86,7 @@ def test_the_default_cache_never_exceeds_what_the_sequences_can_use() -> None:
 def test_the_default_cache_takes_a_part_of_what_is_free() -> None:
     device = _device(free=5 * GIB)
     plan = _plan(device, max_model_len=4096, max_num_seqs=64)
-    others = plan.total_bytes - _parts(plan)["kv"] + PROCESS_BYTES
+    others = plan.total_bytes - _parts(plan)["kv"] + MARGIN_BYTES
     assert _parts(plan)["kv"] == pytest.approx((device.free_bytes - others) / 2, rel=0.01)
 
 
@@ -99,14 +99,14 @@ def test_the_cache_grows_beyond_the_cap_to_hold_one_whole_sequence() -> None:
 
 def test_a_stated_share_is_used_in_full_and_not_exceeded() -> None:
     plan = _plan(memory_fraction=0.25, max_model_len=8192)
-    used = plan.total_bytes + PROCESS_BYTES
+    used = plan.total_bytes + MARGIN_BYTES
     assert 16 * GIB - 2 * plan.kv.block_bytes < used <= 16 * GIB
 
 
 def test_a_stated_share_never_exceeds_what_is_free() -> None:
     device = _device(free=8 * GIB)
     plan = _plan(device, memory_fraction=0.9, max_model_len=8192)
-    assert plan.total_bytes + PROCESS_BYTES <= device.free_bytes
+    assert plan.total_bytes + MARGIN_BYTES <= device.free_bytes
 
 
 def test_the_length_is_lowered_to_what_fits_if_nobody_asked_for_it() -> None:
@@ -114,7 +114,7 @@ def test_the_length_is_lowered_to_what_fits_if_nobody_asked_for_it() -> None:
     plan = _plan(device)
     assert 0 < plan.max_model_len < SPEC.max_position
     assert plan.num_blocks[0] - 1 == plan.max_model_len // 16
-    assert plan.total_bytes + PROCESS_BYTES <= device.free_bytes
+    assert plan.total_bytes + MARGIN_BYTES <= device.free_bytes
     longer = RunnerConfig(max_model_len=plan.max_model_len + 16, options=TORCH)
     with pytest.raises(DoesNotFit):
         BACKEND.plan(SPEC, WEIGHTS, longer, [device])

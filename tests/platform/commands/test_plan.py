@@ -6,10 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
-from trivet.client import Plan
-from trivet.commands.plan import num_kv_tokens
 from trivet.contract import DeviceInfo
 from trivet.demo_model import find_demo_model
 
@@ -36,7 +32,8 @@ def test_the_report_tells_parts_blocks_and_sequences(trivet) -> None:
     total = sum(part["size_bytes"] for part in plan["parts"]) / 2**20
     assert f"total          {f'{total:.1f} MiB':>12}" in text
     assert "17 blocks of 128 tokens = 2,048 tokens" in text
-    assert "context 1,024 tokens: 2.0 sequences of full length at once" in text
+    assert "context 1,024 tokens: 2 sequences of full length at once" in text
+    assert f"{plan['kv_token_bytes']:,} bytes a token in int32" in text
 
 
 def test_what_does_not_fit_gives_the_reason_and_exits_1(trivet) -> None:
@@ -45,6 +42,24 @@ def test_what_does_not_fit_gives_the_reason_and_exits_1(trivet) -> None:
     assert done.out.startswith("does not fit: ")
     shown = trivet("plan", MODEL, "--backend", "cpu", "--set", "gpu_memory_utilization=0.0001", "--json")
     assert json.loads(shown.out)["fits"] is False
+
+
+def test_what_would_make_it_fit_does(trivet) -> None:
+    asked = ["--set", "max_model_len=8192", "--set", "gpu_memory_utilization=0.014"]
+    plan = json.loads(trivet("plan", MODEL, "--backend", "cpu", *asked, "--json").out)
+    assert not plan["fits"]
+    changes = {change["setting"]: change["value"] for change in plan["changes"]}
+    assert {"max_model_len", "gpu_memory_utilization"} <= set(changes)
+    for setting, value in changes.items():
+        tried = trivet("plan", MODEL, "--backend", "cpu", *asked, "--set", f"{setting}={value}", "--json")
+        assert json.loads(tried.out)["fits"], setting
+
+
+def test_every_device_that_was_looked_at_answers(trivet) -> None:
+    text = trivet("plan", MODEL).out
+    assert "backend cuda has no usable device here" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("cpu host: "))
+    assert "instances hold 0.0 MiB" in line
 
 
 def test_a_faulty_backend_is_a_reason_not_a_traceback(trivet, monkeypatch) -> None:
@@ -60,7 +75,7 @@ def test_a_backend_that_does_not_exist_is_named(trivet) -> None:
 
 def test_a_name_asks_the_server(site, trivet) -> None:
     assert trivet("plan", "smollm2", "--set", "seed=1").out.startswith("fits on cpu host\n")
-    assert site.requests[0][2] == {
+    assert site.requests[-1][2] == {
         "model": "smollm2",
         "backend": "auto",
         "device": None,
@@ -70,12 +85,7 @@ def test_a_name_asks_the_server(site, trivet) -> None:
 
 def test_a_path_asks_the_server_that_is_named(site, trivet) -> None:
     assert trivet("plan", MODEL, "--url", site.url).code == 0
-    assert site.requests[0][1] == "/platform/v1/plan"
-
-
-@pytest.mark.parametrize(("blocks", "tokens"), [((129,), 2048), ((129, 65), 1024), ((), 0)])
-def test_the_scarcest_group_decides_how_many_tokens_fit(blocks, tokens) -> None:
-    assert num_kv_tokens(Plan(num_blocks=blocks, block_size=16)) == tokens
+    assert site.requests[-1][1] == "/platform/v1/plan"
 
 
 def test_devices_of_this_host(trivet) -> None:

@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from trivet.client.results import Instance, InstancePlan, PlanPart
+from trivet.commands.ps import memory_text
+
 
 @pytest.fixture
 def launched(site, trivet):
@@ -18,8 +21,17 @@ def test_ps_lists_instances_with_their_state(launched, trivet) -> None:
     done = trivet("ps")
     header, row = done.out.splitlines()
     assert header.split()[:4] == ["NAME", "MODEL", "INSTANCE", "STATE"]
-    assert row.split()[:8] == ["smollm2", "smollm2:1", "smollm2-0", "ready", "cpu", "host", "4711", "1"]
+    assert row.split()[:8] == ["smollm2", "smollm2:1", "smollm2-0", "ready", "cpu", "host", "4711", "135.0"]
     assert done.err == ""
+
+
+def test_ps_compares_what_a_process_holds_with_its_plan() -> None:
+    plan = InstancePlan(parts=(PlanPart(name="kv", size_bytes=1 << 30),))
+    held = Instance(
+        id="i", deployment="d", state="ready", plan=plan, memory={"kv": 1 << 30, "resident": 11 << 27}
+    )
+    assert memory_text(held) == "1.4 GiB +38%"
+    assert memory_text(Instance(id="i", deployment="d", state="ready", plan=plan)) == "1.0 GiB"
 
 
 def test_ps_says_since_when_the_supervisor_is_gone(launched, trivet) -> None:

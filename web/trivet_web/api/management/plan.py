@@ -1,27 +1,32 @@
 """POST /platform/v1/plan: what a launch would take, by the same backends on the same devices.
 
-What running instances hold is counted, as the probe sees it; what loading ones are about to take is not.
+What live instances have a claim to is counted, also where they are loading and have not taken it yet.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from flask import Blueprint, Response
 
+from trivet.client.plan_report import plan_report
+from trivet.client.results import Plan
 from trivet.config import parse_engine_settings
-from trivet.contract import MemoryPlan
-from trivet.engine.assembly import Placement, place
+from trivet.contract import Backend, DeviceInfo
+from trivet.engine.capacity import Capacity, Claims, Holding
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
+from trivet.prober import Prober
+from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
+from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import find_version
+from trivet_registry.tables import Instance
 from trivet_web.api.management.models import absolute_path
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("plan", __name__, url_prefix="/platform/v1")
+PROBE_TIMEOUT_S = 10.0
 
 
 class PlanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -33,20 +38,6 @@ class PlanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     settings: dict[str, str] = {}
 
 
-class PlanObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision; where it does not fit, the reason names the smallest change that does."""
-
-    backend: str
-    device: str | None
-    fits: bool
-    reason: str | None = None
-    parts: list[dict[str, Any]] = []
-    num_blocks: list[int] = []
-    block_size: int = 0
-    max_model_len: int = 0
-    max_num_batched_tokens: int = 0
-
-
 @blueprint.post("/plan")
 def plan() -> Response:
     """Raises: ModelNotFound, ModelFilesError, ConfigError. What cannot run is an answer, no error."""
@@ -55,14 +46,17 @@ def plan() -> Response:
     settings = parse_engine_settings(body.settings)
     files = open_model(_path(body.model), process.plugins)
     if body.backend != "auto":
-        process.plugins.backend(body.backend)
-    devices = (body.device,) if body.device else ()
+        for name in body.backend.split(","):
+            process.plugins.backend(name)
+    with process.database.reading() as session:
+        claims = Claims([_holding(row) for row in list_instances(session, states=PROCESS_STATES) if row.plan])
     try:
-        placed = place(process.plugins, files, settings, body.backend, devices)
+        answers = Capacity(files, settings, claims).answers(
+            process.plugins, _probe, body.backend, body.device
+        )
     except BackendError as error:
-        refusal = PlanObject(backend=body.backend, device=body.device, fits=False, reason=error.message)
-        return json_response(refusal)
-    return json_response(_object(placed, placed.plan))
+        return json_response(Plan(backend=body.backend, device=body.device, fits=False, reason=str(error)))
+    return json_response(plan_report(body.backend, body.device, answers))
 
 
 def _path(reference: str) -> str:
@@ -72,14 +66,16 @@ def _path(reference: str) -> str:
         return find_version(session, reference).path
 
 
-def _object(placed: Placement, plan: MemoryPlan) -> PlanObject:
-    return PlanObject(
-        backend=placed.backend.name,
-        device=", ".join(device.uid for device in placed.devices),
-        fits=True,
-        parts=[{"name": part.name, "size_bytes": part.size_bytes} for part in plan.parts],
-        num_blocks=list(plan.num_blocks),
-        block_size=plan.kv.block_size,
-        max_model_len=plan.max_model_len,
-        max_num_batched_tokens=plan.max_num_batched_tokens,
+def _probe(backend: Backend) -> list[DeviceInfo]:
+    return Prober().probe(backend.name, backend, PROBE_TIMEOUT_S)
+
+
+def _holding(row: Instance) -> Holding:
+    return Holding(
+        deployment=row.deployment.name,
+        instance=row.id,
+        backend=row.backend or "",
+        device_uids=tuple(row.device_uids),
+        size_bytes=(row.plan or {}).get("total_bytes", 0),
+        is_taken=row.instance_state in ALLOCATED_STATES,
     )

@@ -1,0 +1,306 @@
+"""What a launch would take, device by device: whether it fits, how fast it can be, what would make it fit.
+
+Nothing is estimated here: every answer, also to "would it fit if", is a plan of the backend itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from trivet.config import EngineSettings
+from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig, TellsBandwidth
+from trivet.engine import backend_answers
+from trivet.engine.assembly import AUTO_ORDER, planned_spec, runner_config
+from trivet.errors import DoesNotFit, Unsupported
+from trivet.models.expected_tensors import expected_tensors
+from trivet.models.model_files import ModelFiles
+from trivet.models.spec import ModelSpec
+from trivet.plugins import PluginHost
+
+SMALLEST_CONTEXT = 16  # a remedy that leaves less is none
+SMALLER_KV = ("bf16", "fp8_e4m3", "fp8", "int8")  # in the order of what they lose
+SMALLER_WEIGHTS = (("dtype", "bf16"), ("weights", "w8a16"), ("weights", "w4a16"))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Memory of each of its devices that the plan of a live instance has a claim to."""
+
+    deployment: str
+    instance: str
+    backend: str
+    device_uids: tuple[str, ...]
+    size_bytes: int  # of one device
+    is_taken: bool  # its process holds it already, so a probe does not count it as free
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that would make it fit, by itself."""
+
+    text: str
+    setting: str | None = None  # of EngineSettings, with `value`
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The most that memory bandwidth allows, in tokens/s: each step reads the weights and the KV in use."""
+
+    bandwidth_bytes_per_s: float
+    one_stream: float  # at the start of a context
+    one_stream_full: float  # at its end
+    all_streams_full: float  # as many sequences of full length as fit, together
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAnswer:
+    """One device, or one device a rank, as far as this launch is concerned."""
+
+    backend: str
+    devices: tuple[DeviceInfo, ...]  # as probed
+    ours_bytes: int = 0  # of the first device: claims of live instances
+    others_bytes: int = 0  # in use by anybody else
+    left_bytes: int = 0  # that this launch may count on
+    plan: MemoryPlan | None = None
+    reason: str | None = None  # why there is no plan
+    changes: tuple[Change, ...] = ()  # the smallest first
+    speed: Speed | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.plan is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What live instances hold."""
+
+    holdings: Sequence[Holding] = ()
+
+    def on(self, device: DeviceInfo) -> list[Holding]:
+        return [h for h in self.holdings if h.backend == device.kind and device.uid in h.device_uids]
+
+    def left_on(self, device: DeviceInfo, gone: Sequence[Holding] = ()) -> DeviceInfo:
+        """The device with as many free bytes as nobody has a claim to, if those `gone` were gone."""
+        free, unclaimed = device.free_bytes, device.total_bytes
+        for holding in self.on(device):
+            if holding in gone:
+                free += holding.size_bytes if holding.is_taken else 0
+            else:
+                free -= 0 if holding.is_taken else holding.size_bytes
+                unclaimed -= holding.size_bytes
+        return replace(device, free_bytes=max(0, min(free, unclaimed)))
+
+
+class Capacity:
+    """One model with its settings, asked of many devices."""
+
+    def __init__(self, files: ModelFiles, settings: EngineSettings, claims: Claims | None = None) -> None:
+        """Raises: Unsupported for settings that no backend could meet."""
+        self._files = files
+        self._spec: ModelSpec = planned_spec(files)
+        self._config = runner_config(settings)
+        self._claims = claims or Claims()
+        backend_answers.check_context(files, self._spec, self._config)
+
+    def answers(
+        self,
+        host: PluginHost,
+        probe: Callable[[Backend], Sequence[DeviceInfo]],
+        backend: str = "auto",
+        device: str | None = None,
+    ) -> list[DeviceAnswer]:
+        """Every device in question, the preferred backend's first.
+
+        Raises: Unsupported for no such backend.
+        """
+        names = [n for n in AUTO_ORDER if n in host.backends] if backend == "auto" else backend.split(",")
+        found: list[DeviceAnswer] = []
+        for name in names:
+            found += self._of_backend(host.backend(name), probe(host.backend(name)), device)
+        return [self._with_other_device(answer, found) for answer in found]
+
+    def _of_backend(
+        self, backend: Backend, devices: Sequence[DeviceInfo], wanted: str | None
+    ) -> Iterator[DeviceAnswer]:
+        try:
+            groups = _groups(backend, devices, wanted, self._config.tensor_parallel)
+        except Unsupported as error:
+            yield DeviceAnswer(backend.name, tuple(devices), reason=str(error))
+            return
+        for group in groups:
+            yield self._of_group(backend, group)
+
+    def _of_group(self, backend: Backend, group: Sequence[DeviceInfo]) -> DeviceAnswer:
+        first, claimed = group[0], self._claims.on(group[0])
+        taken = sum(holding.size_bytes for holding in claimed if holding.is_taken)
+        answer = DeviceAnswer(
+            backend.name,
+            tuple(group),
+            ours_bytes=sum(holding.size_bytes for holding in claimed),
+            others_bytes=max(0, first.total_bytes - first.free_bytes - taken),
+            left_bytes=self._claims.left_on(first).free_bytes,
+        )
+        try:
+            plan = self._plan(backend, group, self._config)
+        except DoesNotFit as error:
+            changes = tuple(self._changes(backend, group))
+            return replace(answer, reason=str(error), changes=changes)
+        except Unsupported as error:
+            return replace(answer, reason=str(error))
+        return replace(answer, plan=plan, speed=self._speed(backend, first, plan))
+
+    def _plan(
+        self,
+        backend: Backend,
+        group: Sequence[DeviceInfo],
+        config: RunnerConfig,
+        gone: Sequence[Holding] = (),
+    ) -> MemoryPlan:
+        """Raises: Unsupported, DoesNotFit."""
+        left = [self._claims.left_on(device, gone) for device in group]
+        for device in left:
+            backend_answers.check(backend, self._spec, self._files, config, device)
+        plan = backend_answers.plan(backend, self._spec, self._files, config, left)
+        if any(self._claims.on(device) and plan.total_bytes > device.free_bytes for device in left):
+            raise DoesNotFit(
+                f"it needs {_gib(plan.total_bytes)} and other instances leave {_gib(left[0].free_bytes)}"
+            )
+        return plan
+
+    # ---- what would make it fit ----
+
+    def _changes(self, backend: Backend, group: Sequence[DeviceInfo]) -> Iterator[Change]:
+        def fits(config: RunnerConfig, gone: Sequence[Holding] = ()) -> bool:
+            try:
+                self._plan(backend, group, config, gone)
+            except (Unsupported, DoesNotFit):
+                return False
+            return True
+
+        yield from self._smaller_kv(fits)
+        yield from self._shorter_context(fits)
+        yield from self._smaller_weights(fits)
+        yield from self._larger_share(fits)
+        yield from self._stopped_instances(group[0], fits)
+
+    def _smaller_kv(self, fits: Callable[[RunnerConfig], bool]) -> Iterator[Change]:
+        for dtype in SMALLER_KV:
+            if dtype != self._config.kv_dtype and fits(replace(self._config, kv_dtype=dtype)):
+                yield Change(f"store KV as {dtype}", "kv_cache_dtype", dtype)
+                return
+
+    def _shorter_context(self, fits: Callable[[RunnerConfig], bool]) -> Iterator[Change]:
+        asked = self._config.max_model_len or self._files.context_length
+        low, high = 0, asked // SMALLEST_CONTEXT
+        while low < high:  # in units of SMALLEST_CONTEXT; the bytes needed grow with the length
+            middle = (low + high + 1) // 2
+            trial = replace(self._config, max_model_len=middle * SMALLEST_CONTEXT, num_blocks=None)
+            low, high = (middle, high) if fits(trial) else (low, middle - 1)
+        if low:
+            length = low * SMALLEST_CONTEXT
+            yield Change(f"shorten the context to {length:,} tokens", "max_model_len", str(length))
+
+    def _smaller_weights(self, fits: Callable[[RunnerConfig], bool]) -> Iterator[Change]:
+        for key, value in SMALLER_WEIGHTS:
+            if key == "dtype":
+                trial, setting = replace(self._config, dtype=value), "dtype"
+            else:
+                options = {**self._config.options, key: value}
+                trial, setting = replace(self._config, options=options), f"options.{key}"
+            if trial != self._config and fits(trial):
+                value = "bfloat16" if value == "bf16" else value
+                yield Change(f"hold the weights as {value}", setting, value)
+                return
+
+    def _larger_share(self, fits: Callable[[RunnerConfig], bool]) -> Iterator[Change]:
+        share = self._config.memory_fraction
+        if share is None:
+            return
+        for percent in range(int(share * 100) + 1, 101):
+            if fits(replace(self._config, memory_fraction=percent / 100)):
+                value = f"{percent / 100:g}"
+                yield Change(f"allow {percent} % of the device", "gpu_memory_utilization", value)
+                return
+
+    def _stopped_instances(
+        self, device: DeviceInfo, fits: Callable[[RunnerConfig, Sequence[Holding]], bool]
+    ) -> Iterator[Change]:
+        """The smallest one that is enough; else as few of the largest as are."""
+        holdings = sorted(self._claims.on(device), key=lambda holding: holding.size_bytes)
+        alone = ([holding] for holding in holdings)
+        together = accumulate(([holding] for holding in reversed(holdings)), lambda some, more: some + more)
+        for gone in (*alone, *together):
+            if fits(self._config, gone):
+                names = ", ".join(f"{holding.deployment} ({holding.instance})" for holding in gone)
+                yield Change(f"stop {names}, which holds {_gib(sum(h.size_bytes for h in gone))}")
+                return
+
+    def _with_other_device(self, answer: DeviceAnswer, found: Iterable[DeviceAnswer]) -> DeviceAnswer:
+        """Another device costs nothing, so it stands first."""
+        other = next((one for one in found if one.fits), None)
+        if answer.fits or other is None or not answer.changes:
+            return answer
+        uids = ",".join(device.uid for device in other.devices)
+        change = Change(f"use {uids} of {other.backend}")
+        return replace(answer, changes=(change, *answer.changes))
+
+    # ---- how fast ----
+
+    def _speed(self, backend: Backend, device: DeviceInfo, plan: MemoryPlan) -> Speed | None:
+        bandwidth = backend.bandwidth(device) if isinstance(backend, TellsBandwidth) else None
+        if bandwidth is None:
+            return None
+        weights = self._read_bytes(plan)
+        token_bytes = sum(group.token_bytes for group in plan.kv.groups)
+        full = token_bytes * plan.max_model_len
+        count = max(1, num_sequences(plan))
+        return Speed(
+            bandwidth,
+            bandwidth / (weights + token_bytes),
+            bandwidth / (weights + full),
+            count * bandwidth / (weights + count * full),
+        )
+
+    def _read_bytes(self, plan: MemoryPlan) -> float:
+        """Of the weights in a step: of an embedding that is no head only a row a token."""
+        weights = next((part.size_bytes for part in plan.parts if part.name == "weights"), 0)
+        if self._spec.tie_embeddings or self._spec.shapes_only:
+            return weights
+        sizes = [shape[0] * shape[1] for _, shape in expected_tensors(self._spec) if len(shape) == 2]
+        return weights * (1 - self._spec.vocab_size * self._spec.hidden_size / sum(sizes))
+
+
+def num_kv_tokens(plan: MemoryPlan) -> int:
+    """Tokens that the scarcest group holds; block 0 is scratch and holds none."""
+    return (min(plan.num_blocks) - 1) * plan.kv.block_size
+
+
+def num_sequences(plan: MemoryPlan) -> int:
+    """Of full length at once; each takes whole blocks."""
+    return (min(plan.num_blocks) - 1) // -(-plan.max_model_len // plan.kv.block_size)
+
+
+def _groups(
+    backend: Backend, found: Sequence[DeviceInfo], wanted: str | None, num_ranks: int
+) -> list[list[DeviceInfo]]:
+    """Raises: Unsupported."""
+    if wanted:
+        by_name = {str(device.index): device for device in reversed(found)}
+        by_name |= {device.uid: device for device in found}
+        names = [name.strip() for name in wanted.split(",")]
+        if unknown := [name for name in names if name not in by_name]:
+            have = ", ".join(device.uid for device in found) or "none"
+            raise Unsupported(f"{backend.name} has no device {unknown[0]!r}; it has: {have}")
+        found = [by_name[name] for name in names]
+    usable = backend_answers.usable_devices(backend, found, num_ranks)
+    if num_ranks == 1 and not wanted:
+        return [[device] for device in usable]
+    return [usable if wanted else sorted(usable, key=lambda d: -d.free_bytes)[:num_ranks]]
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB"

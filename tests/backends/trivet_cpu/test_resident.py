@@ -1,0 +1,64 @@
+"""The plan against the truth: what a process that runs a model has in memory, all of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trivet.demo_model import find_demo_model
+
+# As the engine process does, with a batch of prompts; prints planned and resident bytes.
+RUN = """
+import sys
+import trivet.engine.process  # all that an engine has loaded
+from trivet.config import parse_engine_settings
+from trivet.engine.assembly import assemble, place
+from trivet.engine.heartbeat import resident_bytes
+from trivet.engine.sequence import Sequence
+from trivet.models.model_files import open_model
+from trivet.plugins import load_plugins
+from trivet.sampling_params import SamplingParams
+
+host = load_plugins()
+files = open_model(sys.argv[1], host)
+settings = parse_engine_settings(dict(pair.split("=", 1) for pair in sys.argv[2:]))
+placement = place(host, files, settings, "cpu")
+engine = assemble(files, placement, settings)
+for number in range(8):
+    prompt = [1 + number + i % 90 for i in range(200)]
+    engine.core.add(Sequence(str(number), prompt, SamplingParams(max_tokens=4)))
+while engine.core.has_work:
+    engine.core.step()
+print(placement.plan.total_bytes, resident_bytes())
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("dtype=float32", "max_model_len=2048", "num_gpu_blocks_override=513"),
+        ("kv_cache_dtype=int8", "num_gpu_blocks_override=65"),  # little more than weights and process
+    ],
+)
+def test_a_process_holds_what_was_planned(settings: tuple[str, ...]) -> None:
+    expect_agreement(*settings)
+
+
+def test_with_torch_too() -> None:
+    expect_agreement("options.kernels=torch", "max_model_len=2048", "num_gpu_blocks_override=513")
+
+
+def expect_agreement(*settings: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(find_demo_model()), *settings],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    planned, resident = map(int, done.stdout.split())
+    print(f"planned {planned >> 20} MiB, resident {resident >> 20} MiB, {resident / planned - 1:+.1%}")
+    assert resident == pytest.approx(planned, rel=0.1)
