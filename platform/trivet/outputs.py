@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -139,8 +139,8 @@ def score_of(output: RequestOutput, yes_id: int, no_id: int) -> ScoringRequestOu
     score = math.nan
     places = output.outputs[0].logprobs
     if places:
-        yes, no = places[0][yes_id].logprob, places[0][no_id].logprob
-        score = 1 / (1 + math.exp(min(no - yes, 700.0)))
+        logprobs = {token_id: entry.logprob for token_id, entry in places[0].items()}
+        score = yes_probability(logprobs, yes_id, no_id)
     return ScoringRequestOutput(
         output.request_id,
         output.prompt_token_ids,
@@ -148,6 +148,11 @@ def score_of(output: RequestOutput, yes_id: int, no_id: int) -> ScoringRequestOu
         num_cached_tokens=output.num_cached_tokens,
         error=output.error,
     )
+
+
+def yes_probability(logprobs: Mapping[int, float], yes_id: int, no_id: int) -> float:
+    """P(yes) where only yes and no can be said, from the raw logprobs of both."""
+    return 1 / (1 + math.exp(min(logprobs[no_id] - logprobs[yes_id], 700.0)))
 
 
 def prompt_logprob_list(

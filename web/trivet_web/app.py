@@ -10,7 +10,16 @@ from flask import Flask, Response, request
 from trivet import metrics
 from trivet.config import Settings
 from trivet_web import error_objects, guard
-from trivet_web.api import chat, completions, embeddings, health, metrics_page, models
+from trivet_web.api import (
+    chat,
+    completions,
+    embeddings,
+    health,
+    metrics_page,
+    models,
+    scoring,
+    tokenization,
+)
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
 from trivet_web.console import blueprint as console
 from trivet_web.handover import handover_of_request
@@ -39,6 +48,8 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         completions.blueprint,
         embeddings.blueprint,
         models.blueprint,
+        scoring.blueprint,
+        tokenization.blueprint,
         health.blueprint,
         metrics_page.blueprint,
         *MANAGEMENT,

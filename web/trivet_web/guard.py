@@ -20,7 +20,7 @@ from trivet_web.api.request_body import MAX_BODY_BYTES
 
 MANAGEMENT = "/platform/"
 INFERENCE = "/v1/"
-_PROTECTED_BEYOND_LOOPBACK = (MANAGEMENT, INFERENCE, "/metrics")
+_PROTECTED_BEYOND_LOOPBACK = (MANAGEMENT, INFERENCE, "/tokenize", "/detokenize", "/metrics")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _CSP = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from trivet.errors import ContextLengthExceeded, RequestTooLarge
 from trivet_web.served_models import ServedModel
@@ -38,10 +38,16 @@ class PromptEncoder:
         Raises: ContextLengthExceeded for a text that is too long to fit, whatever its tokens are;
             RequestTooLarge for texts that are too long together.
         """
+        with self.turn(model, texts, max_model_len, param):
+            return model.tokenizer.encode_batch(texts, add_special_tokens)
+
+    def turn(
+        self, model: ServedModel, texts: Sequence[str], max_model_len: int, param: str
+    ) -> AbstractContextManager[object]:
+        """Where these texts may be tokenised. Raises: as `encode`."""
         sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
         _check_sizes(sizes, model.tokenizer.max_token_bytes, max_model_len, param)
-        with self._large if sum(sizes) > LARGE_BYTES else nullcontext():
-            return model.tokenizer.encode_batch(texts, add_special_tokens)
+        return self._large if sum(sizes) > LARGE_BYTES else nullcontext()
 
 
 def _check_sizes(sizes: list[int], max_token_bytes: int, max_model_len: int, param: str) -> None:
