@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trivet.contract import DeviceUsage
+from trivet.contract import DeviceUsage, DeviceUser
 
 T = TypeVar("T")
 
@@ -105,9 +105,18 @@ def _gpu(nvml: Any, handle: Any, index: int, uid: str, name: str, capability: st
             nvml, lambda: int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         ),
         power_w=None if power_mw is None else power_mw / 1000,
+        users=_users(nvml, handle),
     )
     total, free = int(memory.total), int(memory.free)
     return Gpu(index, uid, name, capability, total, free, driver, usage=usage)
+
+
+def _users(nvml: Any, handle: Any) -> tuple[DeviceUser, ...] | None:
+    """By the pids of this process's namespace: NVML leaves out those that are not visible in it."""
+    processes = _asked(nvml, lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+    if processes is None:
+        return None
+    return tuple(DeviceUser(int(each.pid), each.usedGpuMemory or None) for each in processes)
 
 
 def _asked(nvml: Any, ask: Callable[[], T]) -> T | None:

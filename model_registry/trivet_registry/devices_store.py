@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -16,8 +17,12 @@ def save_devices(
     devices: Iterable[DeviceInfo],
     reserved: Mapping[tuple[str, str], int] | None = None,
     usage: Mapping[tuple[str, str], DeviceUsage] | None = None,
+    users: Mapping[tuple[str, str], list[dict[str, Any]]] | None = None,
 ) -> None:
-    """Replace the table. By (kind, uid), `reserved` gives bytes and `usage` how busy a device is."""
+    """Replace the table.
+
+    By (kind, uid), `reserved` gives bytes, `usage` how busy a device is, and `users` who has memory there.
+    """
     session.execute(delete(Device))
     now = utc_now()
     for device in devices:
@@ -37,6 +42,7 @@ def save_devices(
                 utilisation_percent=use.utilisation_percent if use else None,
                 temperature_c=use.temperature_c if use else None,
                 power_w=use.power_w if use else None,
+                users=(users or {}).get(key),
                 dtypes=sorted(device.dtypes),
                 versions=dict(device.versions),
                 unusable_because=device.unusable_because,

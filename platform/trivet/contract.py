@@ -219,6 +219,14 @@ class GivesAdvice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceUser:
+    """A process that has memory on a device."""
+
+    pid: int
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceUsage:
     """How busy a device is now; None where its tool does not say."""
 
@@ -227,6 +235,7 @@ class DeviceUsage:
     utilisation_percent: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    users: tuple[DeviceUser, ...] | None = None  # every process with memory there, whoever's it is
 
 
 @runtime_checkable
@@ -238,6 +247,14 @@ class TellsUsage(Protocol):
 
 
 @runtime_checkable
+class TellsBandwidth(Protocol):
+    """A backend that knows how fast a device reads its memory; optional, for the speeds of `trivet plan`."""
+
+    def bandwidth(self, device: DeviceInfo) -> float | None:
+        """Bytes/s, measured or of the data sheet; None where it is not known."""
+
+
+@runtime_checkable
 class GivesNotices(Protocol):
     """A runner that may work in a worse way than it could; optional, for `trivet ps` and `trivet doctor`."""
 
@@ -246,14 +263,6 @@ class GivesNotices(Protocol):
 
 
 # ---- one step ------------------------------------------------------------------------------------
-@runtime_checkable
-class TellsBandwidth(Protocol):
-    """A backend that knows how fast a device reads its memory; optional, for the speeds of `trivet plan`."""
-
-    def bandwidth(self, device: DeviceInfo) -> float | None:
-        """Bytes/s, measured or of the data sheet; None where it is not known."""
-
-
 
 
 @dataclass(frozen=True, slots=True)

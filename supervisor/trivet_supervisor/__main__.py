@@ -32,6 +32,8 @@ from trivet_supervisor.supervisor_process import (
 
 logger = logging.getLogger(__name__)
 
+PREDECESSOR_S = 15.0  # for the supervisor of a serve that was killed: a probe may hold its loop for 10 s
+
 
 def main(argv: list[str] | None = None) -> int:
     """Entry of the process."""
@@ -62,12 +64,14 @@ def run(parent_fd: int | None) -> None:
         logger.error("%s", problem)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     is_ending = threading.Event()
+    patience_s = 0.0 if parent_fd is None else PREDECESSOR_S
     with (
         closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
-        claim_supervision(database, f"the supervisor with pid {os.getpid()}"),
+        claim_supervision(database, f"the supervisor with pid {os.getpid()}", patience_s),
         closing(ZmqWire(context)) as wire,
         closing(Server(context, settings.paths.supervisor_socket())) as server,
     ):
+        devices = DeviceTable(host.backends, failures=host.failures)
         means = Means(
             database=database,
             settings=settings,
@@ -75,8 +79,8 @@ def run(parent_fd: int | None) -> None:
             wire=wire,
             clock=time.monotonic,
             inherited=inherited_environment(),
+            memory_holders=devices.holders,
         )
-        devices = DeviceTable(host.backends, failures=host.failures)
         process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)
         leave_on_signals(process)
         if parent_fd is not None:
@@ -90,6 +94,7 @@ def run(parent_fd: int | None) -> None:
             process.run()
         finally:
             is_ending.set()
+            devices.is_asked.set()
     context.term()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trivet.contract import Backend, DeviceInfo, DeviceUsage
 from trivet.prober import Prober, faulty_backend
@@ -30,6 +30,8 @@ class DeviceTable:
         # One a backend: a probe that hangs must hold up nobody who asks for the devices of another.
         self._locks = {name: threading.Lock() for name in backends}
         self._probed: dict[str, tuple[float, tuple[DeviceInfo, ...]]] = {}
+        self._usage: dict[str, tuple[float, dict[str, DeviceUsage]]] = {}  # asked when, by uid
+        self.is_asked = threading.Event()  # somebody waits for the usage: it is not to wait its interval
 
     def of(self, backend: Backend, max_age_s: float = MAX_AGE_S) -> Sequence[DeviceInfo]:
         """All devices of a backend, probed anew where the last probe is older."""
@@ -47,9 +49,27 @@ class DeviceTable:
             with self._locks[name]:  # a tool that is slow is not started twice at once
                 _, devices = self._probed.get(name, (None, ()))
                 if devices:
+                    asked_s = self._clock()
                     told = self._prober.usage(name, backend, PROBE_TIMEOUT_S)
+                    self._usage[name] = asked_s, told
                     found |= {(name, uid): use for uid, use in told.items()}
         return found
+
+    def holders(
+        self, backend: str, uids: Collection[str], pids: Collection[int], since_s: float
+    ) -> frozenset[int] | None:
+        """Those of `pids` that still have memory on the devices, as far as the backend tells.
+
+        Returns at once. None: what is known is older than `since_s`; it is being asked for.
+        """
+        asked_s, told = self._usage.get(backend, (0.0, {}))
+        users = [told[uid].users for uid in uids if uid in told]
+        if not any(each is not None for each in users):
+            return frozenset()  # it does not tell
+        if asked_s < since_s:
+            self.is_asked.set()
+            return None
+        return frozenset(user.pid for each in users if each for user in each if user.pid in pids)
 
     def all(self, max_age_s: float = MAX_AGE_S) -> list[DeviceInfo]:
         found = [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from trivet_registry.tables import Instance
 from trivet_supervisor.endings import Endings
 from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judge
 from trivet_supervisor.means import Means
+from trivet_supervisor.memory_return import why_memory_is_missing
 from trivet_supervisor.starting import start_engine
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class Fleet:
         self._follow(instance.id, handle, instance.lease, instance.instance_state, run_dir)
         self._watched[instance.id].resume(instance.entered_s, self._means.clock())
         with self._means.database.session() as session:
+            update_instance(session, instance.id, processes=_processes(handle))
             record_event(
                 session,
                 "supervisor",
@@ -168,6 +171,8 @@ class Fleet:
             return True
         code = watched.handle.exit_code()
         if code is not None:
+            if self._waits_for_memory(instance, watched):
+                return False
             self.endings.ended(instance.id, watched, code)
             del self._watched[instance.id]  # last: a registry that cannot be written is tried again
             self._means.wire.forget(instance.id)
@@ -184,6 +189,13 @@ class Fleet:
                 self._kill(instance, watched)
                 return False
         return self._act_on_verdict(instance, watched)
+
+    def _waits_for_memory(self, instance: Instance, watched: Watched) -> bool:
+        reason = why_memory_is_missing(self._means, instance, watched)
+        if reason is not None and instance.reason != reason:
+            with self._means.database.session() as session:
+                update_instance(session, instance.id, reason=reason)
+        return reason is not None
 
     def stop(self, instance: Instance, drain_timeout_s: float, reason: str) -> None:
         """End an engine: drained first where it serves."""
@@ -263,9 +275,16 @@ class Fleet:
             watched.handle.kill()
 
     def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
-        values = {"boot_failures": 0, "first_failure": None} if to is S.READY else {}
+        values: dict[str, Any] = {}
+        if to is S.READY:  # every rank is up
+            values = {"boot_failures": 0, "first_failure": None, "processes": _processes(watched.handle)}
         now = self._means.clock()
         with self._means.database.session() as session:
             move_instance(session, instance.id, to, reason, entered_s=now, **values)
         watched.enter(to, now)
         logger.info("instance=%s state=%s reason=%s", instance.id, to, reason)
+
+
+def _processes(handle: EngineHandle) -> list[dict[str, float]]:
+    """As the registry keeps them."""
+    return [{"pid": each.pid, "start_time": each.start_time} for each in handle.processes()]

@@ -30,6 +30,7 @@ class Limits:
     # While it comes up: loading a library of 2 GB from a cold disk holds the GIL, and the heart with it.
     boot_silence_s: float = 120.0
     answer_s: float = 3.0  # to the question that follows the silence
+    memory_back_s: float = 30.0  # of a device, from the end of the processes that had it
     max_losses_per_minute: int = 3  # a busy host looks like many silent engines
 
 
@@ -52,6 +53,7 @@ class Watched:
     told_s: float = 0.0  # of the last Drain
     terminated_s: float | None = None  # since SIGTERM
     killed_s: float | None = None  # since SIGKILL
+    gone_s: float | None = None  # since its processes have ended
     saved: Beat | None = None  # the last beat whose content is in the registry
 
     def hear(self, beat: Beat, now: float) -> None:

@@ -13,7 +13,9 @@ import zmq
 
 from trivet import __version__
 from trivet_registry.devices_store import save_devices
+from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
+from trivet_supervisor.device_users import users_of
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.ledger import ledger_of
@@ -28,6 +30,7 @@ LOOK_INTERVAL_S = 0.2  # an engine that ends is noticed so soon
 TICK_INTERVAL_S = 1.0  # a change of desired state without a wake-up
 RETRY_S = 5.0  # after a turn that failed: a full disk, a database that is away
 DEVICES_INTERVAL_S = 10.0
+ASKED_INTERVAL_S = 0.3
 MAX_TURNS_AT_ONCE = 100
 
 
@@ -113,12 +116,15 @@ def watch_pipe(fd: int, on_end: Callable[[], None]) -> None:
 
 def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Event) -> None:
     """Body of a thread: a probe may take seconds, and the loop must not wait for it."""
-    while True:
+    while not is_ending.is_set():
+        devices.is_asked.clear()
         try:
             found, usage = devices.all(max_age_s=0), devices.usage()
             with means.database.session() as session:
-                save_devices(session, found, ledger_of(list_instances(session)).reserved, usage)
+                instances = list_instances(session, states=PROCESS_STATES)
+                users = users_of(usage, instances)
+                save_devices(session, found, ledger_of(instances).reserved, usage, users)
         except Exception:  # a border like the loop's: a stranger's probe, or the database
             logger.exception("devices cannot be probed or saved; tried again in %g s", DEVICES_INTERVAL_S)
-        if is_ending.wait(DEVICES_INTERVAL_S):
-            return
+        if devices.is_asked.wait(DEVICES_INTERVAL_S):
+            is_ending.wait(ASKED_INTERVAL_S)  # a tool is not started without end for one who waits

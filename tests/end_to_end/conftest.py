@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,13 @@ from trivet.errors import TrivetError
 
 DEADLINE_S = 120.0
 TRIVET = [str(Path(sys.executable).with_name("trivet"))]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("faults", "how test_kills.py kills")
+    group.addoption("--kills", type=int, help="on the null backend (a short form)")
+    group.addoption("--kills-real", type=int, help="on a real model (10)")
+    group.addoption("--seed", type=int, help="as an earlier run printed it (a new one)")
 
 
 def wait_for(what: str, is_done: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
@@ -121,14 +129,19 @@ class Site:
             try:
                 belongs = process.environ().get("TRIVET_HOME") == str(self.home)
                 belongs = belongs or any(str(self.home) in part for part in process.cmdline())
+                if belongs and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-            if belongs and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
         return found
 
     def _pids_of(self, module: str) -> list[int]:
-        return sorted(p.pid for p in self.processes() if module in p.cmdline())
+        found = []
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                if module in process.cmdline():
+                    found.append(process.pid)
+        return sorted(found)
 
     def stop(self) -> int:
         """Ctrl-C, as a terminal sends it to the parent. Returns the exit code."""

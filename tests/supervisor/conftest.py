@@ -71,6 +71,11 @@ class FakeProcess:
     def exit_code(self) -> int | None:
         return self.code
 
+    def processes(self) -> list[ProcessIdentity]:
+        """With one rank."""
+        rank = ProcessIdentity(self.identity.pid + 5000, self.identity.start_time)
+        return [] if self.code is not None else [self.identity, rank]
+
     def terminate(self) -> None:
         self._signal("terminate", -15)
 
@@ -182,6 +187,8 @@ class Site:
     launcher: FakeLauncher = field(default_factory=FakeLauncher)
     wire: FakeWire = field(default_factory=FakeWire)
     places: FakePlaces = field(default_factory=FakePlaces)
+    # Of those who have ended, who has memory on the device; None: it has not been asked since.
+    holders: frozenset[int] | None = frozenset()
 
     def __post_init__(self) -> None:
         self.start_supervisor()
@@ -190,7 +197,13 @@ class Site:
         """A new one over the same registry and engines, as after a crash."""
         self.wire.followed.clear()
         self.means = Means(
-            self.database, self.settings, self.launcher, self.wire, self.clock, inherited={"PATH": "/bin"}
+            self.database,
+            self.settings,
+            self.launcher,
+            self.wire,
+            self.clock,
+            inherited={"PATH": "/bin"},
+            memory_holders=lambda *_: self.holders,
         )
         self.reconciler = Reconciler(self.means, self.places)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, cast
 
-from trivet.contract import DeviceInfo, DeviceUsage
+from trivet.contract import DeviceInfo, DeviceUsage, DeviceUser
+from trivet_registry.tables import Instance
+from trivet_supervisor.device_users import process_name, users_of
 from trivet_supervisor.devices import DeviceTable
 
 GOOD = DeviceInfo("cpu", 0, "host", "a CPU", "x", 1, 1, frozenset())
@@ -80,3 +83,55 @@ def test_use_is_told_by_backend_and_device_as_far_as_it_is_known() -> None:
     assert table.usage() == {}, "nothing has been probed"
     table.all()
     assert table.usage() == {("telling", "host"): DeviceUsage(3, 10, temperature_c=40)}
+
+
+class TellsUsers(Sound):
+    """Its tool tells who has memory: `pids`; None: it does not."""
+
+    pids: tuple[int, ...] | None = (17,)
+
+    def usage(self) -> dict[str, DeviceUsage]:
+        users = None if self.pids is None else tuple(DeviceUser(pid) for pid in self.pids)
+        return {"host": DeviceUsage(1, 1, users=users)}
+
+
+def test_who_still_has_memory_is_asked_anew_and_nobody_waits_for_the_answer() -> None:
+    times = iter(float(n) for n in range(100))
+    backend = TellsUsers()
+    table = DeviceTable({"cpu": cast(Any, backend)}, clock=lambda: next(times))
+    table.all()
+    table.usage()
+    since_s = next(times)
+    assert table.holders("cpu", ["host"], {17}, since_s) is None
+    assert table.is_asked.is_set()
+    table.usage()
+    assert table.holders("cpu", ["host"], {17, 18}, since_s) == {17}
+    backend.pids = ()
+    since_s = next(times)
+    table.usage()
+    assert table.holders("cpu", ["host"], {17}, since_s) == frozenset()
+
+
+def test_a_backend_that_does_not_tell_holds_nobody_up() -> None:
+    backend = TellsUsers()
+    backend.pids = None
+    table = DeviceTable({"cpu": cast(Any, backend), "mute": cast(Any, Sound())})
+    table.all()
+    table.usage()
+    assert table.holders("cpu", ["host"], {17}, 1e12) == frozenset()
+    assert table.holders("mute", ["host"], {17}, 1e12) == frozenset()
+
+
+def test_users_of_a_device_are_ours_by_rank_or_strangers() -> None:
+    ours = Instance(
+        id="ab", pid=17, processes=[{"pid": 17, "start_time": 1.0}, {"pid": 18, "start_time": 1.0}]
+    )
+    users = (DeviceUser(18, 5), DeviceUser(os.getpid(), None))
+    told = {("cuda", "gpu0"): DeviceUsage(1, 1, users=users), ("cpu", "host"): DeviceUsage(1, 1)}
+    assert users_of(told, [ours]) == {
+        ("cuda", "gpu0"): [
+            {"pid": 18, "name": process_name(18), "used_bytes": 5, "instance": "ab"},
+            {"pid": os.getpid(), "name": process_name(os.getpid()), "used_bytes": None, "instance": None},
+        ]
+    }
+    assert process_name(os.getpid())

@@ -244,6 +244,40 @@ def test_a_stop_drains_and_is_complete_only_when_the_process_is_gone(site: Site)
     assert not list(site.settings.paths.run.glob("engine-*"))
 
 
+@pytest.mark.parametrize("holders", [None, frozenset({1001})])
+def test_stopped_is_told_when_the_device_has_its_memory_back(
+    site: Site, holders: frozenset[int] | None
+) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=0)
+    site.settle()
+    site.process.code, site.holders = 0, holders
+    site.wait(5)
+    assert site.states() == ["stopping"]
+    assert site.only().reason == "its process is gone; waits until host has its memory back"
+    site.holders = frozenset()
+    site.settle()
+    assert site.states() == ["stopped"]
+
+
+def test_memory_that_does_not_come_back_holds_a_stop_up_for_a_while_only(site: Site) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=0)
+    site.settle()
+    site.process.code, site.holders = 0, frozenset({1001})
+    site.wait(29)
+    assert site.states() == ["stopping"]
+    site.wait(3)
+    assert site.states() == ["stopped"]
+
+
+def test_a_crash_is_told_before_the_memory_is_back(site: Site) -> None:
+    site.make_ready()
+    site.process.code, site.holders = 4, frozenset({1001})
+    site.settle()
+    assert site.states() == ["pending"]
+
+
 def test_a_drain_that_does_not_end_becomes_stop_then_sigterm_then_sigkill(site: Site) -> None:
     site.make_ready()
     site.process.obeys = ("kill",)

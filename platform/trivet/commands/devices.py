@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
-from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
+from trivet.commands.output import add_json_option, bytes_text, note, print_json, print_table
 from trivet.contract import Backend, DeviceInfo, DeviceUsage
+from trivet.launching import LEASE_VARIABLE
 from trivet.plugins import Command, load_plugins
 from trivet.prober import Prober
 
@@ -38,6 +40,10 @@ def _run(given: argparse.Namespace) -> int:
         if not seen:
             rows.append([name, *[None] * 8, prober.why_absent(name, backends[name], PROBE_TIMEOUT_S)])
     print_table(HEADERS, rows)
+    for name, seen in found.items():
+        for device in seen:
+            for line in strangers(usage[name].get(device.uid)):
+                note(f"{name} {device.index}: {line}")
     return 0
 
 
@@ -78,6 +84,33 @@ def usage_text(usage: DeviceUsage | None) -> str:
         return ""
     known = ((usage.utilisation_percent, "%"), (usage.temperature_c, "C"), (usage.power_w, "W"))
     return " ".join(f"{value:g} {unit}" for value, unit in known if value is not None)
+
+
+def strangers(usage: DeviceUsage | None) -> list[str]:
+    """A sentence for each process with memory there that no Trivet has started."""
+    users = (usage.users or ()) if usage else ()
+    return [
+        f"pid {user.pid} ({_name_of(user.pid)}) holds "
+        f"{'memory' if user.used_bytes is None else bytes_text(user.used_bytes)} and is none of Trivet's"
+        for user in users
+        if not _is_ours(user.pid)
+    ]
+
+
+def _is_ours(pid: int) -> bool:
+    """By the lease in its environment, which is that of its start."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # another account's
+        return False
+    return any(entry.startswith(f"{LEASE_VARIABLE}=".encode()) for entry in environ.split(b"\0"))
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "of another namespace"
 
 
 COMMANDS = (Command("devices", "list the devices of this host", _add_arguments, _run),)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trivet.contract import DeviceUser
 from trivet_cuda.backend import CudaBackend
 
 GIB = 1 << 30
@@ -83,6 +84,9 @@ class FakeNvml:
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
         return 412_500
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=17, usedGpuMemory=GIB), SimpleNamespace(pid=18, usedGpuMemory=None)]
+
 
 def backend(nvml: FakeNvml, root: Path, **environment: str) -> CudaBackend:
     return CudaBackend(root, str(root / "nvidia-smi"), lambda: nvml, lambda: environment)
@@ -109,14 +113,17 @@ def test_usage_has_load_temperature_and_power(tmp_path: Path) -> None:
     usage = backend(FakeNvml(), tmp_path).usage()["GPU-gpu0"]
     assert (usage.utilisation_percent, usage.temperature_c, usage.power_w) == (37, 61, 412.5)
     assert (usage.used_bytes, usage.total_bytes) == (2 * GIB, 80 * GIB)
+    assert usage.users == (DeviceUser(17, GIB), DeviceUser(18, None))
 
 
 def test_what_a_gpu_does_not_tell_is_none_and_the_rest_stays(tmp_path: Path) -> None:
     nvml = FakeNvml("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMigMode")
+    nvml.fails += ("nvmlDeviceGetComputeRunningProcesses",)
     usage = backend(nvml, tmp_path).usage()
     assert len(usage) == 2
     assert usage["GPU-gpu0"].utilisation_percent is None
     assert usage["GPU-gpu0"].power_w is None
+    assert usage["GPU-gpu0"].users is None
     assert usage["GPU-gpu0"].temperature_c == 61
 
 

@@ -1,0 +1,36 @@
+"""`stopped` means that the device has its memory back: where a backend tells who has it, it is asked."""
+
+from __future__ import annotations
+
+import logging
+
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.tables import Instance
+from trivet_supervisor.instance_watch import Watched
+from trivet_supervisor.means import Means
+
+logger = logging.getLogger(__name__)
+
+_TOLD_TO_STOP = (InstanceState.DRAINING, InstanceState.STOPPING)
+
+
+def why_memory_is_missing(means: Means, instance: Instance, watched: Watched) -> str | None:
+    """For an instance whose processes are gone. None: nothing is missing, or it did not come back in time.
+
+    One that ended by itself is not waited for: that it failed is told at once, and the next attempt is
+    planned with what is free.
+    """
+    if instance.instance_state not in _TOLD_TO_STOP or instance.backend is None:
+        return None
+    now = means.clock()
+    if watched.gone_s is None:
+        watched.gone_s = now
+    pids = {each["pid"] for each in instance.processes or []} | {watched.handle.identity.pid}
+    holders = means.memory_holders(instance.backend, instance.device_uids, pids, watched.gone_s)
+    if holders is not None and not holders:
+        return None
+    devices = ", ".join(instance.device_uids)
+    if now - watched.gone_s > means.limits.memory_back_s:
+        logger.error("instance=%s ended, and devices=%s do not give its memory back", instance.id, devices)
+        return None
+    return f"its process is gone; waits until {devices} has its memory back"
