@@ -39,6 +39,12 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     python: str = sys.executable
     env: dict[str, str] = {}
+    cpus: str = ""  # "0-7,16": the cores of its engines; all where it is empty
+    memory_limit_gib: float | None = None  # private memory of each process of an engine
+
+    def cpu_set(self) -> frozenset[int] | None:
+        """None: all. Raises: ConfigError."""
+        return parse_cpus(self.cpus) if self.cpus else None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,7 +188,19 @@ def load_settings(
     for name, is_good, wanted in _rules(settings):
         if not is_good:
             raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")
+    for name, backend in settings.backend.items():
+        _check_backend(backend, f"{file} [backend.{name}]")
     return settings
+
+
+def _check_backend(backend: BackendSettings, where: str) -> None:
+    try:
+        backend.cpu_set()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    limit = backend.memory_limit_gib
+    if limit is not None and not 0 < limit < math.inf:
+        raise ConfigError(f"{where}: memory_limit_gib is {limit}; it must be more than 0")
 
 
 def home_of_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -196,6 +214,17 @@ def kernels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
     environ = os.environ if environ is None else environ
     folder = environ.get(KERNELS_VARIABLE)
     return Path(folder) if folder else None
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """The kernel's list format, "0-7,16". Raises: ConfigError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ConfigError(f"cpus is {text!r}; it is a list of cores such as 0-7,16")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
 
 
 def _rules(settings: Settings) -> list[tuple[str, bool, str]]:

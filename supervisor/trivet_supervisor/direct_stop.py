@@ -15,13 +15,13 @@ from trivet.config import Settings
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, Launcher
+from trivet.plugins import load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import RUNNING, list_deployments, stop_deployment
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.supervision import claim_supervision
 from trivet_supervisor.engine_wire import ZmqWire
-from trivet_supervisor.launchers.local import LocalLauncher
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
 
@@ -56,7 +56,7 @@ def end_engines(
         closing(ZmqWire(context)) as wire,
     ):
         num_engines = _num_engines(database)
-        launcher = LocalLauncher()
+        launcher = load_plugins(check_backends=False).launcher(settings.launcher)
         means = Means(database, settings, launcher, wire, time.monotonic)
         reconciler = Reconciler(means, NothingIsPlaced())
         reconciler.shut_down(drain_timeout_s)

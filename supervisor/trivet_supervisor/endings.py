@@ -66,7 +66,7 @@ class Endings:
         with self._means.database.session() as session:
             instance = get_instance(session, instance_id)
             state = instance.instance_state
-            gone = {"pid": None, "process_start_time": None, "exit_code": code}
+            gone = {"pid": None, "process_start_time": None, "processes": None, "exit_code": code}
             if state in (S.DRAINING, S.STOPPING):
                 move_instance(session, instance_id, S.STOPPED, stopped_reason(code), **gone)
                 self.forget(instance_id)
@@ -96,6 +96,7 @@ class Endings:
         values = {**gone, "boot_failures": boots, "first_failure": first}
         if instance.log_file and old is not S.PLACING:
             values["log_tail"] = engine_logs.tail(Path(instance.log_file))
+            engine_logs.pin_first_crash(Path(instance.log_file))
         is_final = is_final or (was_boot and backoff.gives_up(boots, instance.ready_at is not None))
         if is_final:
             if boots > 1:

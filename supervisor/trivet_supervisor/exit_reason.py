@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from trivet.launching import UNSEEN_EXIT
 from trivet.messages import Beat, Phase
-from trivet_supervisor.launchers.local import UNSEEN_EXIT
 
 CANNOT_START = 3  # trivet.engine.process: starting again gives the same
 UNSEEN = "its process ended while no supervisor was there to see why"

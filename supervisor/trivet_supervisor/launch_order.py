@@ -11,8 +11,10 @@ import msgspec
 from trivet.config import LIVE_SETTINGS, Settings
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
+from trivet.launching import LEASE_VARIABLE, Confinement
 from trivet.messages import LaunchOrder
-from trivet_supervisor.launchers.process_table import LEASE_VARIABLE
+
+GIB = 1 << 30
 
 
 def planned_settings(settings: Mapping[str, str], placement: Placement) -> dict[str, str]:
@@ -73,3 +75,10 @@ def engine_environment(
         **settings.for_backend(backend).env,
         LEASE_VARIABLE: lease,
     }
+
+
+def confinement(settings: Settings, backend: str) -> Confinement:
+    """As the site says it of the backend."""
+    own = settings.for_backend(backend)
+    limit_gib = own.memory_limit_gib
+    return Confinement(own.cpu_set(), None if limit_gib is None else int(limit_gib * GIB))

@@ -22,6 +22,7 @@ from trivet_supervisor.parent import Parent
 from trivet_supervisor.serve_checks import serve_lock, with_free_port
 from trivet_supervisor.startup_box import startup_box
 
+PREDECESSOR_S = 20.0  # its grace is 10 s
 DEVICES_TIMEOUT_S = 2.0  # the supervisor probes as it starts
 
 
@@ -36,7 +37,9 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
     check_bind(settings)
     settings.paths.create()
     with serve_lock(settings.paths):
-        settings = with_free_port(settings)
+        # The url file outlives a serve that was killed, whose web server is about to leave the port.
+        was_killed = settings.paths.url_file.exists()
+        settings = with_free_port(settings, PREDECESSOR_S if was_killed else 0.0)
         token = management_token(settings.paths.token_file)
         parent = Parent(settings)
         show = _Show(settings, token, parent, once) if launches_demo else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,20 +15,37 @@ import msgspec
 from trivet.config import Paths, Settings
 from trivet.errors import ConfigError, Conflict
 
+LOOK_INTERVAL_S = 0.1
 
-def with_free_port(settings: Settings) -> Settings:
-    """Port 0 becomes a free one. Raises: ConfigError where the port is taken."""
+
+def with_free_port(settings: Settings, patience_s: float = 0.0) -> Settings:
+    """Port 0 becomes a free one.
+
+    Args:
+        patience_s: for who holds the port and is about to leave.
+
+    Raises: ConfigError where the port is taken.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return msgspec.structs.replace(settings, port=_bindable(settings))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline_s:
+                raise ConfigError(
+                    f"port {settings.port} on {settings.host} cannot be used: {error.strerror}; "
+                    "choose another with --port"
+                ) from error
+        time.sleep(LOOK_INTERVAL_S)
+
+
+def _bindable(settings: Settings) -> int:
+    """Raises: OSError."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gunicorn: TIME_WAIT is no taker
-        try:
-            probe.bind((settings.host.strip("[]"), settings.port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {settings.port} on {settings.host} cannot be used: {error.strerror}; "
-                "choose another with --port"
-            ) from error
-        return msgspec.structs.replace(settings, port=probe.getsockname()[1])
+        probe.bind((settings.host.strip("[]"), settings.port))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from trivet_registry.instances_store import move_instance
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
 from trivet_supervisor.launch_order import (
+    confinement,
     engine_environment,
     planned_settings,
     remove_run_files,
@@ -71,6 +72,7 @@ def start_engine(
             ),
             log_file=log,
             lease=lease,
+            confinement=confinement(means.settings, placement.backend.name),
         )
     )
     return handle, lease

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from trivet.errors import Conflict
@@ -25,3 +27,18 @@ def test_the_claim_ends_with_its_holder(db: Database) -> None:
         claim_supervision(db, "x"),
     ):
         pass
+
+
+def test_a_holder_that_is_about_to_leave_is_waited_for(db: Database) -> None:
+    claimed = threading.Event()
+
+    def wait() -> None:
+        with claim_supervision(db, "the next", patience_s=60):
+            claimed.set()
+
+    waiter = threading.Thread(target=wait)
+    with claim_supervision(db, "the first"):
+        waiter.start()
+        assert not claimed.wait(0.3)
+    assert claimed.wait(60)
+    waiter.join(60)

@@ -173,3 +173,15 @@ def test_an_engine_setting_of_the_wrong_type_is_told_in_our_words(key, value, wa
 def test_a_setting_of_the_wrong_type_is_told_in_our_words(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"port is 'abc'; it must be a whole number$"):
         load_settings(environ={"TRIVET_HOME": str(tmp_path), "TRIVET_PORT": "abc"})
+
+
+def test_cores_and_memory_of_a_backends_engines(tmp_path: Path) -> None:
+    file = tmp_path / "trivet.toml"
+    file.write_text('[backend.cpu]\ncpus = "0-2, 8"\nmemory_limit_gib = 1.5\n')
+    backend = load_settings({"home": str(tmp_path)}, {}).for_backend("cpu")
+    assert (backend.cpu_set(), backend.memory_limit_gib) == ({0, 1, 2, 8}, 1.5)
+    assert load_settings({"home": str(tmp_path)}, {}).for_backend("cuda").cpu_set() is None
+    for wrong in ('cpus = "3-1"', 'cpus = "all"', "memory_limit_gib = 0"):
+        file.write_text(f"[backend.cpu]\n{wrong}\n")
+        with pytest.raises(ConfigError, match=r"\[backend\.cpu\]: (cpus is '|memory_limit_gib is 0)"):
+            load_settings({"home": str(tmp_path)}, {})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ def test_a_taken_port_is_told_before_anything_starts() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port {port}.*--port"):
             with_free_port(Settings(port=port))
+
+
+def test_a_port_that_is_about_to_be_free_is_waited_for() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        leaving = threading.Timer(0.3, taken.close)
+        leaving.start()
+        assert with_free_port(Settings(port=port), patience_s=60).port == port
+        leaving.join(60)
 
 
 def test_port_0_becomes_a_free_one() -> None:

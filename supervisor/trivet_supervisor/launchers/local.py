@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 
 from trivet.errors import Unavailable
-from trivet.launching import ProcessIdentity, ProcessOrder
+from trivet.launching import UNSEEN_EXIT, ProcessIdentity, ProcessOrder
+from trivet_supervisor.launchers.confining import confine, on_cpus
 from trivet_supervisor.launchers.process_table import has_lease, leased_pids, start_time
 
 logger = logging.getLogger(__name__)
 
-UNSEEN_EXIT = 255  # an adopted process is no child of ours: the kernel tells its exit code to its parent
 STRAGGLER_LIMIT_S = 10.0
 
 
@@ -58,6 +58,11 @@ class LocalHandle:
         if stragglers:
             logger.error("pids=%s lease=%s survive SIGKILL; a device may hang", stragglers, self._lease[:8])
         return code
+
+    def processes(self) -> list[ProcessIdentity]:
+        """The engine and every rank of it that lives now, by the lease that they inherit."""
+        started = ((pid, start_time(pid)) for pid in sorted(leased_pids(self._lease)))
+        return [ProcessIdentity(pid, began) for pid, began in started if began is not None]
 
     def is_whom_it_names(self) -> bool:
         """False where the pid is another's by now; the pidfd is given back then."""
@@ -114,15 +119,17 @@ class LocalLauncher:
         except OSError as error:
             raise Unavailable(f"log file {order.log_file} cannot be opened: {error.strerror}") from error
         try:
-            child = subprocess.Popen(
-                list(order.command),
-                env=dict(order.env),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=order.log_file.parent,
-                start_new_session=True,  # a terminal's Ctrl-C and hang-up do not reach it
-            )
+            with on_cpus(order.confinement.cpus):
+                child = subprocess.Popen(
+                    list(order.command),
+                    env=dict(order.env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=order.log_file.parent,
+                    start_new_session=True,  # a terminal's Ctrl-C and hang-up do not reach it
+                )
+            confine(child, order.confinement.memory_limit_bytes)
         except OSError as error:
             raise Unavailable(
                 f"engine process cannot be started: {order.command[0]}: {error.strerror}; "

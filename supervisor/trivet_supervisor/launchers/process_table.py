@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-LEASE_VARIABLE = "TRIVET_LEASE"
+from trivet.launching import LEASE_VARIABLE
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ENDED_STATES = (b"Z", b"X")
 

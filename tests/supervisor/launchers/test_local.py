@@ -5,13 +5,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from trivet.errors import Unavailable
-from trivet.launching import ProcessIdentity, ProcessOrder
-from trivet_supervisor.launchers.local import UNSEEN_EXIT, LocalHandle, LocalLauncher
+from trivet.launching import UNSEEN_EXIT, Confinement, ProcessIdentity, ProcessOrder
+from trivet_supervisor.launchers.local import LocalHandle, LocalLauncher
 from trivet_supervisor.launchers.process_table import leased_pids, start_time
 
 T = TypeVar("T")
@@ -28,10 +28,11 @@ def eventually(get: Callable[[], T | None]) -> T:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., LocalHandle]]:
-    def start(code: str, lease: str = LEASE) -> LocalHandle:
+    def start(code: str, lease: str = LEASE, **confinement: Any) -> LocalHandle:
         command = [sys.executable, "-c", code]
         env = {"TRIVET_LEASE": lease, "ONLY": "this"}
-        handle = LocalLauncher().start(ProcessOrder(command, env, tmp_path / "logs" / "engine.log", lease))
+        log = tmp_path / "logs" / "engine.log"
+        handle = LocalLauncher().start(ProcessOrder(command, env, log, lease, Confinement(**confinement)))
         started.append(handle)
         return handle
 
@@ -155,3 +156,42 @@ def test_a_log_that_cannot_be_written_is_unavailable() -> None:
     order = ProcessOrder([sys.executable], {}, Path("/proc/none/x.log"), LEASE)
     with pytest.raises(Unavailable, match="log file"):
         LocalLauncher().start(order)
+
+
+def test_every_rank_of_an_engine_is_told_with_what_names_it_for_ever(
+    launch: Callable[..., LocalHandle],
+) -> None:
+    handle = launch(
+        "import subprocess; subprocess.Popen(['/bin/sleep', '600'], start_new_session=True).wait()"
+    )
+    found = eventually(lambda: found if len(found := handle.processes()) == 2 else None)
+    assert handle.identity in found
+    assert all(start_time(each.pid) == each.start_time for each in found)
+
+
+def test_an_engine_and_its_children_stay_on_their_cores(
+    launch: Callable[..., LocalHandle], tmp_path: Path
+) -> None:
+    core, before = min(os.sched_getaffinity(0)), os.sched_getaffinity(0)
+    code = "import subprocess; subprocess.run(['/bin/grep', 'Cpus_allowed_list', '/proc/self/status'])"
+    assert eventually(launch(code, cpus=frozenset({core})).exit_code) == 0
+    assert (tmp_path / "logs" / "engine.log").read_text().split() == ["Cpus_allowed_list:", str(core)]
+    assert os.sched_getaffinity(0) == before, "the supervisor itself goes where it was"
+
+
+@pytest.mark.parametrize("cpus", [{9999}, {0, 9999}])
+def test_cores_that_the_host_lacks_are_refused(launch: Callable[..., LocalHandle], cpus: set[int]) -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(Unavailable, match="cpus"):
+        launch("pass", cpus=frozenset(cpus))
+    assert os.sched_getaffinity(0) == before
+
+
+def test_memory_beyond_the_limit_is_an_error_in_the_engine(
+    launch: Callable[..., LocalHandle], tmp_path: Path
+) -> None:
+    code = "import sys; sys.stdin.read(); bytearray(1 << 20); print('small', flush=True); bytearray(1 << 30)"
+    assert eventually(launch(code, memory_limit_bytes=256 << 20).exit_code) == 1
+    text = (tmp_path / "logs" / "engine.log").read_text()
+    assert text.startswith("small")
+    assert "MemoryError" in text
