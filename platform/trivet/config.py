@@ -62,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     launcher: str = "local"  # how engine processes are started; plugins offer others
     drain_timeout_s: float = 30.0
     orphan_timeout_s: float | None = None  # an engine ends itself after so long without a supervisor
+    store_responses: bool = False  # keep what /v1/responses answers, as OpenAI does
+    retention_days: float = 30.0  # of stored responses, files and batches
     backend: dict[str, BackendSettings] = {}
 
     @property
@@ -97,6 +99,11 @@ class Paths:
     @property
     def models(self) -> Path:
         return self.home / "models"
+
+    @property
+    def stored(self) -> Path:
+        """What users asked to be kept: responses, files, batches."""
+        return self.home / "stored"
 
     @property
     def token_file(self) -> Path:
@@ -235,6 +242,7 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
         ("web_workers", settings.web_workers >= 1, "at least 1"),
         ("web_threads", settings.web_threads >= 1, "at least 1"),
         ("drain_timeout_s", 0 <= settings.drain_timeout_s < math.inf, "seconds, 0 or more"),
+        ("retention_days", 0 < settings.retention_days < math.inf, "days, more than 0"),
         ("orphan_timeout_s", orphan_s is None or 0 < orphan_s < math.inf, "seconds, more than 0"),
     ]
 

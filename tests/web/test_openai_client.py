@@ -153,3 +153,19 @@ def test_calls_whole_and_by_the_stream_helper(live: Live, client: openai.OpenAI,
         ),
     ]
     assert client.chat.completions.create(model=served.model, messages=back, tools=TOOLS).choices
+
+
+def test_responses_whole_and_by_the_stream_helper(live: Live, client: openai.OpenAI, tmp_path: Path) -> None:
+    says = tmp_path / "says"
+    says.write_text(CALL)
+    served = live.serve("--says", str(says))
+    tools: list[Any] = [{"type": "function", "strict": False, **TOOLS[0]["function"]}]
+    whole = client.responses.create(model=served.model, input="hello", tools=tools)
+    assert whole.output_text == "Let me see."
+    assert [item.type for item in whole.output] == ["message", "function_call", "function_call"]
+    with client.responses.stream(model=served.model, input="hello", tools=tools) as stream:
+        assert [event.type for event in stream][-1] == "response.completed"
+        final = stream.get_final_response()
+    assert final.output_text == whole.output_text
+    with pytest.raises(openai.BadRequestError, match="store_responses"):
+        client.responses.create(model=served.model, input="hello", store=True)

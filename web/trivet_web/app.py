@@ -17,6 +17,7 @@ from trivet_web.api import (
     health,
     metrics_page,
     models,
+    responses,
     scoring,
     tokenization,
 )
@@ -48,6 +49,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         completions.blueprint,
         embeddings.blueprint,
         models.blueprint,
+        responses.blueprint,
         scoring.blueprint,
         tokenization.blueprint,
         health.blueprint,

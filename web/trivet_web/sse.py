@@ -25,12 +25,18 @@ logger = logging.getLogger(__name__)
 FIRST_PIECE_WAIT_S = 5.0
 PING_S = 15.0  # proxies close connections that are silent for longer, often after a minute
 PING = b": ping\n\n"
-_DONE = b"data: [DONE]\n\n"
+DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
 class Chunks:
     """What turns pieces into the objects of one API."""
+
+    end = DONE  # after the last event
+
+    def event(self, value: msgspec.Struct) -> bytes:
+        """One object on the wire."""
+        return _event(value)
 
     def of(self, arrivals: list[Arrival]) -> Iterable[msgspec.Struct]:
         """Chunks that these arrivals make; may be none."""
@@ -96,10 +102,11 @@ class EventStream:
 
     def _events(self, arrivals: list[Arrival]) -> bytes:
         """In one piece: a write a chunk would cost a system call each."""
-        events = [_event(chunk) for chunk in self._chunks.of(arrivals)]
+        event = self._chunks.event
+        events = [event(chunk) for chunk in self._chunks.of(arrivals)]
         if not self._answer.num_open:
-            events += [_event(chunk) for chunk in self._chunks.last()]
-            events.append(_DONE)
+            events += [event(chunk) for chunk in self._chunks.last()]
+            events.append(self._chunks.end)
             self.is_over = True
         return b"".join(events)
 

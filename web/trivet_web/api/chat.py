@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 from flask import Blueprint, Response
@@ -99,27 +100,34 @@ def create() -> Response:
     """One answer of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(ChatRequest)
     refuse_unsupported(CHAT_UNSUPPORTED)
+    with begun(body, "chatcmpl") as answer:
+        if body.stream:
+            return stream_response(answer.exchange, ChatChunks(answer, wants_usage=body.wants_usage))
+        done = read_whole(answer.exchange)
+        answer.exchange.close()
+        return json_response(answer.completion(done, body.prompt_logprobs))
+
+
+@contextmanager
+def begun(body: ChatRequest, kind: str) -> Iterator[ChatAnswer]:
+    """Check the request and send it to an engine; what fails in the block ends it.
+
+    Raises: RequestError, Unavailable.
+    """
     body.check()
     messages, tools = for_template(body.messages), body.tool_use()
     truncation = truncation_of(body.truncate_prompt_tokens, body.completion_limit)
     target = find_target(body.model)
     params = body.sampling_params(target.model.sampling_defaults, body.completion_limit, body.num_logprobs)
     form = AnswerForm.of(target, tools)
-    with closing_on_error(Exchange(target, "chatcmpl", is_streamed=bool(body.stream))) as exchange:
-        exchange.public_id = public_id("chatcmpl", body.request_id, exchange.id)
+    with closing_on_error(Exchange(target, kind, is_streamed=bool(body.stream))) as exchange:
+        exchange.public_id = public_id(kind, body.request_id, exchange.id)
         text = body.render(target, *form.prompt_messages(messages))
         params = form.params(params, text)
         prompt = body.encode(target, text, truncation)
         check_context(len(prompt.token_ids), params.max_tokens, target.max_model_len, "messages")
-        answer = ChatAnswer(
-            exchange, params, prompt, form, shows_reasoning=body.include_reasoning is not False
-        )
         exchange.start([prompt.token_ids], params, body)
-        if body.stream:
-            return stream_response(exchange, ChatChunks(answer, wants_usage=body.wants_usage))
-        done = read_whole(exchange)
-        exchange.close()
-        return json_response(answer.completion(done, body.prompt_logprobs))
+        yield ChatAnswer(exchange, params, prompt, form, shows_reasoning=body.include_reasoning is not False)
 
 
 class ChatAnswer:
@@ -135,12 +143,12 @@ class ChatAnswer:
         shows_reasoning: bool,
     ) -> None:
         self.exchange = exchange
+        self.params = params
+        self.form = form
         self.readers = [
             ChatReader(form, prompt.text, shows_reasoning=shows_reasoning) for _ in range(params.n)
         ]
-        self._params = params
         self._prompt = prompt
-        self._has_reasoning = form.has_reasoning
 
     def completion(self, done: list[Completed], prompt_top: int | None) -> ChatCompletion:
         """The whole answer."""
@@ -165,7 +173,7 @@ class ChatAnswer:
 
     def logprobs(self, piece: Completed, *, is_whole: bool = False) -> ChatLogprobs | None:
         """Of a piece; None where none are asked for, or there are none yet."""
-        top = self._params.logprobs
+        top = self.params.logprobs
         if top is None or not (piece.logprobs or is_whole):
             return None
         return chat_logprobs(piece.logprobs, self.exchange.target.model.tokenizer, top)
@@ -176,7 +184,7 @@ class ChatAnswer:
         return usage_of(
             done,
             self.exchange.num_completions,
-            num_reasoning if self._has_reasoning else None,
+            num_reasoning if self.form.has_reasoning else None,
             self._prompt.num_truncated,
         )
 

@@ -1,0 +1,214 @@
+"""/v1/responses: items of the answer, events of the stream, what goes in, what is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from openai.types.responses import Response as SdkResponse
+from openai.types.responses import ResponseStreamEvent
+from openai.types.responses import response_create_params as params
+from pydantic import TypeAdapter
+
+from trivet_web.api.responses_request import (
+    RESPONSES_UNSUPPORTED,
+    RESPONSES_WITHOUT_EFFECT,
+    ResponseRequest,
+)
+
+if TYPE_CHECKING:
+    from conftest import Site, Speaker
+
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
+SAID = (
+    "<think>\nHm.\n</think>\n\nI look.\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+)
+_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+def ask(speaker: Speaker, says: str = SAID, **fields: object) -> Any:
+    speaker.file.write_text(says)
+    return speaker.client.post("/v1/responses", json={"model": "demo", "input": "hello", **fields})
+
+
+def whole(speaker: Speaker, says: str = SAID, **fields: object) -> dict[str, Any]:
+    response = ask(speaker, says, **fields)
+    assert response.status_code == 200, response.data
+    answer = response.get_json()
+    SdkResponse.model_validate(answer)
+    return answer
+
+
+def events(speaker: Speaker, says: str = SAID, **fields: object) -> list[dict[str, Any]]:
+    response = ask(speaker, says, stream=True, **fields)
+    assert response.status_code == 200, response.data
+    found = []
+    for block in response.data.decode().strip().split("\n\n"):
+        name, data = block.split("\n", 1)
+        event = msgspec.json.decode(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        _EVENT.validate_python(event)
+        found.append(event)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    return found
+
+
+def test_thinking_text_and_calls_are_items(speaker: Speaker) -> None:
+    answer = whole(speaker, tools=[TOOL])
+    assert [item["type"] for item in answer["output"]] == ["reasoning", "message", "function_call"]
+    thinking, message, call = answer["output"]
+    assert thinking["content"][0]["text"] == "Hm."
+    assert message["content"][0]["text"] == "I look."
+    assert (call["name"], call["arguments"]) == ("weather", '{"city": "Paris"}')
+    assert call["call_id"].startswith("call_")
+    assert answer["status"] == "completed"
+    usage = answer["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert usage["output_tokens_details"]["reasoning_tokens"] > 0
+
+
+def test_events_tell_of_the_same_items(speaker: Speaker) -> None:
+    told = events(speaker, tools=[TOOL])
+    kinds = [event["type"].removeprefix("response.") for event in told]
+    assert kinds[:2] == ["created", "in_progress"]
+    assert kinds[-1] == "completed"
+    assert kinds.count("output_item.added") == kinds.count("output_item.done") == 3
+    final = told[-1]["response"]["output"]
+    assert [item["type"] for item in final] == ["reasoning", "message", "function_call"]
+    for kind, of in (("reasoning_text", 0), ("output_text", 1), ("function_call_arguments", 2)):
+        joined = "".join(event["delta"] for event in told if event["type"] == f"response.{kind}.delta")
+        assert joined == (final[of].get("arguments") or final[of]["content"][0]["text"])
+        assert {e["output_index"] for e in told if e["type"] == f"response.{kind}.delta"} == {of}
+
+
+def test_what_the_tokens_do_not_suffice_for_is_incomplete(client: Any) -> None:
+    fields = {"model": "demo", "input": "hello", "max_output_tokens": 2}
+    answer = client.post("/v1/responses", json=fields).get_json()
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert answer["output"][-1]["status"] == "incomplete"
+    stream = client.post("/v1/responses", json={**fields, "stream": True}).data.decode()
+    assert "event: response.incomplete" in stream
+
+
+def test_input_of_parts_is_the_prompt_of_the_same_chat(speaker: Speaker) -> None:
+    parts = [{"type": "input_text", "text": "hel"}, {"type": "input_text", "text": "lo"}]
+    chat = speaker.ask("x")["usage"]["prompt_tokens"]
+    for given in ("hello", [{"role": "user", "content": "hello"}], [{"role": "user", "content": parts}]):
+        assert whole(speaker, "x", input=given)["usage"]["input_tokens"] == chat
+    told = [{"role": "system", "content": "brief"}, {"role": "user", "content": "hello"}]
+    assert (
+        whole(speaker, "x", instructions="brief")["usage"]["input_tokens"]
+        == (speaker.ask("x", messages=told)["usage"]["prompt_tokens"])
+    )
+
+
+def test_what_came_out_goes_in_again(speaker: Speaker) -> None:
+    first = whole(speaker, tools=[TOOL])
+    call = first["output"][-1]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    given = [{"role": "user", "content": "hello"}, *first["output"], result]
+    second = whole(speaker, "Sunny.", input=given, tools=[TOOL])
+    assert second["output"][0]["content"][0]["text"] == "Sunny."
+    chat = [
+        {"role": "user", "content": "hello"},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [
+                {
+                    "id": "1",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": call["arguments"]},
+                }
+            ],
+        },
+        {"role": "tool", "content": "sunny", "tool_call_id": "1"},
+    ]
+    tools = [{"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}]
+    asked = speaker.ask("x", messages=chat, tools=tools)
+    assert second["usage"]["input_tokens"] == asked["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"store": True}, "store", "store_responses"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "store_responses"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type", "computer_call"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].type",
+            "input_image",
+        ),
+        ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role", "wizard"),
+        ({"input": []}, "input", "empty"),
+        ({"input": "word " * 700}, "input", "tokens"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "web_search"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "'f'"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "0"),
+        ({"background": True}, "background", "true"),
+        ({"truncation": "auto"}, "truncation", "auto"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema", "schema"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", "low"),
+        ({"include": ["file_search_call.results"]}, "include", "file_search"),
+        ({"temperature": 5, "top_p": 2}, "top_p", "2"),
+    ],
+)
+def test_what_is_wrong_is_named(speaker: Speaker, fields: dict[str, Any], param: str, words: str) -> None:
+    response = ask(speaker, "x", **fields)
+    error = response.get_json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), error
+    assert words in error["message"]
+
+
+def test_no_field_of_openai_is_ignored_unseen() -> None:
+    handled = {*ResponseRequest.__struct_fields__, *RESPONSES_UNSUPPORTED, *RESPONSES_WITHOUT_EFFECT}
+    assert not [name for name in params.ResponseCreateParamsBase.__annotations__ if name not in handled]
+
+
+@pytest.fixture
+def keeping(site: Site, open_client: Any, served_model: Any) -> Callable[..., Any]:
+    """A site that stores responses."""
+    site.settings = msgspec.structs.replace(site.settings, store_responses=True)
+    site.start_engine()
+    client = open_client(site, dataclasses.replace(served_model))
+
+    def send(method: str, path: str = "", **fields: object) -> Any:
+        body = {"json": {"model": "demo", "max_output_tokens": 2, **fields}} if method == "post" else {}
+        return getattr(client, method)(f"/v1/responses{path}", **body)
+
+    return send
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stored_response_can_be_had_gone_on_from_and_deleted(
+    keeping: Callable[..., Any], stream: bool
+) -> None:
+    response = keeping("post", input="hello", instructions="brief", stream=stream)
+    data = response.data.decode()
+    first = msgspec.json.decode(data if not stream else data.strip().rsplit("data: ", 1)[1])
+    first = first["response"] if stream else first
+    assert first["store"] is True
+    assert keeping("get", f"/{first['id']}").get_json() == first
+    second = keeping("post", input="and?", previous_response_id=first["id"]).get_json()
+    chat = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "w0 w1 "},
+        {"role": "user", "content": "and?"},
+    ]
+    assert second["usage"]["input_tokens"] == keeping("post", input=chat).get_json()["usage"]["input_tokens"]
+    assert keeping("delete", f"/{first['id']}").get_json()["deleted"] is True
+    for method in ("get", "delete"):
+        assert keeping(method, f"/{first['id']}").status_code == 404
+    assert keeping("post", input="x", previous_response_id=first["id"]).status_code == 404
+
+
+def test_what_is_not_to_be_stored_is_not(keeping: Callable[..., Any], site: Site) -> None:
+    answer = keeping("post", input="hello", store=False).get_json()
+    assert keeping("get", f"/{answer['id']}").status_code == 404
+    assert not list(site.settings.paths.stored.rglob("*.json"))

@@ -1,0 +1,223 @@
+"""/v1/responses: create and stream; get, delete and go on from those that are stored."""
+
+from __future__ import annotations
+
+import msgspec
+from flask import Blueprint, Response
+
+from trivet.errors import NotFound, RequestError, UnsupportedParameter
+from trivet_web.api.chat import ChatAnswer, begun
+from trivet_web.api.conversation import FunctionCall, Message, ToolCall
+from trivet_web.api.inference import Completed, read_whole
+from trivet_web.api.openai_objects import ChatMessage
+from trivet_web.api.request_body import read_body, refuse_unsupported
+from trivet_web.api.responses_objects import (
+    DeletedResponse,
+    FunctionCallItem,
+    IncompleteDetails,
+    InputTokensDetails,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    OutputTokensDetails,
+    ReasoningItem,
+    ReasoningText,
+    ResponseObject,
+    ResponseUsage,
+)
+from trivet_web.api.responses_request import RESPONSES_UNSUPPORTED, ResponseRequest, renamed
+from trivet_web.api.responses_stream import ResponseChunks
+from trivet_web.json_response import json_response
+from trivet_web.sse import stream_response
+from trivet_web.stored_objects import StoredObjects, new_id
+from trivet_web.web_process import WebProcess, web_process
+
+blueprint = Blueprint("responses", __name__)
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response, and the whole conversation up to its end, without instructions."""
+
+    response: ResponseObject
+    messages: list[Message]
+
+
+@blueprint.post("/v1/responses")
+def create() -> Response:
+    """One response, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
+    body = read_body(ResponseRequest)
+    refuse_unsupported(RESPONSES_UNSUPPORTED)
+    body.check()
+    is_stored = _is_stored(body)
+    before = _messages_before(body)
+    try:
+        with begun(body.chat(before), "resp") as answer:
+            draft = Draft(body, answer, before, is_stored=is_stored)
+            if body.stream:
+                return stream_response(answer.exchange, ResponseChunks(answer, draft.begun(), draft.finish))
+            (done,) = read_whole(answer.exchange)
+            answer.exchange.close()
+            reader = answer.readers[0]
+            items = _items(reader.message(done), is_cut=done.finish_reason == "length")
+            return json_response(draft.finish(items, done))
+    except RequestError as error:
+        raise renamed(error) from error
+
+
+@blueprint.get("/v1/responses/<response_id>")
+def get_response(response_id: str) -> Response:
+    """Raises: NotFound, UnsupportedParameter."""
+    return json_response(_stored(response_id).response)
+
+
+@blueprint.delete("/v1/responses/<response_id>")
+def delete_response(response_id: str) -> Response:
+    """Raises: NotFound, UnsupportedParameter."""
+    _stored(response_id)
+    _store(web_process()).remove(response_id)
+    return json_response(DeletedResponse(response_id))
+
+
+class Draft:
+    """One response while it is made."""
+
+    def __init__(
+        self, body: ResponseRequest, answer: ChatAnswer, before: list[Message], *, is_stored: bool
+    ) -> None:
+        self._body = body
+        self._answer = answer
+        self._before = before
+        self._store = _store(web_process()) if is_stored else None
+        self._id = new_id("resp")
+
+    def begun(self) -> ResponseObject:
+        """As it is told before anything has come."""
+        body, exchange = self._body, self._answer.exchange
+        text = msgspec.to_builtins(body.text.format) if body.text and body.text.format else {"type": "text"}
+        return ResponseObject(
+            id=self._id,
+            created_at=exchange.created,
+            model=exchange.target.deployed.name,
+            status="in_progress",
+            output=[],
+            usage=None,
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            metadata=body.metadata or {},
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            reasoning=msgspec.to_builtins(body.reasoning) if body.reasoning else None,
+            store=self._store is not None,
+            temperature=self._answer.params.temperature,
+            text={"format": text},
+            tool_choice=msgspec.to_builtins(body.tool_choice) if body.tool_choice else "auto",
+            tools=[_shown(msgspec.to_builtins(tool)) for tool in body.tools or []],
+            top_p=self._answer.params.top_p,
+            user=body.user,
+        )
+
+    def finish(self, items: list[OutputItem], done: Completed) -> ResponseObject:
+        """The whole one, stored if it was to be."""
+        is_cut = done.finish_reason == "length"
+        response = msgspec.structs.replace(
+            self.begun(),
+            status="incomplete" if is_cut else "completed",
+            incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
+            output=items,
+            usage=self._usage(done),
+        )
+        if self._store is not None:
+            messages = [*self._before, *self._body.chat([]).messages, _message_of(items)]
+            kept = [message for message in messages if message.role not in ("system", "developer")]
+            self._store.put(self._id, StoredResponse(response, kept))
+        return response
+
+    def _usage(self, done: Completed) -> ResponseUsage:
+        usage = self._answer.usage([done])
+        return ResponseUsage(
+            usage.prompt_tokens,
+            InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
+            usage.completion_tokens,
+            OutputTokensDetails(self._answer.readers[0].reasoning_tokens),
+            usage.total_tokens,
+        )
+
+
+def _is_stored(body: ResponseRequest) -> bool:
+    """OpenAI stores what is not said otherwise; here the site decides. Raises: UnsupportedParameter."""
+    if web_process().settings.store_responses:
+        return body.store is not False
+    if body.store:
+        raise _not_stored("store is true", "store: leave it out or send false", "store")
+    return False
+
+
+def _messages_before(body: ResponseRequest) -> list[Message]:
+    """Raises: NotFound, UnsupportedParameter."""
+    if body.previous_response_id is None:
+        return []
+    return _stored(body.previous_response_id, "previous_response_id").messages
+
+
+def _stored(response_id: str, param: str | None = None) -> StoredResponse:
+    """Raises: NotFound, UnsupportedParameter where nothing is stored here."""
+    process = web_process()
+    if not process.settings.store_responses:
+        what = f"response {response_id[:80]!r} is asked for"
+        raise _not_stored(what, "them: send the whole conversation as input", param)
+    stored = _store(process).get(response_id)
+    if stored is None:
+        raise NotFound(
+            f"response {response_id[:80]!r} does not exist: it was not stored, was deleted, or is older than "
+            f"{process.settings.retention_days:g} days (retention_days)",
+            param=param,
+        )
+    return stored
+
+
+def _not_stored(what: str, instead: str, param: str | None) -> UnsupportedParameter:
+    return UnsupportedParameter(
+        f"{what} and this site stores no responses; set store_responses = true in trivet.toml, or do without "
+        f"{instead}",
+        param=param,
+    )
+
+
+def _store(process: WebProcess) -> StoredObjects[StoredResponse]:
+    settings = process.settings
+    return StoredObjects(settings.paths.stored / "responses", StoredResponse, settings.retention_days)
+
+
+def _items(message: ChatMessage, *, is_cut: bool) -> list[OutputItem]:
+    items: list[OutputItem] = []
+    if isinstance(message.reasoning, str):
+        items.append(ReasoningItem(new_id("rs"), [ReasoningText(message.reasoning)]))
+    if message.content:
+        items.append(MessageItem(new_id("msg"), [OutputText(message.content)]))
+    if isinstance(message.tool_calls, list):
+        items += [
+            FunctionCallItem(new_id("fc"), call.id, call.function.name, call.function.arguments)
+            for call in message.tool_calls
+        ]
+    if items and is_cut:
+        items[-1] = msgspec.structs.replace(items[-1], status="incomplete")
+    return items
+
+
+def _message_of(items: list[OutputItem]) -> Message:
+    """The model's turn as the next request reads it."""
+    content = "".join(part.text for item in items if isinstance(item, MessageItem) for part in item.content)
+    thought = "".join(part.text for i in items if isinstance(i, ReasoningItem) for part in i.content)
+    calls = [
+        ToolCall(FunctionCall(item.name, item.arguments), item.call_id)
+        for item in items
+        if isinstance(item, FunctionCallItem)
+    ]
+    return Message(
+        role="assistant", content=content, reasoning_content=thought or None, tool_calls=calls or None
+    )
+
+
+def _shown(tool: dict[str, object]) -> dict[str, object]:
+    """OpenAI's objects have `strict` always."""
+    return {"strict": None, "parameters": None, **{k: v for k, v in tool.items() if v is not None}}

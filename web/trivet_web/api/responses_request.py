@@ -1,0 +1,203 @@
+"""The body of `/v1/responses`, and the chat request that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from trivet.errors import RequestError, UnsupportedParameter
+from trivet_web.api.chat import ChatRequest
+from trivet_web.api.conversation import Message
+from trivet_web.api.responses_input import InputItem, messages_of
+from trivet_web.api.sampling_fields import Integer
+from trivet_web.api.structured_fields import JsonSchemaFormat, ResponseFormat
+from trivet_web.api.tools import AllowedTools, FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
+
+RESPONSES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "background": (False,),
+    "background_options": (),
+    "access_programs": ([],),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "max_tool_calls": (),
+    "moderation": (),
+    "prompt": (),
+    "service_tier": ("auto", "default"),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+RESPONSES_WITHOUT_EFFECT = frozenset(
+    {
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "safety_identifier"),
+        "stream_options",  # their one field, obfuscation, hides lengths from listeners
+    }
+)
+# Thinking is given as it is: there is nothing to encrypt.
+_INCLUDED = ("reasoning.encrypted_content",)
+# How an error of the chat names what this request names otherwise.
+_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+
+
+class ResponseTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the tools, or some of them."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[ResponseTool] | None = None
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the answer shall be written."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much shall be thought; a summary is not made, the thinking is there."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponseRequest(msgspec.Struct, kw_only=True):
+    """What is read of the body."""
+
+    model: str
+    input: str | list[InputItem]
+    instructions: str | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: Integer | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: ReasoningSettings | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    priority: Integer | None = None
+    timeout: float | None = None  # seconds from the request's arrival
+    cache_salt: str | None = None
+
+    def check(self) -> None:
+        """Raises: RequestError, UnsupportedParameter."""
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise RequestError(
+                f"max_output_tokens is {self.max_output_tokens}; it must be an integer >= 1",
+                param="max_output_tokens",
+            )
+        for name in self.include or []:
+            if name not in _INCLUDED:
+                raise UnsupportedParameter(
+                    f"include has {name!r}; this version adds nothing", param="include"
+                )
+        if self.text is not None and self.text.verbosity not in (None, "medium"):
+            raise UnsupportedParameter(
+                f"text.verbosity is {self.text.verbosity!r}; this version does not carry it out: leave it "
+                "out",
+                param="text.verbosity",
+            )
+
+    def chat(self, before: Sequence[Message]) -> ChatRequest:
+        """The same as a chat. Args: before: the conversation that this request goes on with.
+
+        Raises: RequestError, UnsupportedParameter.
+        """
+        told = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
+        return ChatRequest(
+            model=self.model,
+            messages=[*told, *before, *messages_of(self.input)],
+            stream=self.stream,
+            max_completion_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.tools or [])],
+            tool_choice=self._choice(),
+            parallel_tool_calls=self.parallel_tool_calls,
+            response_format=self._format(),
+            reasoning_effort=self.reasoning.effort if self.reasoning else None,
+            priority=self.priority,
+            timeout=self.timeout,
+            cache_salt=self.cache_salt,
+        )
+
+    def _choice(self) -> str | ToolChoice | None:
+        choice = self.tool_choice
+        if not isinstance(choice, ResponseToolChoice):
+            return choice
+        allowed = None
+        if choice.type == "allowed_tools":
+            allowed = AllowedTools(mode=choice.mode, tools=[_named(one) for one in choice.tools or []])
+        return ToolChoice(type=choice.type, function=_named(choice).function, allowed_tools=allowed)
+
+    def _format(self) -> ResponseFormat | None:
+        form = self.text.format if self.text else None
+        if form is None:
+            return None
+        if form.type == "json_schema" and form.schema is None:
+            raise RequestError(
+                "text.format is of type json_schema and has no schema; send name and schema",
+                param="text.format.schema",
+            )
+        schema = JsonSchemaFormat(name=form.name, schema=form.schema) if form.schema is not None else None
+        return ResponseFormat(type=form.type, json_schema=schema)
+
+
+def renamed(error: RequestError) -> RequestError:
+    """The error of a chat, with the field that this request has for it."""
+    field, dot, rest = (error.param or "").partition(".")
+    error.param = _NAMES.get(field, field) + dot + rest if error.param else error.param
+    return error
+
+
+def _tool(tool: ResponseTool, path: str) -> Tool:
+    if tool.type != "function":
+        raise UnsupportedParameter(
+            f"{path}.type is {tool.type!r}; this version knows tools of type function", param=f"{path}.type"
+        )
+    if tool.name is None:
+        raise RequestError(f"{path}.name is missing; it is required", param=f"{path}.name")
+    return Tool(
+        type="function",
+        function=FunctionDefinition(
+            name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+        ),
+    )
+
+
+def _named(tool: ResponseTool | ResponseToolChoice) -> NamedTool:
+    return NamedTool(type=tool.type, function=None if tool.name is None else FunctionName(name=tool.name))

@@ -1,0 +1,101 @@
+"""What users asked to be kept: responses, files, batches. One file an object, in the home, for a while.
+
+A file is written beside its place and renamed: readers, also those of other processes, see it whole or not
+at all. What is older than the retention is gone, whether or not it has been removed yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
+_ID = re.compile(r"[a-z]+_[0-9a-f]{24,64}")
+SWEEP_S = 600.0
+DAY_S = 86_400.0
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody can guess."""
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+class StoredObjects(Generic[T]):
+    """Objects of one kind by id. Thread-safe; several processes may share the folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: type[T],
+        retention_days: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._decoder = msgspec.json.Decoder(kind)
+        self._retention_s = retention_days * DAY_S
+        self._clock = clock
+        self._swept_s = -SWEEP_S
+
+    def put(self, object_id: str, value: T) -> None:
+        """New, or in place of what was there; its age does not change then."""
+        self._sweep()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = self._place(object_id)
+        draft = place.with_suffix(f".{secrets.token_hex(4)}")
+        draft.touch(mode=0o600)
+        draft.write_bytes(msgspec.json.encode(value))
+        with contextlib.suppress(FileNotFoundError):
+            born_s = place.stat().st_mtime
+            os.utime(draft, (born_s, born_s))
+        draft.replace(place)
+
+    def get(self, object_id: str) -> T | None:
+        if not _ID.fullmatch(object_id):
+            return None
+        place = self._place(object_id)
+        try:
+            if self._is_old(place):
+                return None
+            return self._decoder.decode(place.read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def remove(self, object_id: str) -> bool:
+        """Whether it was there."""
+        if self.get(object_id) is None:
+            return False
+        self._place(object_id).unlink(missing_ok=True)
+        return True
+
+    def ids(self) -> list[str]:
+        """Newest first."""
+        found = []
+        for place in self._folder.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                if not self._is_old(place):
+                    found.append((place.stat().st_mtime, place.stem))
+        return [object_id for _, object_id in sorted(found, reverse=True)]
+
+    def _place(self, object_id: str) -> Path:
+        return self._folder / f"{object_id}.json"
+
+    def _is_old(self, place: Path) -> bool:
+        return self._clock() - place.stat().st_mtime > self._retention_s
+
+    def _sweep(self) -> None:
+        """Remove what is too old, now and then."""
+        if self._clock() - self._swept_s < SWEEP_S:
+            return
+        self._swept_s = self._clock()
+        for place in self._folder.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if self._is_old(place):
+                    place.unlink()
