@@ -1,15 +1,22 @@
-"""Log files of engines: one an attempt, so that a restart never overwrites the crash before it."""
+"""Log files of engines: one an attempt, so that a restart never overwrites the crash before it.
+
+An engine bounds its own log (`engine.log_bound`), whose earlier part stands beside it. The log of an
+instance's first crash is kept whatever follows.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from trivet.config import Paths
+from trivet.engine.log_bound import EARLIER
 
 TAIL_BYTES = 16_384
 TAIL_LINES = 20
-KEPT_NEWEST = 9  # besides the first
+KEPT_NEWEST = 9  # attempts of an instance, besides the first
+KEPT_FILES = 60  # of a deployment, of all its instances
 
 
 def log_file(paths: Paths, deployment: str, instance_id: str, attempt: int) -> Path:
@@ -29,8 +36,31 @@ def tail(file: Path, num_lines: int = TAIL_LINES) -> str:
     return "\n".join(line.rstrip().rpartition("\r")[2] for line in lines)
 
 
+def first_crash_file(log: Path) -> Path:
+    """Where the log of the first crash of an instance is kept, by the log of any of its attempts."""
+    instance_id = log.stem.rpartition("-")[0]
+    return log.with_name(f"{instance_id}-first-crash.log")
+
+
+def pin_first_crash(log: Path) -> None:
+    """Keep the log of an attempt that has failed, if it is the instance's first; its process is gone."""
+    kept = first_crash_file(log)
+    for suffix in ("", EARLIER):
+        with contextlib.suppress(OSError):  # there already, or never written; or no room for a name
+            os.link(f"{log}{suffix}", f"{kept}{suffix}")
+
+
 def prune(paths: Paths, deployment: str, instance_id: str, attempt: int) -> None:
     """Before `attempt` starts: keep the first attempt's log, which tells why it began, and the newest."""
     oldest = attempt - KEPT_NEWEST
     if oldest > 1:
-        log_file(paths, deployment, instance_id, oldest).unlink(missing_ok=True)
+        _remove(log_file(paths, deployment, instance_id, oldest))
+    folder = log_file(paths, deployment, instance_id, attempt).parent
+    others = [file for file in folder.glob("*.log") if not file.name.startswith(f"{instance_id}-")]
+    for file in sorted(others, key=lambda file: -file.stat().st_mtime)[KEPT_FILES - KEPT_NEWEST :]:
+        _remove(file)
+
+
+def _remove(log: Path) -> None:
+    for suffix in ("", EARLIER):
+        Path(f"{log}{suffix}").unlink(missing_ok=True)

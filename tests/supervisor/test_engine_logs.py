@@ -37,3 +37,27 @@ def test_a_progress_bar_is_one_line_of_the_tail(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_text("start\n" + "".join(f"load {n}%\r" for n in range(50)) + "\nout of memory\n", newline="")
     assert engine_logs.tail(file, 3) == "start\nload 49%\nout of memory"
+
+
+def test_the_log_of_the_first_crash_is_kept_whatever_follows(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    for attempt in range(1, 31):
+        engine_logs.prune(paths, "chat", "i", attempt)
+        file = engine_logs.log_file(paths, "chat", "i", attempt)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"attempt {attempt}")
+        if attempt >= 3:  # those before were stopped
+            engine_logs.pin_first_crash(file)
+    assert not engine_logs.log_file(paths, "chat", "i", 3).exists()
+    assert engine_logs.first_crash_file(file).read_text() == "attempt 3"
+
+
+def test_the_logs_of_a_deployment_are_bounded_over_all_its_instances(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    for number in range(200):
+        engine_logs.prune(paths, "chat", f"i{number}", 1)
+        file = engine_logs.log_file(paths, "chat", f"i{number}", 1)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    assert len(list(file.parent.iterdir())) <= engine_logs.KEPT_FILES
+    assert file.exists()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 from urllib.parse import quote
 
 from trivet.client.connection import Connection, is_loopback
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import ROOT, Deployments, Instances, Listing, Models
-from trivet.client.results import Device, Event, Plan, Status
+from trivet.client.results import Device, Event, History, Plan, Status
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
 
@@ -60,11 +60,22 @@ class Client:
         return self._connection.request("GET", f"{ROOT}/events", Listing[Event], query=query).data
 
     def logs(
-        self, instance: str, *, follow: bool = False, attempt: int | None = None, tail: int = 200
+        self, instance: str, *, follow: bool = False, attempt: int | str | None = None, tail: int = 200
     ) -> Iterator[str]:
-        """The engine's log in pieces of text; `follow` goes on until the iterator is closed."""
+        """The engine's log in pieces of text; `follow` goes on until the iterator is closed.
+
+        Args:
+            attempt: a number, "first-crash", or None for the newest.
+        """
         query = {"attempt": attempt, "tail": tail, "follow": int(follow)}
         return self._connection.text(f"{ROOT}/logs/{quote(instance, safe='')}", query, endless=follow)
+
+    def history(
+        self, window_s: int = 900, *, names: Iterable[str] = (), deployment: str | None = None
+    ) -> History:
+        """Figures of the last `window_s` seconds; `names` are those of `/metrics` without the prefix."""
+        query = {"window_s": window_s, "names": ",".join(names) or None, "deployment": deployment}
+        return self._connection.request("GET", f"{ROOT}/history", History, query=query)
 
     def plan(
         self,

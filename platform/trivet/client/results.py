@@ -335,3 +335,20 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = msgspec.field(default=None, name="from")
     target: str | None = msgspec.field(default=None, name="to")
     reason: str | None = None
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over the times of its history; None where it was not sampled."""
+
+    name: str
+    labels: dict[str, str] = {}
+    kind: str = "gauge"  # or "counter": cumulative
+    values: tuple[float | None, ...] = ()
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of one web process; `times` are seconds since the epoch."""
+
+    interval_s: int
+    times: tuple[float, ...] = ()
+    series: tuple[Series, ...] = ()

@@ -6,6 +6,7 @@ from trivet.commands import (
     bench,
     chat,
     devices,
+    diagnose,
     doctor,
     launch,
     logs,
@@ -19,7 +20,22 @@ from trivet.commands import (
 )
 from trivet.plugins import Command
 
-MODULES = (bench, chat, devices, doctor, launch, logs, models, offline, plan, ps, selftest, stop, update)
+MODULES = (
+    bench,
+    chat,
+    devices,
+    diagnose,
+    doctor,
+    launch,
+    logs,
+    models,
+    offline,
+    plan,
+    ps,
+    selftest,
+    stop,
+    update,
+)
 
 
 def core_commands() -> list[Command]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +32,8 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH, NEWEST_TORCH = (2, 10), (2, 14)  # as setup.cfg allows
 MIN_FREE_BYTES = 2 * GIB  # below it hardly any model fits beside its KV cache
 INTERPRETER_TIMEOUT_S = 20.0
+DAY_S = 86_400.0
+STA_UNSYNC = 0x40  # of adjtimex(2)
 _REPORT_VERSIONS = """
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -59,6 +64,8 @@ def check_host() -> Iterator[Finding]:
     yield from check_interpreters()
     yield from check_backends()
     yield check_cores()
+    yield check_memory_limit()
+    yield check_clock()
     yield check_compiler()
     yield check_structured()
 
@@ -214,6 +221,50 @@ def check_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> Finding:
     if limit is not None and limit < cores:
         return Finding("cores", "ok", f"{limit:g} by the cgroup's quota, of {cores} by affinity")
     return Finding("cores", "ok", f"{cores}, no quota below that")
+
+
+def check_memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
+    """The limit of the cgroup (version 2), and how often it has killed a process."""
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        events = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
+    except (OSError, ValueError):
+        return Finding("cgroup", "ok", "no limit of memory is told")
+    num_kills = int(events.get("oom_kill", 0))
+    text = f"{bytes_text(used)} used, "
+    text += "no limit" if limit == "max" else f"limit {bytes_text(int(limit))}"
+    if num_kills:
+        advice = "lower gpu_memory_utilization of what runs here, or raise the limit"
+        return Finding("cgroup", "warn", f"{text}; {num_kills} processes were killed for it", advice)
+    return Finding("cgroup", "ok", text)
+
+
+def check_clock(now: Callable[[], float] = time.time, is_synchronised: bool | None = None) -> Finding:
+    """The time of day is right; Trivet's deadlines do not depend on it, but expiries and logs do."""
+    built = Path(__file__).stat().st_mtime
+    if now() < built - DAY_S:
+        when = time.strftime("%Y-%m-%d", time.gmtime(now()))
+        return Finding("clock", "fail", f"it says {when}, before Trivet was installed", "set the clock")
+    synchronised = kernel_clock_is_synchronised() if is_synchronised is None else is_synchronised
+    if synchronised is False:
+        advice = "start chrony, ntpd or systemd-timesyncd, unless the host has another source of time"
+        return Finding("clock", "warn", "the kernel says that it is not synchronised", advice)
+    return Finding("clock", "ok", "plausible" if synchronised is None else "synchronised")
+
+
+def kernel_clock_is_synchronised() -> bool | None:
+    """By adjtimex(2); None where it cannot be asked."""
+    status_offset, size = 40, 256  # of `status` in struct timex on 64-bit Linux; the struct has 208 bytes
+    timex = ctypes.create_string_buffer(size)
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    except (OSError, AttributeError):
+        return None
+    if state < 0:
+        return None
+    (status,) = struct.unpack_from("i", timex.raw, status_offset)
+    return not status & STA_UNSYNC
 
 
 def check_compiler() -> Finding:

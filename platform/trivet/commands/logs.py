@@ -21,8 +21,16 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--tail", type=int, default=200, metavar="LINES", help="lines to begin with (200)"
     )
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--attempt", type=int, metavar="N", help="an earlier start of the instance (1 = first)"
+    )
+    which.add_argument(
+        "--first-crash",
+        dest="attempt",
+        action="store_const",
+        const="first-crash",
+        help="the log of its first crash, which is kept whatever follows",
     )
     add_server_options(parser)
 

@@ -17,10 +17,11 @@ import msgspec
 import zmq
 
 from trivet.config import engine_address
+from trivet.engine.log_bound import LogBound
 from trivet.messages import (
     BEAT_INTERVAL_S,
-    Beat,
     RESIDENT,
+    Beat,
     ControlRequest,
     EngineLoad,
     LaunchOrder,
@@ -36,12 +37,12 @@ MIN_STALL_S = 2.0  # but not before this: a first long prompt takes longer than 
 FORGETTING = 0.99  # by step: a slow one counts for a few hundred
 
 
-class Heart(threading.Thread):
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     """Of this process, in memory now; 20 us."""
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+class Heart(threading.Thread):
     """Publishes `Beat`s, hands `Drain` and `Stop` to `on_control`, and calls `on_hang` (on this thread).
 
     `on_hang` gets the seconds for which a step has run when its deadline is over at two beats in a row: a
@@ -58,9 +59,9 @@ def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
         self._order = order
         self._on_control = on_control
         self._on_hang = on_hang
-        self._slowest_s = 0.0  # step of late
         self._log = LogBound()
         self._memory: list[tuple[str, int]] = []
+        self._slowest_s = 0.0  # step of late
         self._late_step_s: float | None = None  # when the step began that was late at the last beat
         self._lock = threading.Lock()
         self._beat = Beat(order.instance_id, order.lease, os.getpid(), 0, Phase.STARTING)
@@ -134,6 +135,7 @@ def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
                 self._take_control_message()
             self._end_if_orphaned()
             self._look_at_step()
+            self._log.enforce()
         self._send_beat()
         self._beats.close()
         self._control.close()

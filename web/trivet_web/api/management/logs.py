@@ -1,18 +1,26 @@
-"""GET /platform/v1/logs/INSTANCE: an engine's log as text, its end or as it is written."""
+"""GET /platform/v1/logs/INSTANCE: an engine's log as text, its end or as it is written.
+
+`attempt` is a number, or "first-crash". Who follows goes on with the next attempt when one starts.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from flask import Blueprint, Response, request
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from trivet.engine.log_bound import EARLIER
 from trivet.errors import NotFound
 from trivet_registry.instances_store import get_instance
 from trivet_registry.tables import Instance
+from trivet_supervisor.engine_logs import first_crash_file
 from trivet_web.api.inference import client_fd
 from trivet_web.api.management.observations import whole_number
 from trivet_web.web_process import WebProcess, web_process
@@ -22,6 +30,8 @@ MAX_TAIL = 100_000
 MAX_TAIL_BYTES = 16 << 20  # a log without line breaks must not fill the memory of a web process
 TAIL_BLOCK = 64 << 10
 POLL_S = 0.3
+LOOKS_A_QUERY = 3  # the registry is asked for another attempt after so many looks in vain
+FIRST_CRASH = "first-crash"
 
 
 @blueprint.get("/logs/<instance_id>")
@@ -30,25 +40,32 @@ def logs(instance_id: str) -> Response:
     process = web_process()
     with process.database.reading() as session:
         row = get_instance(session, instance_id)
-        attempt = whole_number("attempt", row.attempt, 0, 10**9)
-        file = _file(row, attempt)
+        file = _file(row)
     tail = whole_number("tail", 200, 0, MAX_TAIL)
     if request.args.get("follow") != "1":
         return Response(_tail(file, tail), mimetype="text/plain")
-    follower = Follower(process, file, tail, client_fd())
+    follower = Follower(process, file, tail, client_fd(), partial(_next_file, process, instance_id))
     response = Response(follower, mimetype="text/plain")
     response.headers["X-Accel-Buffering"] = "no"
     return response
 
 
-def _file(row: Instance, attempt: int) -> Path:
+def _file(row: Instance) -> Path:
+    """Raises: NotFound; RequestError for an attempt that is none."""
     if row.log_file is None:
         raise NotFound(
             f"instance {row.id} has no log: it is {row.state} and was never started", param="instance"
         )
+    newest = Path(row.log_file)
+    if request.args.get("attempt") == FIRST_CRASH:
+        file = first_crash_file(newest)
+        if not file.exists():
+            raise NotFound(f"instance {row.id} has not crashed", param="attempt")
+        return file
+    attempt = whole_number("attempt", row.attempt, 0, 10**9)
     if attempt == row.attempt:
-        return Path(row.log_file)
-    file = Path(row.log_file).with_name(f"{row.id}-{attempt}.log")
+        return newest
+    file = newest.with_name(f"{row.id}-{attempt}.log")
     if not file.exists():
         raise NotFound(
             f"instance {row.id} has no log of attempt {attempt}; it has started {row.attempt} times and "
@@ -58,13 +75,29 @@ def _file(row: Instance, attempt: int) -> Path:
     return file
 
 
+def _next_file(process: WebProcess, instance_id: str, file: Path) -> Path | None:
+    """The log of a newer attempt than the one that `file` is of; None: there is none yet."""
+    try:
+        with process.database.reading() as session:
+            newest = get_instance(session, instance_id).log_file
+    except (NotFound, DBAPIError, PoolTimeout):
+        return None
+    return None if newest is None or Path(newest) == file else Path(newest)
+
+
 def _tail(file: Path, count: int) -> bytes:
     """Empty before the engine has written anything."""
     try:
         with file.open("rb") as log:
-            return last_lines(log, count)
+            lines = last_lines(log, count)
     except FileNotFoundError:
         return b""
+    missing = count - lines.count(b"\n")
+    earlier = file.with_name(file.name + EARLIER)
+    if missing > 0 and earlier.exists():
+        with earlier.open("rb") as log:
+            lines = last_lines(log, missing) + lines
+    return lines
 
 
 def last_lines(log: BinaryIO, count: int) -> bytes:
@@ -89,27 +122,60 @@ def last_lines(log: BinaryIO, count: int) -> bytes:
 
 
 class Follower:
-    """Yields the end of the file, then what is appended, until the client goes or the server drains."""
+    """Yields the end of the file, then what is appended, until the client goes or the server drains.
 
-    def __init__(self, process: WebProcess, file: Path, tail: int, fd: int | None) -> None:
+    `next_file` gives the file to go on with once nothing more comes, if there is one.
+    """
+
+    def __init__(
+        self,
+        process: WebProcess,
+        file: Path,
+        tail: int,
+        fd: int | None,
+        next_file: Callable[[Path], Path | None],
+    ) -> None:
         self._process = process
         self._file = file
         self._tail = tail
         self._fd = fd
+        self._next_file = next_file
         self._is_over = threading.Event()
         self._give_slot_back = process.slots.take()
         if fd is not None:
             process.hang_up.watch(fd, self._is_over.set)
 
     def __iter__(self) -> Iterator[bytes]:
-        while not self._file.exists():
-            if self._has_ended():
+        tail, file = self._tail, self._file
+        while True:
+            if not (yield from self._of_one(file, tail)):
                 return
-        with self._file.open("rb") as log:
-            yield last_lines(log, self._tail)
+            following = self._next_file(file)
+            assert following is not None, "the file has ended because of it"
+            file, tail = following, 0
+            yield f"\n==== {file.name} ====\n".encode()
+
+    def _of_one(self, file: Path, tail: int) -> Generator[bytes, None, bool]:
+        """Whether another file follows."""
+        while not file.exists():
+            if self._has_ended():
+                return False
+        with file.open("rb") as log:
+            if tail:
+                yield last_lines(log, tail)
+            num_quiet = 0
             while not self._has_ended():
+                if os.fstat(log.fileno()).st_size < log.tell():
+                    log.seek(0)  # the engine has cut it
                 if new := log.read(TAIL_BLOCK):
+                    num_quiet = 0
                     yield new
+                    continue
+                num_quiet += 1
+                if num_quiet % LOOKS_A_QUERY == 0 and self._next_file(file) is not None:
+                    yield log.read()
+                    return True
+        return False
 
     def close(self) -> None:
         if self._fd is not None:
