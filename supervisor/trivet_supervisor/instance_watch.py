@@ -108,6 +108,11 @@ _STATE_OF_PHASE = {
     Phase.READY: InstanceState.READY,
     Phase.STOPPING: InstanceState.STOPPING,
 }
+_REASONS = {  # for an engine that adds nothing
+    InstanceState.LOADING: "reads the model's weights",
+    InstanceState.WARMING: "warms up and generates a first token",
+    InstanceState.READY: "generated a token and serves",
+}
 _BOOT = (InstanceState.STARTING, InstanceState.LOADING, InstanceState.WARMING, InstanceState.READY)
 
 
@@ -119,7 +124,7 @@ def judge(watched: Watched, now: float, limits: Limits) -> Verdict:
         if to is InstanceState.STOPPING and watched.state in _BOOT:
             return Advance(to, "its engine was told to stop by someone else")
         if to in _BOOT and watched.state in _BOOT and _BOOT.index(to) > _BOOT.index(watched.state):
-            return Advance(to, beat.reason)
+            return Advance(to, beat.reason or _REASONS[to])
     return _judge_deadlines(watched, now, limits) or _judge_silence(watched, now, limits)
 
 

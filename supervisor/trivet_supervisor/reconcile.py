@@ -30,6 +30,7 @@ from trivet_supervisor.rollout import changes_of
 logger = logging.getLogger(__name__)
 
 ROOM_INTERVAL_S = 2.0  # between looks for room
+SHUTS_DOWN = "the server is being stopped"
 PLACING = "chooses a backend and devices"
 
 S = InstanceState
@@ -106,7 +107,11 @@ class Reconciler:
             num_wanted=deployment.replicas if is_wanted and not deployment.is_asleep else 0,
             without_room=self._room_s,
         )
-        moved = {i.id for i, reason in changes.ended if self._end(i, deployment, reason)}
+        moved = {
+            i.id
+            for i, reason in changes.ended
+            if self._end(i, deployment, SHUTS_DOWN if self.is_shutting_down else reason)
+        }
         for _ in range(changes.num_new):
             with self._means.database.session() as session:
                 moved.add(create_instance(session, deployment).id)

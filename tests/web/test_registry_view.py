@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
 
+from trivet.demo_model import find_demo_model
 from trivet.errors import Unavailable
+from trivet.models.model_files import open_model
+from trivet_registry.deployment_changes import Update, update_deployment
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import move_instance
+from trivet_registry.models_store import register_model
 from trivet_web.registry_view import table_reader
 from trivet_web.web_process import EXTENSION
 
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
     from conftest import Site
     from flask.testing import FlaskClient
 
+TO_READY = (InstanceState.PLACING, InstanceState.STARTING, InstanceState.READY)
 PROMPT = {"model": "demo", "prompt": "x", "max_tokens": 2}
 
 
@@ -50,3 +58,28 @@ def test_inference_goes_on_without_the_registry(site: Site, site_client: FlaskCl
         assert set(router.table(fresh=True)) == {"demo"}  # it has been tried now
         assert site_client.post("/v1/completions", json=PROMPT).status_code == 200
         assert site_client.get("/health/ready").status_code == 200
+
+
+def test_while_an_update_is_under_way_requests_go_to_one_version(site: Site, tmp_path: Path) -> None:
+    """To the one of which more are ready; its tokenizer is the one that is used."""
+    older = [site.add_instance(*TO_READY) for _ in range(2)]
+    (tmp_path / "newer.gguf").symlink_to(find_demo_model())
+    with site.database.session() as session:
+        version = register_model(session, open_model(tmp_path / "newer.gguf"), "smollm2")
+        update_deployment(session, "demo", Update(version=version))
+    read = table_reader(site.database)
+
+    def served() -> tuple[str, list[str]]:
+        deployed = read()["demo"]
+        return Path(deployed.model_path).name, [row.id for row in deployed.serving]
+
+    old_name = Path(find_demo_model()).name
+    newer = [site.add_instance(*TO_READY)]
+    assert served() == (old_name, older)
+    assert len(read()["demo"].instances) == 3, "all are listened to"
+    newer.append(site.add_instance(*TO_READY))
+    assert served() == ("newer.gguf", newer)
+    with site.database.session() as session:
+        for instance in newer:
+            move_instance(session, instance, InstanceState.FAILED, "broken")
+    assert served() == (old_name, older)

@@ -14,7 +14,8 @@ from trivet.errors import DeadlinePassed, GenerationError, TrivetError, Unavaila
 from trivet.messages import Failure, FinishReason, Piece, Submit
 from trivet_web.mailbox import CAPACITY_BYTES, Arrival, Item, Loss, Mailbox
 from trivet_web.relay import Relay
-from trivet_web.routing import Claim, Router
+from trivet_web.routing import NOWHERE, Claim, Router
+from trivet_web.waking import InstanceReady, Waker
 
 Observer = Callable[[list[Arrival], Callable[[int], str]], None]  # arrivals, and instance by choice
 MAX_ATTEMPTS = 4  # a request that ends every engine which takes it must not go through all of them
@@ -52,14 +53,17 @@ class Answer:
         capacity_bytes: int = CAPACITY_BYTES,
         *,
         is_whole: bool = False,
+        waker: Waker | None = None,
     ) -> None:
         """Nothing is sent before `start`.
 
         Args:
+            waker: for a deployment that is loaded when a request comes.
             capacity_bytes: of what has come and has not been read.
             is_whole: the reader keeps everything until all has come, and heeds `num_restarts`.
         """
         self._is_whole = is_whole
+        self._waker = waker
         self.mailbox = Mailbox(capacity_bytes)
         self._relay = relay
         self._router = router
@@ -130,6 +134,8 @@ class Answer:
 
     def close(self) -> None:
         """Abort what still runs. Idempotent."""
+        if self._waker is not None:
+            self._waker.forget(self.mailbox)
         for sequence in self._sequences:
             if not sequence.has_ended:
                 sequence.has_ended = True
@@ -161,6 +167,11 @@ class Answer:
         if loss.choice is None:
             raise loss.error
         sequence = self._sequences[loss.choice]
+        if isinstance(loss.error, InstanceReady):
+            sequence.claim.release()
+            sequence.claim = self._choose(sequence.submit, sequence.tokens)
+            self._send(loss.choice)
+            return
         is_retried = (
             loss.error.status in _RETRIED_STATUSES
             and loss.error.code != DeadlinePassed.code  # it has passed everywhere
@@ -187,6 +198,9 @@ class Answer:
 
     def _send(self, choice: int) -> None:
         sequence = self._sequences[choice]
+        if sequence.claim.instance_id == NOWHERE and self._waker is not None:
+            self._waker.wait(self._deployment, self.mailbox, choice, sequence.submit.deadline_s)
+            return
         self._relay.submit(sequence.claim.instance_id, sequence.submit, self.mailbox, choice)
 
 

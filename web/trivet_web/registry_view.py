@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -10,9 +11,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from trivet.errors import Unavailable
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import RUNNING, list_deployments
-from trivet_registry.instance_state import LIVE_STATES
+from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import list_instances
-from trivet_registry.tables import Instance
+from trivet_registry.tables import Deployment, Instance
 from trivet_web.routing import Deployed, InstanceRow, Table
 
 
@@ -33,20 +34,33 @@ def table_reader(database: Database) -> Callable[[], Table]:
         with database.reading() as session:
             rows = list_instances(session, states=LIVE_STATES)
             return {
-                d.name: Deployed(
-                    name=d.name,
-                    model_path=d.version.path,
-                    created_s=int(d.created_at.timestamp()),
-                    settings=d.settings,
-                    instances=tuple(_row(i) for i in rows if i.deployment_id == d.id),
-                )
+                d.name: _deployed(d, [i for i in rows if i.deployment_id == d.id])
                 for d in list_deployments(session, desired=RUNNING)
             }
 
     return read
 
 
-def _row(instance: Instance) -> InstanceRow:
+def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed:
+    """Requests go to the instances of one version: another may have another tokenizer.
+
+    While an update to a version is under way it is the one of which more are ready, the newer of two alike.
+    """
+    ready = Counter(i.version_id for i in instances if i.instance_state is InstanceState.READY)
+    serving = max(ready, key=lambda version: (ready[version], version == deployment.version_id), default=None)
+    versions = {i.version_id: i.version for i in instances}
+    version = deployment.version if serving is None else versions[serving]
+    return Deployed(
+        name=deployment.name,
+        model_path=version.path,
+        created_s=int(deployment.created_at.timestamp()),
+        settings=deployment.settings,
+        is_asleep=deployment.is_asleep,
+        instances=tuple(_row(i, is_of_served_version=i.version_id == version.id) for i in instances),
+    )
+
+
+def _row(instance: Instance, *, is_of_served_version: bool) -> InstanceRow:
     plan = instance.plan or {}
     return InstanceRow(
         id=instance.id,
@@ -55,4 +69,5 @@ def _row(instance: Instance) -> InstanceRow:
         max_model_len=plan.get("max_model_len"),
         backend=instance.backend or "",
         device=",".join(instance.device_uids),
+        is_of_served_version=is_of_served_version,
     )

@@ -27,6 +27,7 @@ MAX_AGE_S = 0.5
 MAX_LOAD = 1.25
 RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
+NOWHERE = ""  # in place of an instance: there is none yet, and it is worth waiting for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class InstanceRow:
     max_model_len: int | None = None  # of its plan
     backend: str = ""  # empty until it is placed
     device: str = ""  # uids, with commas
+    is_of_served_version: bool = True  # else it finishes what it has: requests are tokenised for another
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,22 @@ class Deployed:
     created_s: int  # seconds since the epoch
     instances: Sequence[InstanceRow] = ()
     settings: Mapping[str, str] = field(default_factory=dict)  # of its engines, as text
+    is_asleep: bool = False  # unloaded because nobody used it
+
+    @property
+    def serving(self) -> list[InstanceRow]:
+        """Those that take requests."""
+        return [i for i in self.instances if i.state == READY and i.is_of_served_version]
+
+    @property
+    def waits(self) -> bool:
+        """Whether its requests wait for an instance: it is loaded when one comes."""
+        return "idle_timeout_s" in self.settings
 
     @property
     def max_model_len(self) -> int | None:
         """What every ready instance can hold; None while none says."""
-        lengths = [i.max_model_len for i in self.instances if i.max_model_len and i.state == READY]
+        lengths = [i.max_model_len for i in self.serving if i.max_model_len]
         return min(lengths) if lengths else None
 
 
@@ -124,8 +137,9 @@ class Router:
         raise ModelNotFound(f"model {name!r} does not exist; deployed: {known}", param="model")
 
     def ready(self, name: str) -> Deployed:
-        """The deployment, of which an instance can serve. Raises: as `choose`."""
-        return self._ready(name, frozenset())[0]
+        """The deployment, of which an instance can serve, or will when it is woken. Raises: as `choose`."""
+        deployed = self.deployed(name)
+        return deployed if deployed.waits else self._ready(name, frozenset())[0]
 
     def choose(
         self,
@@ -135,14 +149,19 @@ class Router:
         prompt: Sequence[int] = (),
         salt: str = "",
     ) -> Claim:
-        """Claim `tokens` on the best instance of deployment `name`.
+        """Claim `tokens` on the best instance of deployment `name`, or NOWHERE where one is to be waited for.
 
         Args:
             prompt: its token ids, and `salt` what keeps its KV apart from that of others (`cache_salt`).
 
         Raises: ModelNotFound; Unavailable with the state and reason of the nearest candidate.
         """
-        deployed, candidates = self._ready(name, exclude)
+        try:
+            deployed, candidates = self._ready(name, exclude)
+        except Unavailable:
+            if not self.deployed(name).waits:
+                raise
+            return Claim(self, NOWHERE, tokens)
         digests = span_digests(prompt, f"{name}\0{salt}") if len(deployed.instances) > 1 else []
         matched = self._affinity.matches(digests, candidates)
         with self._lock:
@@ -178,6 +197,10 @@ class Router:
         return self._places.get(instance_id, ("", ""))
 
     def can_serve(self, deployed: Deployed) -> bool:
+        """Whether a request would be answered, be it that it wakes the deployment first."""
+        return deployed.is_asleep or self.has_instance(deployed)
+
+    def has_instance(self, deployed: Deployed) -> bool:
         return bool(self._candidates(deployed, frozenset()))
 
     def why_not(self, deployed: Deployed) -> str:
@@ -203,7 +226,7 @@ class Router:
         return deployed, candidates
 
     def _candidates(self, deployed: Deployed, exclude: frozenset[str]) -> list[str]:
-        ready = [i.id for i in deployed.instances if i.state == READY and i.id not in exclude]
+        ready = [i.id for i in deployed.serving if i.id not in exclude]
         serving = [i for i in ready if (view := self._view(i)) is None or view.can_serve]
         now = self._clock()
         moving = [i for i in serving if (view := self._view(i)) is None or not view.is_stalled(now)]

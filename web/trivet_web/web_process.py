@@ -15,6 +15,7 @@ from trivet.config import Settings
 from trivet.errors import TrivetError, Unavailable
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
+from trivet_registry.deployment_changes import wake_deployment
 from trivet_web.engine_link import EngineView
 from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
 from trivet_web.hang_up import HangUpWatcher
@@ -27,6 +28,7 @@ from trivet_web.routing import Router, Table
 from trivet_web.served_models import ServedModel, ServedModels, load_served_model
 from trivet_web.slots import Slots
 from trivet_web.supervisor_link import SupervisorLink
+from trivet_web.waking import Waker
 from trivet_web.web_metrics import WebMetrics
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class WebProcess:
         self.prompts = PromptEncoder()
         self.router = Router(read_table or table_reader(self.database), self.relay.view, self._follow)
         self.supervisor = SupervisorLink(settings.paths)
+        self.waker = Waker(self.router, self._wake)
         self.hang_up = HangUpWatcher()
         self.slots = Slots(num_slots(settings.web_threads))
         self._plugins: PluginHost | None = None
@@ -85,6 +88,12 @@ class WebProcess:
     def _follow(self, table: Table) -> None:
         self.relay.watch([row.id for deployed in table.values() for row in deployed.instances])
         self.models.follow([deployed.model_path for deployed in table.values()])
+
+    def _wake(self, deployment: str) -> None:
+        with self.database.session() as session:
+            is_news = wake_deployment(session, deployment)
+        if is_news:
+            self.supervisor.wake()
 
     def begin_drain(self, timeout_s: float) -> None:
         """Say not ready at once; end what is still open just before the deadline, with an error event."""

@@ -44,10 +44,14 @@ def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: f
             raise ConfigError(
                 f"--api-key-file {given.api_key_file} holds no key: byte {error.start} is not ASCII"
             ) from error
-    if given.url is None:
+
+    def answers() -> bool:
         with Client(None, key) as client:
-            wait_for_start(client, load_settings().paths, patience_s)
-    return Client(given.url, key, max_connections=max_connections)  # by the address that it has now left
+            return client.health()
+
+    if given.url is None:
+        wait_for_start(answers, load_settings().paths, patience_s)
+    return Client(given.url, key, max_connections=max_connections)
 
 
 def model_argument(text: str) -> str:

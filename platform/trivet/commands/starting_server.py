@@ -6,29 +6,29 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trivet.commands.output import note
 from trivet.config import Paths
-
-if TYPE_CHECKING:
-    from trivet.client import Client
 
 LIMIT_S = 120.0  # for a serve that holds its home and does not answer yet
 POLL_INTERVAL_S = 0.1
 
 
 def wait_for_start(
-    client: Client, paths: Paths, patience_s: float = 0.0, clock: Callable[[], float] = time.monotonic
+    answers: Callable[[], bool],
+    paths: Paths,
+    patience_s: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Return when the server answers, or when none is starting.
 
     Args:
+        answers: whether it does, by the address that it has left by then.
         patience_s: for a serve that has not got as far as to hold its home.
     """
     begun_s = clock()
     is_told = False
-    while not client.health():
+    while not answers():
         waited_s = clock() - begun_s
         is_starting = is_held(paths.lock_file)
         if waited_s > (LIMIT_S if is_starting else patience_s):

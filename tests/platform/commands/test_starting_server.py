@@ -42,7 +42,7 @@ def test_a_server_that_holds_its_home_is_waited_for(
     server = Server()
     with paths.lock_file.open("w") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        wait_for_start(server, paths)  # type: ignore[arg-type]
+        wait_for_start(server.health, paths)
     assert server.num_asked == 5
     assert capsys.readouterr().err == "waiting for the server, which is starting\n"
 
@@ -50,12 +50,12 @@ def test_a_server_that_holds_its_home_is_waited_for(
 def test_no_server_is_not_waited_for_longer_than_asked(tmp_path: Path) -> None:
     times = iter(range(100))
     server = Server()
-    wait_for_start(server, Paths(tmp_path), 2.5, lambda: float(next(times)))  # type: ignore[arg-type]
+    wait_for_start(server.health, Paths(tmp_path), 2.5, lambda: float(next(times)))
     assert server.num_asked == 3
 
 
 def test_a_server_that_answers_costs_nothing(tmp_path: Path) -> None:
     server = Server()
     server.up.set()
-    wait_for_start(server, Paths(tmp_path), 60)  # type: ignore[arg-type]
+    wait_for_start(server.health, Paths(tmp_path), 60)
     assert server.num_asked == 1

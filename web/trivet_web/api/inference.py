@@ -94,6 +94,7 @@ class Exchange:
             self._timer.observe,
             CAPACITY_BYTES if is_streamed else WHOLE_CAPACITY_BYTES,
             is_whole=not is_streamed,
+            waker=self._process.waker,
         )
         self.public_id = self.id  # in the answer; a client may choose it, so that two may have the same
         self.num_completions = 1  # of each prompt
