@@ -66,6 +66,10 @@ class CudaBackend:
         return {gpu.uid: gpu.usage for gpu in found if gpu.usage is not None}
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
+    def bandwidth(self, device: DeviceInfo, timeout_s: float = 5.0) -> float | None:
+        """By NVML; nvidia-smi's table does not tell."""
+        return next((gpu.bandwidth for gpu in self._found(timeout_s) if gpu.uid == device.uid), None)
+
         """As `trivet.self_test.TestsItself`."""
         from trivet_cuda.device import CudaDevice
         from trivet_cuda.measures import run_measures

@@ -17,6 +17,7 @@ from trivet.contract import (
     DeviceUsage,
     GivesAdvice,
     SaysWhyAbsent,
+    TellsBandwidth,
     TellsUsage,
 )
 
@@ -86,6 +87,13 @@ class Prober:
         if failure or not isinstance(said, dict):
             return {}
         return {str(uid): use for uid, use in said.items() if isinstance(use, DeviceUsage)}
+
+    def bandwidth(self, name: str, backend: Backend, device: DeviceInfo, timeout_s: float) -> float | None:
+        """How fast the device reads its memory, in bytes/s; None where it does not say. Never raises."""
+        if not isinstance(backend, TellsBandwidth):
+            return None
+        said, failure = self._ask(name, "bandwidth", lambda: backend.bandwidth(device), timeout_s)
+        return float(said) if not failure and isinstance(said, int | float) and said > 0 else None
 
     def _ask(self, name: str, what: str, ask: Callable[[], object], timeout_s: float) -> tuple[object, str]:
         """The answer, or a sentence that says why there is none."""

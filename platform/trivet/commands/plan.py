@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from trivet.client import Plan
     from trivet.client.results import PlanSpeed
 
-PROBE_TIMEOUT_S = 10.0
-
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -62,12 +60,10 @@ def plan_here(model: str, backend: str, device: str | None, settings: dict[str, 
     from trivet.plugins import load_plugins
     from trivet.prober import Prober
 
-    host, prober = load_plugins(), Prober()
+    host = load_plugins()
     files = open_model(model, host)
     try:
-        answers = Capacity(files, parse_engine_settings(settings)).answers(
-            host, lambda one: prober.probe(one.name, one, PROBE_TIMEOUT_S), backend, device
-        )
+        answers = Capacity(files, parse_engine_settings(settings)).answers(host, Prober(), backend, device)
     except BackendError as error:
         return Plan(backend=backend, device=device, fits=False, reason=str(error))
     return plan_report(backend, device, answers)

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from trivet.config import EngineSettings
-from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig, TellsBandwidth
+from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
-from trivet.engine.assembly import AUTO_ORDER, planned_spec, runner_config
+from trivet.engine.assembly import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.model_files import ModelFiles
 from trivet.models.spec import ModelSpec
 from trivet.plugins import PluginHost
+from trivet.prober import Prober
 
 SMALLEST_CONTEXT = 16  # a remedy that leaves less is none
 SMALLER_KV = ("bf16", "fp8_e4m3", "fp8", "int8")  # in the order of what they lose
@@ -66,6 +67,7 @@ class DeviceAnswer:
     left_bytes: int = 0  # that this launch may count on
     plan: MemoryPlan | None = None
     reason: str | None = None  # why there is no plan
+    lacks_memory: bool = False  # and that it is memory
     changes: tuple[Change, ...] = ()  # the smallest first
     speed: Speed | None = None
 
@@ -109,7 +111,7 @@ class Capacity:
     def answers(
         self,
         host: PluginHost,
-        probe: Callable[[Backend], Sequence[DeviceInfo]],
+        prober: Prober,
         backend: str = "auto",
         device: str | None = None,
     ) -> list[DeviceAnswer]:
@@ -120,7 +122,10 @@ class Capacity:
         names = [n for n in AUTO_ORDER if n in host.backends] if backend == "auto" else backend.split(",")
         found: list[DeviceAnswer] = []
         for name in names:
-            found += self._of_backend(host.backend(name), probe(host.backend(name)), device)
+            one = host.backend(name)
+            devices = prober.probe(name, one, PROBE_TIMEOUT_S)
+            answers = self._of_backend(one, devices, device)
+            found += [self._with_speed(answer, one, prober) for answer in answers]
         return [self._with_other_device(answer, found) for answer in found]
 
     def _of_backend(
@@ -148,10 +153,10 @@ class Capacity:
             plan = self._plan(backend, group, self._config)
         except DoesNotFit as error:
             changes = tuple(self._changes(backend, group))
-            return replace(answer, reason=str(error), changes=changes)
+            return replace(answer, reason=str(error), lacks_memory=True, changes=changes)
         except Unsupported as error:
             return replace(answer, reason=str(error))
-        return replace(answer, plan=plan, speed=self._speed(backend, first, plan))
+        return replace(answer, plan=plan)
 
     def _plan(
         self,
@@ -242,7 +247,7 @@ class Capacity:
     def _with_other_device(self, answer: DeviceAnswer, found: Iterable[DeviceAnswer]) -> DeviceAnswer:
         """Another device costs nothing, so it stands first."""
         other = next((one for one in found if one.fits), None)
-        if answer.fits or other is None or not answer.changes:
+        if other is None or not answer.lacks_memory:
             return answer
         uids = ",".join(device.uid for device in other.devices)
         change = Change(f"use {uids} of {other.backend}")
@@ -250,20 +255,25 @@ class Capacity:
 
     # ---- how fast ----
 
-    def _speed(self, backend: Backend, device: DeviceInfo, plan: MemoryPlan) -> Speed | None:
-        bandwidth = backend.bandwidth(device) if isinstance(backend, TellsBandwidth) else None
+    def _with_speed(self, answer: DeviceAnswer, backend: Backend, prober: Prober) -> DeviceAnswer:
+        """Ranks read their parts at the same time; a plan is of one."""
+        plan = answer.plan
+        if plan is None:
+            return answer
+        bandwidth = prober.bandwidth(backend.name, backend, answer.devices[0], PROBE_TIMEOUT_S)
         if bandwidth is None:
-            return None
+            return answer
         weights = self._read_bytes(plan)
         token_bytes = sum(group.token_bytes for group in plan.kv.groups)
         full = token_bytes * plan.max_model_len
         count = max(1, num_sequences(plan))
-        return Speed(
+        speed = Speed(
             bandwidth,
             bandwidth / (weights + token_bytes),
             bandwidth / (weights + full),
             count * bandwidth / (weights + count * full),
         )
+        return replace(answer, speed=speed)
 
     def _read_bytes(self, plan: MemoryPlan) -> float:
         """Of the weights in a step: of an embedding that is no head only a row a token."""

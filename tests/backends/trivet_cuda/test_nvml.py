@@ -84,6 +84,19 @@ class FakeNvml:
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
         return 412_500
 
+    NVML_CLOCK_MEM = 2
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        return self._of_a_whole_gpu(handle, 2619 if kind == self.NVML_CLOCK_MEM else 1980)
+
+    def nvmlDeviceGetMemoryBusWidth(self, handle: str) -> int:  # noqa: N802
+        return self._of_a_whole_gpu(handle, 5120)
+
+    def _of_a_whole_gpu(self, handle: str, value: int) -> int:
+        if "mig" in handle:
+            raise NVMLError("Not Supported")
+        return value
+
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
         return [SimpleNamespace(pid=17, usedGpuMemory=GIB), SimpleNamespace(pid=18, usedGpuMemory=None)]
 
@@ -156,3 +169,11 @@ def test_devices_that_the_environment_hides_are_not_used(
     devices = backend(FakeNvml(), tmp_path, CUDA_VISIBLE_DEVICES=visible).probe(5.0)
     assert [device.index for device in devices if device.unusable_because is None] == usable
     assert all("CUDA_VISIBLE_DEVICES" in d.unusable_because for d in devices if d.unusable_because)
+
+
+def test_bandwidth_is_that_of_the_whole_bus_and_of_no_instance(tmp_path: Path) -> None:
+    cuda = backend(FakeNvml(), tmp_path)
+    whole, instance, _ = cuda.probe(5.0)
+    assert cuda.bandwidth(whole) == pytest.approx(3.352e12, rel=1e-3)  # the data sheet of an H100: 3.35 TB/s
+    assert cuda.bandwidth(instance) is None
+    assert backend(FakeNvml("nvmlDeviceGetMemoryBusWidth"), tmp_path).bandwidth(whole) is None

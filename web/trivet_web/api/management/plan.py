@@ -11,7 +11,6 @@ from flask import Blueprint, Response
 from trivet.client.plan_report import plan_report
 from trivet.client.results import Plan
 from trivet.config import parse_engine_settings
-from trivet.contract import Backend, DeviceInfo
 from trivet.engine.capacity import Capacity, Claims, Holding
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
@@ -26,7 +25,6 @@ from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("plan", __name__, url_prefix="/platform/v1")
-PROBE_TIMEOUT_S = 10.0
 
 
 class PlanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,9 +49,8 @@ def plan() -> Response:
     with process.database.reading() as session:
         claims = Claims([_holding(row) for row in list_instances(session, states=PROCESS_STATES) if row.plan])
     try:
-        answers = Capacity(files, settings, claims).answers(
-            process.plugins, _probe, body.backend, body.device
-        )
+        capacity = Capacity(files, settings, claims)
+        answers = capacity.answers(process.plugins, Prober(), body.backend, body.device)
     except BackendError as error:
         return json_response(Plan(backend=body.backend, device=body.device, fits=False, reason=str(error)))
     return json_response(plan_report(body.backend, body.device, answers))
@@ -64,10 +61,6 @@ def _path(reference: str) -> str:
         return str(absolute_path(reference, "model"))
     with web_process().database.reading() as session:
         return find_version(session, reference).path
-
-
-def _probe(backend: Backend) -> list[DeviceInfo]:
-    return Prober().probe(backend.name, backend, PROBE_TIMEOUT_S)
 
 
 def _holding(row: Instance) -> Holding:
