@@ -335,3 +335,9 @@ def test_unknown_route_and_wrong_method_are_error_objects(client: FlaskClient) -
     wrong = client.get(CHAT)
     assert (wrong.status_code, wrong.get_json()["error"]["code"]) == (405, "method_not_allowed")
     assert wrong.headers["Allow"]
+
+
+def test_a_name_that_is_no_text_is_400(client: FlaskClient) -> None:
+    body = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "\x87a": 1}'
+    status, error = error_of(client, CHAT, body)
+    assert (status, "no valid JSON" in error["message"]) == (400, True)

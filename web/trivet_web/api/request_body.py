@@ -53,7 +53,10 @@ def refuse_unsupported(neutral: Mapping[str, tuple[object, ...]]) -> None:
 
     Raises: UnsupportedParameter naming field and value.
     """
-    given = msgspec.json.decode(_read(), type=dict[str, msgspec.Raw])
+    try:
+        given = msgspec.json.decode(_read(), type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as error:  # in a name that no struct has, which was only skipped before
+        raise _wrong_json(_read(), str(error)) from error
     for name in given.keys() & neutral.keys():
         if not _changes_nothing(given[name], neutral[name]):
             text = bytes(given[name]).decode("utf-8", "replace")

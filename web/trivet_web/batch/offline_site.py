@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
+from flask.testing import FlaskClient
 
 from trivet.config import Settings
 from trivet.engine.process import SWITCH_INTERVAL_S, EngineProcess
@@ -102,14 +103,17 @@ class OfflineSite:
 
     def _call(self, request: Request) -> Answered:
         """Raises: EngineEnded."""
-        client = self._app.test_client(use_cookies=False)
-        response = client.post(request.url, data=request.body, content_type="application/json")
+        response = self.client().post(request.url, data=request.body, content_type="application/json")
         answered = Answered(response.status_code, response.headers["X-Request-ID"], response.data)
         if answered.status == Unavailable.status:
             error = read_answer(answered).error
             if error is not None and error.code != DeadlinePassed.code:  # which alone is the request's own
                 raise EngineEnded(error.message)
         return answered
+
+    def client(self) -> FlaskClient:
+        """Calls the application directly."""
+        return self._app.test_client(use_cookies=False)
 
     def end_all(self) -> None:
         """Requests under way end with an error."""
