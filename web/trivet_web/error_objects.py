@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
 from trivet.errors import TrivetError, Unavailable
+from trivet_web.fallback import answer_of_fallback
 
 logger = logging.getLogger(__name__)
 REQUEST_ID = "trivet.request_id"  # in the environment: a view may go on in another context
@@ -50,6 +51,10 @@ def register(app: Flask) -> None:
 
 
 def _on_trivet_error(error: TrivetError) -> Response:
+    return answer_of_fallback(error) or _failed(error)
+
+
+def _failed(error: TrivetError) -> Response:
     if error.status >= 500:
         logger.warning("request_id=%s status=%d error=%s", request_id(), error.status, error)
     response = _response(error_body(error), error.status)
@@ -63,7 +68,7 @@ def _on_trivet_error(error: TrivetError) -> Response:
 
 def _on_registry_error(error: OperationalError) -> Response:
     """A full disk, a database that is away: nobody's defect, and it passes."""
-    return _on_trivet_error(Unavailable(f"the registry cannot be used: {error.orig}; try again when it can"))
+    return _failed(Unavailable(f"the registry cannot be used: {error.orig}; try again when it can"))
 
 
 def _on_http_exception(error: HTTPException) -> Response:

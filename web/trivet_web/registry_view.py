@@ -56,6 +56,7 @@ def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed
         created_s=int(deployment.created_at.timestamp()),
         settings=deployment.settings,
         is_asleep=deployment.is_asleep,
+        fallback=deployment.fallback,
         instances=tuple(_row(i, is_of_served_version=i.version_id == version.id) for i in instances),
     )
 

@@ -52,6 +52,7 @@ class Deployed:
     created_s: int  # seconds since the epoch
     instances: Sequence[InstanceRow] = ()
     settings: Mapping[str, str] = field(default_factory=dict)  # of its engines, as text
+    fallback: str | None = None  # the deployment that answers where this one cannot
     is_asleep: bool = False  # unloaded because nobody used it
 
     @property

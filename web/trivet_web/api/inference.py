@@ -24,6 +24,7 @@ from trivet.text.tool_calls.parser import ToolParser
 from trivet_web.answer import Answer
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
+from trivet_web.fallback import model_of_request
 from trivet_web.handover import handover_of_request
 from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
 from trivet_web.request_timer import RequestTimer
@@ -66,9 +67,12 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError."""
+    """The deployment, or what stands in for it (fallback.py).
+
+    Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError.
+    """
     process = web_process()
-    deployed = process.router.ready(name)
+    deployed = process.router.ready(model_of_request(name))
     return Target(deployed, process.models.get(deployed.model_path))
 
 
