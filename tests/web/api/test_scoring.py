@@ -64,6 +64,7 @@ def test_documents_are_ranked_by_their_scores(post: Post, expected: list[float])
     ("path", "fields", "param"),
     [
         ("/v1/score", {"text_1": "a"}, "text_2"),
+        ("/v1/score", {"text_1": "a", "text_2": []}, "text_2"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
         ("/v1/score", {"text_1": "a", "text_2": ["a"] * 2049}, "text_2"),
         ("/v1/score", {"text_1": "a", "text_2": "word " * 600}, "text_2"),

@@ -164,8 +164,8 @@ def rerank() -> Response:
 
 def _scores(body: ScoringFields, pairs: Pairs, field: str) -> Scores:
     """Raises: RequestError, Unavailable, EngineLost."""
-    if len(pairs) > MAX_DOCUMENTS:
-        raise RequestError(f"{field} has {len(pairs)} texts; at most {MAX_DOCUMENTS} are read", param=field)
+    if not 1 <= len(pairs) <= MAX_DOCUMENTS:
+        raise RequestError(f"{field} has {len(pairs)} texts; send 1 to {MAX_DOCUMENTS}", param=field)
     check_timeout(body.timeout)
     truncation = truncation_of(body.truncate_prompt_tokens, 1)
     target = find_target(body.model)
