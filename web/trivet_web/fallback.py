@@ -57,5 +57,8 @@ def answer_of_fallback(error: TrivetError) -> Response | None:
 
 
 def _fallback_of(name: str) -> str | None:
-    deployed = web_process().router.table(fresh=True).get(name)
+    try:
+        deployed = web_process().router.table(fresh=True).get(name)
+    except Unavailable:  # the registry was never read
+        return None
     return None if deployed is None else deployed.fallback  # None: stopped meanwhile
