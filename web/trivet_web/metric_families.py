@@ -39,6 +39,7 @@ _OF_LOAD: dict[Metric, Callable[[EngineLoad], float]] = {
     metrics.PROMPT_TOKENS: lambda load: load.prompt_tokens,
     metrics.GENERATION_TOKENS: lambda load: load.generation_tokens,
 }
+_HISTOGRAMS = [metric for metric in metrics.METRICS if metric.kind is Kind.HISTOGRAM]
 _NOT_KEPT = (metrics.HTTP_REQUESTS.full_name, metrics.INSTANCE_STATE.full_name)  # many series, told elsewhere
 
 
@@ -52,6 +53,12 @@ class _Engine(NamedTuple):
 
 def families(process: WebProcess) -> Iterator[Family]:
     """All of trivet/metrics.py."""
+    totals = process.metrics.totals()
+    yield from _histograms(totals)
+    yield from _gauges_and_counters(process, totals)
+
+
+def _gauges_and_counters(process: WebProcess, totals: dict[str, list[Series]]) -> Iterator[Family]:
     table = process.router.table()
     engines = _engines(process, table)
     for metric, value_of in _OF_LOAD.items():
@@ -62,7 +69,7 @@ def families(process: WebProcess) -> Iterator[Family]:
                 family.add_metric(engine.labels, value_of(load))
         yield family
     yield _finished(engines)
-    yield from _measured(process.metrics.totals())
+    yield from _counted(totals)
     supervisor = _family(metrics.SUPERVISOR_UP)
     supervisor.add_metric((), 1.0 if process.supervisor.is_up() else 0.0)
     yield supervisor
@@ -71,15 +78,19 @@ def families(process: WebProcess) -> Iterator[Family]:
 
 
 def samples(process: WebProcess) -> Iterator[Sample]:
-    """What the history keeps: gauges, counters, and of histograms sum and count."""
-    for family in families(process):
-        if family.name in _NOT_KEPT:
-            continue
-        for sample in family.samples:
-            if not sample.name.endswith("_bucket"):
+    """What the history keeps: gauges, counters, and of histograms sum and count (2 ms, and 0.2 an instance)."""
+    totals = process.metrics.totals()
+    for family in _gauges_and_counters(process, totals):
+        if family.name not in _NOT_KEPT:
+            for sample in family.samples:
                 labels = tuple(part for label in sample.labels.items() for part in label)
                 name = sample.name.removeprefix(metrics.PREFIX)
                 yield Sample(name, labels, sample.value, family.type != "gauge")
+    for metric in _HISTOGRAMS:
+        for series in totals.get(metric.name, ()):
+            labels = tuple(part for label in zip(metric.labels, series.labels, strict=True) for part in label)
+            yield Sample(f"{metric.name}_sum", labels, series.total, is_counter=True)
+            yield Sample(f"{metric.name}_count", labels, float(sum(series.counts)), is_counter=True)
 
 
 def _engines(process: WebProcess, table: Table) -> list[_Engine]:
@@ -113,13 +124,15 @@ def _finished(engines: list[_Engine]) -> Family:
     return family
 
 
-def _measured(totals: dict[str, list[Series]]) -> Iterator[Family]:
-    for metric in metrics.METRICS:
-        if metric.kind is Kind.HISTOGRAM:
-            histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
-            for series in totals.get(metric.name, ()):
-                histogram.add_metric(series.labels, _cumulative(metric, series), series.total)
-            yield histogram
+def _histograms(totals: dict[str, list[Series]]) -> Iterator[Family]:
+    for metric in _HISTOGRAMS:
+        histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+        for series in totals.get(metric.name, ()):
+            histogram.add_metric(series.labels, _cumulative(metric, series), series.total)
+        yield histogram
+
+
+def _counted(totals: dict[str, list[Series]]) -> Iterator[Family]:
     for metric in (metrics.HTTP_REQUESTS, metrics.REQUEST_FAILURES):
         counter = _family(metric)
         for series in totals.get(metric.name, ()):
