@@ -18,6 +18,7 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.engine.log_bound import LogBound
+from trivet.engine.step_pace import StepPace
 from trivet.messages import (
     BEAT_INTERVAL_S,
     RESIDENT,
@@ -31,10 +32,6 @@ from trivet.messages import (
 )
 
 logger = logging.getLogger(__name__)
-
-STALL_FACTOR = 10  # a step that takes so many times as long as the slowest of late has stalled
-MIN_STALL_S = 2.0  # but not before this: a first long prompt takes longer than all steps before it
-FORGETTING = 0.99  # by step: a slow one counts for a few hundred
 
 
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
@@ -61,7 +58,7 @@ class Heart(threading.Thread):
         self._on_hang = on_hang
         self._log = LogBound()
         self._memory: list[tuple[str, int]] = []
-        self._slowest_s = 0.0  # step of late
+        self._pace = StepPace()
         self._late_step_s: float | None = None  # when the step began that was late at the last beat
         self._lock = threading.Lock()
         self._beat = Beat(order.instance_id, order.lease, os.getpid(), 0, Phase.STARTING)
@@ -96,13 +93,13 @@ class Heart(threading.Thread):
 
     def begin_step(self, timeout_s: float) -> None:
         now = time.monotonic()
-        due_s = now + max(MIN_STALL_S, STALL_FACTOR * self._slowest_s)
+        due_s = self._pace.due_s(now)
         self._replace(step_started_s=now, step_deadline_s=now + timeout_s, step_due_s=due_s)
 
     def end_step(self, load: EngineLoad) -> None:
         started_s = self._beat.step_started_s
         if started_s is not None:
-            self._slowest_s = max(FORGETTING * self._slowest_s, time.monotonic() - started_s)
+            self._pace.observe(time.monotonic() - started_s)
         self._replace(step_started_s=None, step_deadline_s=None, step_due_s=None, load=load)
 
     def set_load(self, load: EngineLoad) -> None:

@@ -7,10 +7,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from trivet.engine.heartbeat import Heart
-from trivet.messages import ControlRequest, Drain, EngineLoad, LaunchOrder, Phase, Stop, Watch
+from trivet.engine.step_pace import MIN_STALL_S
+from trivet.messages import (
+    RESIDENT,
+    ControlRequest,
+    Drain,
+    EngineLoad,
+    LaunchOrder,
+    Phase,
+    Stop,
+    Watch,
+)
 
 DEADLINE_S = 60.0
 
@@ -70,9 +81,19 @@ def test_a_step_announces_its_deadline_and_takes_it_back(heart: Heart, watcher: 
     beat = watcher.beat_where(lambda beat: beat.step_deadline_s is not None)
     assert beat.step_started_s is not None
     assert beat.step_deadline_s == pytest.approx(beat.step_started_s + 60.0)
+    assert beat.step_due_s == pytest.approx(beat.step_started_s + MIN_STALL_S)
     heart.end_step(EngineLoad(num_running=3))
     beat = watcher.beat_where(lambda beat: beat.step_deadline_s is None)
+    assert beat.step_due_s is None
     assert beat.load.num_running == 3
+
+
+def test_beats_tell_the_resident_memory_beside_what_the_runner_holds(heart: Heart, watcher: Any) -> None:
+    heart.set_memory([("weights", 100)])
+    beat = watcher.beat_where(lambda beat: bool(beat.memory))
+    told = dict(beat.memory)
+    assert told["weights"] == 100
+    assert told[RESIDENT] == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
 
 
 def test_control_messages_with_the_lease_are_handed_on(
