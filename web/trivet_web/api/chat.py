@@ -15,6 +15,7 @@ from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat_prompt import ChatPromptFields, Prompt
 from trivet_web.api.chat_reader import ChatReader
 from trivet_web.api.conversation import for_template
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     Completed,
     Exchange,
@@ -96,6 +97,7 @@ class ChatRequest(ChatPromptFields, kw_only=True):
 
 
 @blueprint.post("/v1/chat/completions")
+@documented(ChatCompletion, body=ChatRequest, stream=ChatChunk)
 def create() -> Response:
     """One answer of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(ChatRequest)

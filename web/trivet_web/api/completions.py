@@ -12,6 +12,7 @@ from trivet.errors import RequestError
 from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet.text.tokenizer import Tokenizer
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     Completed,
     Exchange,
@@ -75,6 +76,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 
 @blueprint.post("/v1/completions")
+@documented(Completion, body=CompletionRequest, stream=Completion)
 def create() -> Response:
     """One answer to each prompt, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(CompletionRequest)

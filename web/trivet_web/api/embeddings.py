@@ -15,6 +15,7 @@ from trivet.errors import GenerationError, RequestError
 from trivet.messages import Submit
 from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     READ_S,
     Exchange,
@@ -99,6 +100,7 @@ class EmbeddingList(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/v1/embeddings")
+@documented(EmbeddingList, body=EmbeddingRequest)
 def create() -> Response:
     """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(EmbeddingRequest)

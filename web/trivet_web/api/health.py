@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flask import Blueprint, Response
 
 import trivet
+from trivet_web.api.documented import documented
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
@@ -13,12 +16,14 @@ blueprint = Blueprint("health", __name__)
 
 @blueprint.get("/health")
 @blueprint.get("/health/live")
+@documented(dict[str, str])
 def live() -> Response:
     """This process answers."""
     return json_response({"status": "ok"})
 
 
 @blueprint.get("/health/ready")
+@documented(dict[str, Any])
 def ready() -> Response:
     """200 while at least one model can serve, else 503 with the reason."""
     process = web_process()
@@ -36,6 +41,7 @@ def ready() -> Response:
 
 
 @blueprint.get("/version")
+@documented(dict[str, str])
 def version() -> Response:
     """The version of this server."""
     return json_response({"version": trivet.__version__})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
+from trivet_web.api.documented import documented
 from trivet_web.api.openai_objects import ModelList, ModelObject
 from trivet_web.json_response import json_response
 from trivet_web.routing import Deployed
@@ -13,6 +14,7 @@ blueprint = Blueprint("models", __name__)
 
 
 @blueprint.get("/v1/models")
+@documented(ModelList)
 def list_models() -> Response:
     """All that shall run; `ready` says which answer now."""
     table = web_process().router.table()
@@ -20,6 +22,7 @@ def list_models() -> Response:
 
 
 @blueprint.get("/v1/models/<name>")
+@documented(ModelObject)
 def get_model(name: str) -> Response:
     """Raises: ModelNotFound listing what exists."""
     return json_response(_object(web_process().router.deployed(name)))

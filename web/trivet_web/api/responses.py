@@ -8,6 +8,7 @@ from flask import Blueprint, Response
 from trivet.errors import NotFound, RequestError, UnsupportedParameter
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.conversation import FunctionCall, Message, ToolCall
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import Completed, read_whole
 from trivet_web.api.openai_objects import ChatMessage
 from trivet_web.api.request_body import read_body, refuse_unsupported
@@ -22,6 +23,7 @@ from trivet_web.api.responses_objects import (
     OutputTokensDetails,
     ReasoningItem,
     ReasoningText,
+    ResponseEvent,
     ResponseObject,
     ResponseUsage,
 )
@@ -43,6 +45,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/v1/responses")
+@documented(ResponseObject, body=ResponseRequest, stream=ResponseEvent)
 def create() -> Response:
     """One response, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(ResponseRequest)
@@ -65,12 +68,14 @@ def create() -> Response:
 
 
 @blueprint.get("/v1/responses/<response_id>")
+@documented(ResponseObject)
 def get_response(response_id: str) -> Response:
     """Raises: NotFound, UnsupportedParameter."""
     return json_response(_stored(response_id).response)
 
 
 @blueprint.delete("/v1/responses/<response_id>")
+@documented(DeletedResponse)
 def delete_response(response_id: str) -> Response:
     """Raises: NotFound, UnsupportedParameter."""
     _stored(response_id)

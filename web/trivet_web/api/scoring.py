@@ -15,6 +15,7 @@ from trivet.outputs import yes_probability
 from trivet.prompt_forms import text_pairs
 from trivet.sampling_params import SamplingParams
 from trivet.text.scoring_prompt import QWEN3_INSTRUCTION, QWEN3_RERANKER, ScoringPrompt, single_token
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     Exchange,
     Target,
@@ -129,6 +130,7 @@ class Scores:
 
 
 @blueprint.post("/v1/score")
+@documented(ScoreList, body=ScoreRequest)
 def score() -> Response:
     """A score for each pair, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(ScoreRequest)
@@ -142,6 +144,7 @@ def score() -> Response:
 
 
 @blueprint.post("/v1/rerank")
+@documented(RerankResponse, body=RerankRequest)
 def rerank() -> Response:
     """Documents by how well they answer. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(RerankRequest)

@@ -11,6 +11,7 @@ from trivet.errors import RequestError
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat_prompt import ChatPromptFields
 from trivet_web.api.conversation import Message, for_template
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import Target
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer
@@ -63,6 +64,7 @@ class DetokenizeResponse(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/tokenize")
+@documented(TokenizeResponse, body=TokenizeRequest)
 def tokenize() -> Response:
     """Token ids of a text or of a chat's prompt. Raises: RequestError, ModelNotFound, ModelFilesError."""
     body = read_body(TokenizeRequest)
@@ -86,6 +88,7 @@ def tokenize() -> Response:
 
 
 @blueprint.post("/detokenize")
+@documented(DetokenizeResponse, body=DetokenizeRequest)
 def detokenize() -> Response:
     """Text of token ids. Raises: RequestError, ModelNotFound, ModelFilesError."""
     body = read_body(DetokenizeRequest)

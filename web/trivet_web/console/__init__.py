@@ -9,11 +9,13 @@ from __future__ import annotations
 from flask import Blueprint, Response, render_template
 
 import trivet
+from trivet_web.api.documented import documented
 
 blueprint = Blueprint("console", __name__)
 
 
 @blueprint.get("/")
+@documented(media_type="text/html")
 def page() -> Response:
     """The console."""
     response = Response(render_template("console.html", version=trivet.__version__), mimetype="text/html")

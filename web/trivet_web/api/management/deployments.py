@@ -17,6 +17,7 @@ from trivet_registry.deployments_store import (
 from trivet_registry.instance_state import LIVE_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.tables import Deployment
+from trivet_web.api.documented import documented
 from trivet_web.api.management.models import resolve_version
 from trivet_web.api.management.objects import (
     DeploymentObject,
@@ -60,6 +61,7 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.get("")
+@documented(Listing[DeploymentObject])
 def list_all() -> Response:
     """Running and stopped ones."""
     process = web_process()
@@ -68,6 +70,7 @@ def list_all() -> Response:
 
 
 @blueprint.post("")
+@documented(DeploymentObject, body=LaunchRequest, status=201)
 def launch() -> Response:
     """Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError."""
     body = read_body(LaunchRequest)
@@ -92,6 +95,7 @@ def launch() -> Response:
 
 
 @blueprint.get("/<name>")
+@documented(DeploymentObject)
 def get(name: str) -> Response:
     """Raises: NotFound listing what exists."""
     process = web_process()
@@ -100,6 +104,7 @@ def get(name: str) -> Response:
 
 
 @blueprint.patch("/<name>")
+@documented(DeploymentObject, body=UpdateRequest)
 def change(name: str) -> Response:
     """Raises: NotFound, Conflict, RequestError, ConfigError, ModelNotFound, ModelFilesError."""
     body = read_body(UpdateRequest)
@@ -123,6 +128,7 @@ def change(name: str) -> Response:
 
 
 @blueprint.delete("/<name>")
+@documented(DeploymentObject, query={"drain_timeout_s": float})
 def stop(name: str) -> Response:
     """Raises: NotFound, RequestError."""
     process = web_process()

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 from flask import Blueprint, Response, request
 
+from trivet_web.api.documented import documented
 from trivet_web.api.management.observations import whole_number
 from trivet_web.history import COARSE_LENGTH, COARSE_S, FINE_LENGTH, Series
 from trivet_web.json_response import json_response
@@ -37,6 +38,7 @@ class HistoryObject(msgspec.Struct, frozen=True):
 
 
 @blueprint.get("/history")
+@documented(HistoryObject, query={"window_s": int, "names": str, "deployment": str})
 def history() -> Response:
     """`names` with commas picks some, `deployment` those of one. Raises: RequestError."""
     window_s = whole_number("window_s", FINE_LENGTH, 1, COARSE_LENGTH * COARSE_S)

@@ -21,6 +21,7 @@ from trivet.errors import NotFound
 from trivet_registry.instances_store import get_instance
 from trivet_registry.tables import Instance
 from trivet_supervisor.engine_logs import first_crash_file
+from trivet_web.api.documented import documented
 from trivet_web.api.inference import client_fd
 from trivet_web.api.management.observations import whole_number
 from trivet_web.web_process import WebProcess, web_process
@@ -35,6 +36,7 @@ FIRST_CRASH = "first-crash"
 
 
 @blueprint.get("/logs/<instance_id>")
+@documented(media_type="text/plain", query={"tail": int, "follow": int, "attempt": str})
 def logs(instance_id: str) -> Response:
     """Raises: NotFound for an instance, or an attempt of it, that left no log."""
     process = web_process()

@@ -13,7 +13,14 @@ from trivet.models.model_files import ModelFiles, open_model
 from trivet.text.tokenizer_files import require_tokenizer
 from trivet_registry.models_store import find_version, list_models, register_model, remove_model
 from trivet_registry.tables import Version
-from trivet_web.api.management.objects import Listing, model_object, version_object
+from trivet_web.api.documented import documented
+from trivet_web.api.management.objects import (
+    Listing,
+    ModelObject,
+    VersionObject,
+    model_object,
+    version_object,
+)
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
 from trivet_web.web_process import WebProcess, web_process
@@ -29,6 +36,7 @@ class RegisterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.get("")
+@documented(Listing[ModelObject])
 def list_all() -> Response:
     """Registered models with their versions."""
     with web_process().database.reading() as session:
@@ -36,6 +44,7 @@ def list_all() -> Response:
 
 
 @blueprint.post("")
+@documented(VersionObject, body=RegisterRequest, status=201)
 def register() -> Response:
     """Raises: RequestError, ModelFilesError."""
     body = read_body(RegisterRequest)
@@ -46,6 +55,7 @@ def register() -> Response:
 
 
 @blueprint.delete("/<name>")
+@documented(status=204)
 def remove(name: str) -> Response:
     """Raises: ModelNotFound; Conflict while it is deployed."""
     with web_process().database.session() as session:

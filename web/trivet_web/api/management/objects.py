@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -13,11 +13,13 @@ from trivet.messages import EngineLoad
 from trivet_registry import tables
 from trivet_web.engine_link import EngineView
 
+T = TypeVar("T")
 
-class Listing(msgspec.Struct, frozen=True):
+
+class Listing(msgspec.Struct, Generic[T], frozen=True):
     """Every list."""
 
-    data: list[Any]
+    data: list[T]
 
 
 class SupervisorObject(msgspec.Struct, frozen=True):

@@ -12,7 +12,11 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import LIVE_STATES
 from trivet_registry.instances_store import list_instances
+from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
+    DeviceObject,
+    EventObject,
+    InstanceObject,
     Listing,
     StatusObject,
     SupervisorObject,
@@ -28,6 +32,7 @@ MAX_EVENTS = 1000
 
 
 @blueprint.get("/status")
+@documented(StatusObject)
 def status() -> Response:
     """Whether the supervisor lives, and who may do what."""
     process = web_process()
@@ -38,6 +43,7 @@ def status() -> Response:
 
 
 @blueprint.get("/instances")
+@documented(Listing[InstanceObject], query={"deployment": str, "all": int})
 def instances() -> Response:
     """Those that live or failed; with all=1 those that ended, too."""
     process = web_process()
@@ -48,6 +54,7 @@ def instances() -> Response:
 
 
 @blueprint.get("/events")
+@documented(Listing[EventObject], query={"deployment": str, "limit": int})
 def events() -> Response:
     """The newest `limit`, oldest first."""
     limit = whole_number("limit", 100, 1, MAX_EVENTS)
@@ -57,6 +64,7 @@ def events() -> Response:
 
 
 @blueprint.get("/devices")
+@documented(Listing[DeviceObject])
 def devices() -> Response:
     """Usable or not, with the reason."""
     with web_process().database.reading() as session:

@@ -19,6 +19,7 @@ from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import find_version
 from trivet_registry.tables import Instance
+from trivet_web.api.documented import documented
 from trivet_web.api.management.models import absolute_path
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
@@ -37,6 +38,7 @@ class PlanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.post("/plan")
+@documented(Plan, body=PlanRequest)
 def plan() -> Response:
     """Raises: ModelNotFound, ModelFilesError, ConfigError. What cannot run is an answer, no error."""
     body = read_body(PlanRequest)

@@ -11,6 +11,7 @@ from trivet.errors import Conflict, Unavailable
 from trivet.messages import ResetPrefixCache
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance
+from trivet_web.api.documented import documented
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Loss, Mailbox
 from trivet_web.web_process import web_process
@@ -27,6 +28,7 @@ class PrefixCacheReset(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/instances/<instance_id>/reset-prefix-cache")
+@documented(PrefixCacheReset)
 def reset(instance_id: str) -> Response:
     """Running sequences go on. Raises: NotFound; Conflict if it is not ready; EngineLost, Unavailable."""
     process = web_process()
