@@ -89,13 +89,12 @@ def _contents(client: Client, deployment: Deployment, window_s: int) -> Iterator
     )
     yield "doctor.json", _or_reason(_doctor)
     for instance in instances[-MAX_INSTANCES:]:
-        for suffix, attempt in (("", None), ("-first-crash", "first-crash")):
-            text = _or_reason(
-                lambda one=instance.id, which=attempt: "".join(
-                    client.logs(one, attempt=which, tail=LOG_LINES)
-                )
-            )
-            yield f"logs/{instance.id}{suffix}.log", text
+        yield f"logs/{instance.id}.log", _log(client, instance, None)
+        yield f"logs/{instance.id}-first-crash.log", _log(client, instance, "first-crash")
+
+
+def _log(client: Client, instance: Instance, attempt: str | None) -> str:
+    return _or_reason(lambda: "".join(client.logs(instance.id, attempt=attempt, tail=LOG_LINES)))
 
 
 def _doctor() -> str:

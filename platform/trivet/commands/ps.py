@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trivet.client import Deployment, Instance, Status
 
 REASON_WIDTH = 60  # the whole is in --json, `trivet events` and what a failed launch prints
+HOST = "host"  # uid of the device whose memory is the host's (contract.DeviceInfo)
 WITHOUT_PROCESS = ("pending", "placing", "failed", "stopped")
 LIVE_HEADERS = ("MEMORY", "RUNNING", "WAITING", "AGE", "REASON")
 HEADERS = ("NAME", "MODEL", "INSTANCE", "STATE", "BACKEND", "DEVICE", "PID", *LIVE_HEADERS)
@@ -89,13 +90,20 @@ def _cells(instance: Instance) -> list[object]:
 
 
 def memory_text(instance: Instance) -> str | None:
-    """What the process has in memory, and by how much that differs from its plan: "1.2 GiB +3%"."""
-    planned = sum(part.size_bytes for part in instance.plan.parts) if instance.plan else 0
-    resident = (instance.memory or {}).get(RESIDENT)
-    if resident is None:
-        return bytes_text(planned) if planned else None
-    difference = f" {resident / planned - 1:+.0%}" if planned else ""
-    return f"{bytes_text(resident)}{difference}"
+    """What it holds on its device, and by how much that differs from its plan: "1.2 GiB +3%"."""
+    planned = {part.name: part.size_bytes for part in instance.plan.parts} if instance.plan else {}
+    held = dict(instance.memory or {})
+    resident = held.pop(RESIDENT, None)
+    if instance.device_uids == (HOST,) and resident is not None:  # the device is the process's own memory
+        return _compared(resident, sum(planned.values()))
+    told = {name: size for name, size in held.items() if name in planned}
+    if told:
+        return _compared(sum(told.values()), sum(planned[name] for name in told))
+    return bytes_text(sum(planned.values())) if planned else None
+
+
+def _compared(held: int, planned: int) -> str:
+    return bytes_text(held) + (f" {held / planned - 1:+.0%}" if planned else "")
 
 
 def _show_notices(deployment: Deployment) -> None:

@@ -25,13 +25,19 @@ def test_ps_lists_instances_with_their_state(launched, trivet) -> None:
     assert done.err == ""
 
 
-def test_ps_compares_what_a_process_holds_with_its_plan() -> None:
-    plan = InstancePlan(parts=(PlanPart(name="kv", size_bytes=1 << 30),))
-    held = Instance(
-        id="i", deployment="d", state="ready", plan=plan, memory={"kv": 1 << 30, "resident": 11 << 27}
+def test_ps_compares_what_is_held_with_the_plan() -> None:
+    plan = InstancePlan(
+        parts=(PlanPart(name="kv", size_bytes=1 << 30), PlanPart(name="context", size_bytes=1 << 28))
     )
-    assert memory_text(held) == "1.4 GiB +38%"
-    assert memory_text(Instance(id="i", deployment="d", state="ready", plan=plan)) == "1.0 GiB"
+
+    def shown(*uids: str, **memory: int) -> str | None:
+        return memory_text(
+            Instance(id="i", deployment="d", state="ready", plan=plan, device_uids=uids, memory=memory)
+        )
+
+    assert shown("host") == "1.2 GiB", "nothing is measured yet"
+    assert shown("host", kv=1 << 30, resident=11 << 27) == "1.4 GiB +10%", "the process and all its parts"
+    assert shown("GPU-1", kv=11 << 27, resident=1 << 20) == "1.4 GiB +38%", "the part that the runner knows"
 
 
 def test_ps_says_since_when_the_supervisor_is_gone(launched, trivet) -> None:
