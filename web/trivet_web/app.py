@@ -11,9 +11,11 @@ from trivet import metrics
 from trivet.config import Settings
 from trivet_web import error_objects, guard
 from trivet_web.api import (
+    batches,
     chat,
     completions,
     embeddings,
+    files,
     health,
     metrics_page,
     models,
@@ -23,6 +25,7 @@ from trivet_web.api import (
     tokenization,
 )
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
+from trivet_web.batch.runner import BatchRunner
 from trivet_web.console import blueprint as console
 from trivet_web.handover import handover_of_request
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
@@ -49,6 +52,8 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         chat.blueprint,
         completions.blueprint,
         embeddings.blueprint,
+        files.blueprint,
+        batches.blueprint,
         models.blueprint,
         openapi.blueprint,
         responses.blueprint,
@@ -60,6 +65,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         console,
     ):
         app.register_blueprint(blueprint)
+    process.serve_batches(BatchRunner(app, process.shelf, process.token, lambda: process.is_draining))
     return app
 
 

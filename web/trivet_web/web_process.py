@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flask import current_app
 
@@ -16,6 +16,7 @@ from trivet.errors import TrivetError, Unavailable
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployment_changes import wake_deployment
+from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engine_link import EngineView
 from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
 from trivet_web.hang_up import HangUpWatcher
@@ -30,6 +31,9 @@ from trivet_web.slots import Slots
 from trivet_web.supervisor_link import SupervisorLink
 from trivet_web.waking import Waker
 from trivet_web.web_metrics import WebMetrics
+
+if TYPE_CHECKING:
+    from trivet_web.batch.runner import BatchRunner
 
 logger = logging.getLogger(__name__)
 EXTENSION = "trivet"
@@ -68,6 +72,8 @@ class WebProcess:
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.is_draining = False
+        self.shelf = Shelf.of(settings)
+        self._batches: BatchRunner | None = None
         self._is_closed = threading.Event()
         self._sampler = threading.Thread(target=self._sample_often, name="sampler", daemon=True)
         self._sampler.start()
@@ -113,9 +119,25 @@ class WebProcess:
             except TrivetError as error:
                 logger.debug("sample=none reason=%s", error)  # the registry was never read
 
+    def serve_batches(self, runner: BatchRunner) -> None:
+        """`runner` asks the application, which is made after this."""
+        self._batches = runner
+
+    def wake_batches(self) -> None:
+        """There is something new for them."""
+        if self._batches is not None:
+            self._batches.wake()
+
     def close(self) -> None:
+        """Idempotent."""
+        if self._is_closed.is_set():
+            return
         self._is_closed.set()
         self._sampler.join()
+        if self._batches is not None:
+            self._batches.stop()
+            self._end_open_requests()
+            self._batches.join()
         self.relay.close()
         self.hang_up.close()
         self.metrics.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -87,7 +87,7 @@ def scan(path: Path) -> InputFile:
     return InputFile(path, form or FormName.SIMPLE, count, size, digest.hexdigest())
 
 
-def read_lines(path: Path) -> Iterator[InputLine]:
+def read_lines(path: Path) -> Generator[InputLine, None, None]:
     """Raises: ConfigError where it cannot be read."""
     with _opened(path) as stream:
         yield from _lines(stream)

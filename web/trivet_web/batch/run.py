@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Protocol
 
 from trivet.errors import RequestError
-from trivet_web.batch.forms import OK, Form, read_answer
+from trivet_web.batch.forms import OK, Answered, Form, Request, read_answer
 from trivet_web.batch.input_file import InputLine
 from trivet_web.batch.journal import Journal
-from trivet_web.batch.offline_site import OfflineSite
-from trivet_web.batch.progress import Progress
+
+
+class Site(Protocol):
+    """What answers requests; thread-safe."""
+
+    def answer(self, request: Request) -> Answered:
+        """Raises: what ends the batch."""
+
+    def end_all(self) -> None:
+        """Let the requests under way end soon."""
+
+
+class Progress(Protocol):
+    """Who is told."""
+
+    def update(self) -> None:
+        """A line has been answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +41,7 @@ class Result:
 
 
 def run_batch(
-    site: OfflineSite,
+    site: Site,
     form: Form,
     lines: Iterable[InputLine],
     journal: Journal,
@@ -63,7 +79,7 @@ def _take(pending: set[Future[Result]], journal: Journal, progress: Progress) ->
     return rest
 
 
-def _answer(site: OfflineSite, form: Form, line: InputLine) -> Result:
+def _answer(site: Site, form: Form, line: InputLine) -> Result:
     """On a thread of its own."""
     try:
         request = form.request(line)

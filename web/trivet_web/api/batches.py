@@ -1,0 +1,110 @@
+"""/v1/batches: files of requests, answered when there is room."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+from flask import Blueprint, Response
+
+from trivet.errors import Conflict, NotFound, RequestError, UnsupportedParameter
+from trivet_web.api.documented import documented
+from trivet_web.api.files import known_file
+from trivet_web.api.request_body import read_body, refuse_unsupported
+from trivet_web.batch.forms import URLS
+from trivet_web.batch.stored_batch import ACTIVE, BatchObject
+from trivet_web.json_response import json_response
+from trivet_web.stored_objects import new_id
+from trivet_web.web_process import web_process
+
+blueprint = Blueprint("batches", __name__)
+WINDOW_S = 24 * 3600
+UNSUPPORTED: dict[str, tuple[object, ...]] = {"output_expires_after": ()}
+
+
+class BatchRequest(msgspec.Struct, kw_only=True):
+    """What is read of the body."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str = "24h"
+    metadata: dict[str, str] | None = None
+
+
+class BatchList(msgspec.Struct, frozen=True):
+    """All that are kept, newest first."""
+
+    data: list[BatchObject]
+    has_more: bool = False
+    object: Literal["list"] = "list"
+
+
+@blueprint.post("/v1/batches")
+@documented(BatchObject, body=BatchRequest)
+def create() -> Response:
+    """Run a file of requests at low priority. Raises: RequestError, NotFound."""
+    body = read_body(BatchRequest)
+    refuse_unsupported(UNSUPPORTED)
+    if body.endpoint not in URLS:
+        raise UnsupportedParameter(
+            f"endpoint is {body.endpoint[:80]!r}; it must be one of {', '.join(URLS)}", param="endpoint"
+        )
+    if body.completion_window != "24h":
+        raise RequestError(
+            f"completion_window is {body.completion_window[:80]!r}; it must be '24h'",
+            param="completion_window",
+        )
+    known_file(body.input_file_id, "input_file_id")
+    process, now_s = web_process(), int(time.time())
+    batch = BatchObject(
+        id=new_id("batch"),
+        endpoint=body.endpoint,
+        input_file_id=body.input_file_id,
+        completion_window=body.completion_window,
+        status="validating",
+        created_at=now_s,
+        expires_at=now_s + WINDOW_S,
+        metadata=body.metadata,
+    )
+    process.shelf.batches.put(batch.id, batch)
+    process.wake_batches()
+    return json_response(batch)
+
+
+@blueprint.get("/v1/batches")
+@documented(BatchList)
+def list_batches() -> Response:
+    """All that are kept, newest first."""
+    shelf = web_process().shelf
+    found = [batch for batch_id in shelf.batches.ids() if (batch := shelf.batches.get(batch_id)) is not None]
+    return json_response(BatchList([shelf.shown(batch) for batch in found]))
+
+
+@blueprint.get("/v1/batches/<batch_id>")
+@documented(BatchObject)
+def get_batch(batch_id: str) -> Response:
+    """Raises: NotFound."""
+    return json_response(_known(batch_id))
+
+
+@blueprint.post("/v1/batches/<batch_id>/cancel")
+@documented(BatchObject)
+def cancel(batch_id: str) -> Response:
+    """End it; what was answered can be had. Raises: NotFound; Conflict where it has ended."""
+    batch = _known(batch_id)
+    if batch.status not in (*ACTIVE, "cancelling"):
+        raise Conflict(f"batch {batch_id} is {batch.status}; it cannot be cancelled any more")
+    process = web_process()
+    process.shelf.cancel_mark(batch_id).touch(mode=0o600)
+    process.wake_batches()
+    return json_response(process.shelf.shown(batch))
+
+
+def _known(batch_id: str) -> BatchObject:
+    """Raises: NotFound."""
+    shelf = web_process().shelf
+    batch = shelf.batches.get(batch_id)
+    if batch is None:
+        raise NotFound(f"batch {batch_id[:80]!r} does not exist, or is older than retention_days")
+    return shelf.shown(batch)

@@ -1,0 +1,134 @@
+"""Files and batches as OpenAI shows them, and where a site keeps them: in its home, for `retention_days`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from trivet.config import Settings
+from trivet_web.stored_objects import DAY_S, StoredObjects
+
+ACTIVE = ("validating", "in_progress", "finalizing")
+Status = Literal[
+    "validating", "in_progress", "finalizing", "completed", "failed", "cancelling", "cancelled", "expired"
+]
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file; its content is beside it."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int
+    status: Literal["processed"] = "processed"
+    object: Literal["file"] = "file"
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """Lines of a batch."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class BatchFault(msgspec.Struct, frozen=True):
+    """Why a batch was not run."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class BatchFaults(msgspec.Struct, frozen=True):
+    """A list of one."""
+
+    data: list[BatchFault]
+    object: Literal["list"] = "list"
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch; times are seconds since the epoch."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    status: Status
+    created_at: int
+    expires_at: int
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    errors: BatchFaults | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    request_counts: RequestCounts = RequestCounts()
+    metadata: dict[str, str] | None = None
+    object: Literal["batch"] = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where they are."""
+
+    files: StoredObjects[FileObject]
+    batches: StoredObjects[BatchObject]
+    folder: Path
+    retention_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Shelf:
+        folder, days = settings.paths.stored, settings.retention_days
+        return cls(
+            StoredObjects(folder / "files", FileObject, days),
+            StoredObjects(folder / "batches", BatchObject, days),
+            folder,
+            days * DAY_S,
+        )
+
+    def content(self, file_id: str) -> Path:
+        return self.folder / "files" / f"{file_id}.data"
+
+    def results(self, batch_id: str) -> Path:
+        """All answered lines in order; `Journal` writes it, and what it is made of beside it."""
+        return self.folder / "batches" / f"{batch_id}.results"
+
+    def cancel_mark(self, batch_id: str) -> Path:
+        """There where somebody has cancelled it: only one process writes the batch itself."""
+        return self.folder / "batches" / f"{batch_id}.cancel"
+
+    def new_file(self, file_id: str, filename: str, purpose: str) -> FileObject:
+        """Put down what describes a content that is there already."""
+        now_s = time.time()
+        made = FileObject(
+            id=file_id,
+            bytes=self.content(file_id).stat().st_size,
+            created_at=int(now_s),
+            filename=filename,
+            purpose=purpose,
+            expires_at=int(now_s + self.retention_s),
+        )
+        self.files.put(file_id, made)
+        return made
+
+    def shown(self, batch: BatchObject) -> BatchObject:
+        """As a client sees it: one that was cancelled says so before its runner has noticed."""
+        mark = self.cancel_mark(batch.id)
+        if batch.status in ACTIVE and mark.exists():
+            return msgspec.structs.replace(
+                batch, status="cancelling", cancelling_at=int(mark.stat().st_mtime)
+            )
+        return batch
