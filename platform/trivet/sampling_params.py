@@ -170,6 +170,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         yield "max_tokens", limit is None or limit >= 0, "an integer >= 0"
         yield "min_tokens", self.min_tokens >= 0, "an integer >= 0"
         yield "min_tokens", limit is None or self.min_tokens <= limit, f"at most max_tokens ({limit})"
+        only_stops = set(self.allowed_token_ids or (-1,)) <= set(self.stop_token_ids)
+        yield "min_tokens", self.min_tokens == 0 or not only_stops, "0 where only stop tokens are allowed"
         yield "stop", all(self.stop), "made of non-empty strings"
         longest = max(map(len, self.stop), default=0)
         yield (

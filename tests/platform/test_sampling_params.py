@@ -58,6 +58,14 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> N
     assert caught.value.param == field
 
 
+def test_tokens_that_may_not_come_yet_are_not_all_that_is_allowed() -> None:
+    params = SamplingParams(allowed_token_ids=(1, 2), stop_token_ids=(2, 1, 3), min_tokens=1)
+    with pytest.raises(RequestError, match="min_tokens"):
+        params.check()
+    SamplingParams(allowed_token_ids=(1, 2), stop_token_ids=(2,), min_tokens=1).check()
+    SamplingParams(stop_token_ids=(2,), min_tokens=1).check()
+
+
 def test_the_seed_minus_one_is_none() -> None:
     assert SamplingParams(seed=-1) == SamplingParams()
     assert msgspec.json.decode('{"seed": -1}', type=SamplingParams).seed is None

@@ -337,7 +337,8 @@ def test_unknown_route_and_wrong_method_are_error_objects(client: FlaskClient) -
     assert wrong.headers["Allow"]
 
 
-def test_a_name_that_is_no_text_is_400(client: FlaskClient) -> None:
-    body = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "\x87a": 1}'
+@pytest.mark.parametrize("value", [b"1", b'"\\u0000"'])
+def test_a_name_that_is_no_text_is_400(client: FlaskClient, value: bytes) -> None:
+    body = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "\x87a": ' + value + b"}"
     status, error = error_of(client, CHAT, body)
     assert (status, "no valid JSON" in error["message"]) == (400, True)

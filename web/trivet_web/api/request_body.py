@@ -38,7 +38,7 @@ def read_body(kind: type[T]) -> T:
             _refuse_unusable_text(data)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # the second: in what no struct reads
         raise _wrong_json(data, str(error)) from error
     except RecursionError:
         raise RequestError("the body is nested too deeply; give flat JSON") from None
