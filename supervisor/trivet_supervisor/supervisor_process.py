@@ -15,6 +15,7 @@ from trivet import __version__
 from trivet_registry.devices_store import save_devices
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
+from trivet_registry.retention import prune
 from trivet_supervisor.device_users import users_of
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
@@ -32,6 +33,7 @@ RETRY_S = 5.0  # after a turn that failed: a full disk, a database that is away
 DEVICES_INTERVAL_S = 10.0
 ASKED_INTERVAL_S = 0.3
 MAX_TURNS_AT_ONCE = 100
+PRUNE_INTERVAL_S = 600.0
 
 
 class SupervisorProcess:
@@ -45,6 +47,7 @@ class SupervisorProcess:
         self._is_leaving = False
         self._is_woken = True
         self._next_tick_s = 0.0
+        self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
         self._has_failed = False  # the last turn
         self._poller = zmq.Poller()
         self._poller.register(wire.socket, zmq.POLLIN)
@@ -74,14 +77,22 @@ class SupervisorProcess:
         self._is_woken = self._has_failed = False
         self._next_tick_s = time.monotonic() + TICK_INTERVAL_S
         try:
-            self._server.keep_bound()
             for _ in range(MAX_TURNS_AT_ONCE):
                 if not self._reconciler.tick():
                     break
+            self._prune()
+            self._server.keep_bound()
         except Exception:  # the supervisor loop's border: engines must not go unwatched
             logger.exception("a turn failed; the next is in %s s", RETRY_S)
             self._has_failed = True
             self._next_tick_s = time.monotonic() + RETRY_S
+
+    def _prune(self) -> None:
+        if time.monotonic() >= self._next_prune_s:
+            self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
+            with self._means.database.session() as session:
+                num_rows = prune(session)
+            logger.info("pruned_rows=%d", num_rows)
 
     def _handle(self, request: Request) -> SupervisorStatus:
         if isinstance(request, ShutDown):

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -34,6 +35,7 @@ DEADLINE_S = 10 * GOAL_S
 HANG_S = 60.0  # without a byte: an answer hangs
 NUM_CLIENTS = 6
 MAX_TOKENS = 60
+SERVED_SHARE = 0.4  # of the rounds are followed by answers; the others meet what is still coming up
 VICTIMS = ("parent", "supervisor", "web", "web worker", "engine", "engine", "engine")
 
 
@@ -46,6 +48,13 @@ class Crowd:
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     whole: str = ""  # what the model says: greedy, so always the same
+
+    @property
+    def num_answered(self) -> int:
+        return self.ends["streamed"] + self.ends["answered"]
+
+    def has_answered_since(self, num_answered: int) -> bool:
+        return self.num_answered > num_answered
 
     def ask(self, stream: bool) -> str:
         """How it ended."""
@@ -222,13 +231,16 @@ def survive(killer: Killer, model: str, num_replicas: int, num_kills: int) -> No
         while num_hits < num_kills:
             num_hits += killer.round()
             assert not crowd.wrong
+            if killer.rng.random() < SERVED_SHARE:  # the next kills meet requests at work
+                answered = crowd.num_answered
+                site.wait_for("requests are answered again", partial(crowd.has_answered_since, answered))
     site.wait_for("the server answers", site._answers)
     site.wait_ready(model, num_replicas)
     assert crowd.ask(stream=True) == "streamed"
     assert crowd.ask(stream=False) == "answered"
     tell(killer, crowd, num_hits, time.monotonic() - began_s)
     assert not crowd.wrong
-    assert crowd.ends["streamed"] + crowd.ends["answered"] > 0
+    assert crowd.num_answered
     assert site.stop() == 0
     assert not site.processes()
 

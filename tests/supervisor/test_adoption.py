@@ -8,6 +8,7 @@ import pytest
 
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
+from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import update_instance
 
 if TYPE_CHECKING:
@@ -116,3 +117,22 @@ def test_a_drains_deadline_goes_on_under_a_new_supervisor(site: Site) -> None:
     assert site.states() == ["draining"], "20 s and the grace of 5"
     site.wait(5)
     assert site.states() == ["stopping"]
+
+
+def test_after_a_reboot_what_was_wanted_runs_again(site: Site) -> None:
+    """Every process is gone, and the host's clock since boot begins anew."""
+    site.make_ready(replicas=2)
+    site.launch("stopped")
+    site.settle()
+    site.change(stop_deployment, "stopped")
+    site.settle()
+    site.launcher.processes.clear()
+    site.clock.now_s = 3.0
+    site.start_supervisor()
+    site.settle()
+    site.wait(1)
+    assert sorted(site.states()) == ["starting", "starting", "stopped"]
+    for instance in site.instances(InstanceState.STARTING):
+        site.say(Phase.READY, instance)
+    site.keep_alive(10)
+    assert sorted(site.states()) == ["ready", "ready", "stopped"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trivet.messages import Phase
+from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.events_store import list_events
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.tables import utc_now
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -179,13 +183,22 @@ def test_of_many_that_fall_silent_at_once_most_are_kept(site: Site) -> None:
     assert sorted(site.states()) == ["lost"] * 3 + ["ready"] * 5
 
 
-def test_setting_the_clock_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.make_ready()
-    for hours in (-1, 1):
-        monkeypatch.setattr("time.time", lambda hours=hours: 1.8e9 + 3600 * hours)
-        site.keep_alive(3)
-    assert site.states() == ["ready"]
-    assert site.process.signals == []
+@pytest.mark.parametrize("hours", [-1, 1, 24 * 365])
+def test_setting_the_clock_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
+    site.make_ready(settings={"idle_timeout_s": "600"})
+    site.launch("draining")
+    site.settle()
+    site.say(Phase.READY, site.instances(InstanceState.STARTING)[0])
+    site.change(stop_deployment, "draining", drain_timeout_s=60)
+    jumped = utc_now() + timedelta(hours=hours)
+    monkeypatch.setattr("time.time", jumped.timestamp)
+    monkeypatch.setattr("trivet_registry.instances_store.utc_now", lambda: jumped)
+    monkeypatch.setattr("trivet_registry.deployments_store.utc_now", lambda: jumped)
+    site.keep_alive(3)
+    site.start_supervisor()  # what it finds in the registry is of another time
+    site.keep_alive(3)
+    assert site.states() == ["ready", "draining"]
+    assert [process.signals for process in site.launcher.processes] == [[], []]
 
 
 # ---- a registry that cannot be written ----

@@ -51,7 +51,7 @@ def test_a_turn_that_failed_waits_although_an_engine_has_ended() -> None:
             cast("Means", None),
             cast("Reconciler", reconciler),
             cast("Any", SimpleNamespace(socket=beats)),
-            cast("Server", SimpleNamespace(socket=requests, serve=serve)),
+            cast("Server", SimpleNamespace(socket=requests, serve=serve, keep_bound=None)),
         )
         process.run()
     assert reconciler.num_turns == 1
