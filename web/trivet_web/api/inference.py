@@ -25,6 +25,7 @@ from trivet_web.answer import Answer
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
 from trivet_web.fallback import model_of_request
+from trivet_web.error_objects import request_id
 from trivet_web.handover import handover_of_request
 from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
 from trivet_web.request_timer import RequestTimer
@@ -88,6 +89,7 @@ class Exchange:
         self._timer = RequestTimer(
             self._process.metrics, target.deployed.name, self._begun_s, self._process.router.place_of
         )
+        self._request_id = request_id()  # of the HTTP request, as its answer has it
         self._fd = client_fd()
         holds_thread = handover_of_request() is None or not is_streamed
         self._give_slot_back = self._process.slots.take() if holds_thread else _nothing
@@ -147,8 +149,9 @@ class Exchange:
         if self._is_open:
             self._is_open = False
             logger.info(
-                "request_id=%s model=%s duration_s=%.3f",
-                self.id,
+                "request_id=%s answer=%s model=%s duration_s=%.3f",
+                self._request_id,
+                self.public_id,
                 self.target.deployed.name,
                 time.monotonic() - self._begun_s,
             )
