@@ -16,7 +16,7 @@ from flask import Response
 
 from trivet.errors import TrivetError
 from trivet_web.answer import Answer
-from trivet_web.error_objects import error_body
+from trivet_web.error_objects import error_body, request_id
 from trivet_web.handover import handover_of_request, when_something_came
 from trivet_web.mailbox import Arrival, ClientGone
 
@@ -67,6 +67,7 @@ class EventStream:
         self._answer = exchange.answer
         self._chunks = chunks
         self._first = first
+        self._request_id = request_id()
 
     def __iter__(self) -> Iterator[bytes]:
         while not self.is_over:
@@ -91,14 +92,17 @@ class EventStream:
             self.is_over = True
             return b""
         except TrivetError as error:
-            logger.warning("instance=%s stream ended: %s", self._answer.instance_of(0), error)
+            logger.warning("%s stream ended: %s", self._named(), error)
             return self._failed(error)
         except Exception:  # the HTTP border, behind the point where Flask's own handler could answer
-            logger.exception("instance=%s stream failed", self._answer.instance_of(0))
+            logger.exception("%s stream failed", self._named())
             return self._failed(TrivetError("internal error; the server's log has it"))
 
     def close(self) -> None:
         self._exchange.close()
+
+    def _named(self) -> str:
+        return f"request_id={self._request_id} instance={self._answer.instance_of(0)}"
 
     def _events(self, arrivals: list[Arrival]) -> bytes:
         """In one piece: a write a chunk would cost a system call each."""
