@@ -24,8 +24,8 @@ from trivet.text.tool_calls.parser import ToolParser
 from trivet_web.answer import Answer
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
-from trivet_web.fallback import model_of_request
 from trivet_web.error_objects import request_id
+from trivet_web.fallback import model_of_request
 from trivet_web.handover import handover_of_request
 from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
 from trivet_web.request_timer import RequestTimer
