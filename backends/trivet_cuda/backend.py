@@ -27,6 +27,7 @@ FIRST_ARCH = 80  # Ampere: bfloat16, and asynchronous copies that the kernels ar
 FIRST_FP8 = 89
 MAX_HEAD_DIM = 256
 KV_DTYPES = ("int8", "fp8_e4m3")
+FLASHINFER_HEAD_DIMS = (64, 128, 256)
 
 
 class CudaBackend:
@@ -65,11 +66,11 @@ class CudaBackend:
         found = self._found(timeout_s)
         return {gpu.uid: gpu.usage for gpu in found if gpu.usage is not None}
 
-    def self_test(self, device: int) -> Iterator[OpOutcome]:
     def bandwidth(self, device: DeviceInfo, timeout_s: float = 5.0) -> float | None:
         """By NVML; nvidia-smi's table does not tell."""
         return next((gpu.bandwidth for gpu in self._found(timeout_s) if gpu.uid == device.uid), None)
 
+    def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""
         from trivet_cuda.device import CudaDevice
         from trivet_cuda.measures import run_measures
@@ -111,6 +112,8 @@ class CudaBackend:
         check_model(spec, weights, shape.num_ranks, "CUDA")
         for layer in spec.kinds:
             attention = layer.attention
+            if shape.options.attention == "flashinfer":
+                _check_flashinfer(shape, attention.head_dim)
             if attention.alibi:
                 raise Unsupported(
                     f"{spec.architecture} uses ALiBi, which no CUDA kernel has; use backend cpu"
@@ -126,6 +129,11 @@ class CudaBackend:
     ) -> MemoryPlan:
         """As the contract, for the device with the least free memory."""
         device = min(devices, key=lambda each: each.free_bytes)
+        if config.tensor_parallel > 1 and any(each.uid.startswith("MIG-") for each in devices):
+            raise Unsupported(
+                f"tensor_parallel_size {config.tensor_parallel} does not run over MIG instances, of which "
+                "CUDA shows a process only one; use 1, or whole GPUs"
+            )
         self.check(spec, weights, config, device)
         shape = resolve_shape(spec, config, device)
         costs = Costs(kv_cache_spec(spec, shape), partial(fixed_parts, spec, weights), devices="GPUs")
@@ -136,7 +144,7 @@ class CudaBackend:
     ) -> Runner:
         """Opens the GPU. Raises: BackendError with what to do where torch or Triton do not work."""
         from trivet_cuda.device import CudaDevice
-        from trivet_cuda.op_table import triton_table
+        from trivet_cuda.op_table import attention_table
         from trivet_cuda.ranks import open_gpu
         from trivet_cuda.runner import CudaRunner
 
@@ -145,7 +153,10 @@ class CudaBackend:
 
             return TensorParallelRunner(spec, config, plan, devices, open_gpu)
         shape = runner_shape(spec, config, plan, devices)
-        return CudaRunner(spec, plan, shape, CudaDevice(0), triton_table())
+        device = CudaDevice(0)
+        return CudaRunner(
+            spec, plan, shape, device, attention_table(shape.options.attention, device.torch_device)
+        )
 
 
 def runner_shape(
@@ -182,6 +193,19 @@ def _check_cache(shape: Shape, device: DeviceInfo) -> None:
             f"{device.arch}; use int8, which takes as little"
         )
     check_block_size(shape.block_size, BLOCK_SIZES, "CUDA")
+
+
+def _check_flashinfer(shape: Shape, head_dim: int) -> None:
+    if shape.dtype == "f32" or shape.kv_dtype == "int8":
+        raise Unsupported(
+            f"options.attention flashinfer does not run with dtype {shape.dtype} and kv_cache_dtype "
+            f"{shape.kv_dtype}; use 16 bits, fp8_e4m3, or attention=triton"
+        )
+    if head_dim not in FLASHINFER_HEAD_DIMS:
+        raise Unsupported(
+            f"options.attention flashinfer takes heads of {', '.join(map(str, FLASHINFER_HEAD_DIMS))} and "
+            f"this model has some of {head_dim}; use attention=triton"
+        )
 
 
 def _arch(device: DeviceInfo) -> int:

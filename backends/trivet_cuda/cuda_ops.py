@@ -134,16 +134,15 @@ class CudaOps(TorchOps):
         num_decodes, decoded = step.num_decodes, None
         if num_decodes:
             splits = decode_splits(step.bucket, spec.num_kv_heads, self._max_model_len, self._num_sms)
-            blocks, lengths = step.block_table[:num_decodes], step.seq_lens[:num_decodes]
-            queries = q[:num_decodes]
-            decoded = table.decode_attention(queries, *kv, blocks, lengths, *settings, splits, self._arch)
+            where = (q[:num_decodes], *kv, step.decode_table, step.decode_lens)
+            decoded = table.decode_attention(*where, *settings, splits, self._arch)
         if decoded is not None and num_decodes == len(q):
             return decoded
         group = spec.num_heads // spec.num_kv_heads
         shape = extend_tiles(self._arch, spec.head_dim, group, q.dtype, kv.keys.dtype)
         tiles = step.chunk_tiles(shape.tile_tokens)
-        where = (step.block_table, step.query_starts, step.seq_lens)
-        out = table.extend_attention(q, *kv, *where, tiles, *settings, self._arch)
+        lengths = (step.block_table, step.query_starts, step.seq_lens)
+        out = table.extend_attention(q, *kv, *lengths, tiles, *settings, self._arch)
         if decoded is not None:
             out[:num_decodes] = decoded
         return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,17 @@ from torch import Tensor
 
 from trivet.errors import BackendError, DeviceLost, OutOfMemory
 
+logger = logging.getLogger(__name__)
 CURES = (
     (r"no kernel image|not compatible with the current PyTorch", "this torch was built for other GPUs"),
     (r"driver version is insufficient|driver.*too old", "install a newer driver, or torch for an older CUDA"),
     (r"uncorrectable ECC|ECC error", "the GPU's memory is faulty: nvidia-smi -q -d ECC tells more"),
     (r"No CUDA GPUs are available|no CUDA-capable device", "check CUDA_VISIBLE_DEVICES and nvidia-smi"),
     (r"NCCL|ncclUnhandled", "NCCL_DEBUG=INFO tells more; all ranks need the same network and NCCL"),
+    (
+        r"[Ff]ailed to find C compiler|Python\.h|gcc.*non-zero exit",
+        "Triton compiles its launchers on this machine: install gcc and Python's headers (python3-dev)",
+    ),
     (r"out of memory", "lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs"),
 )
 # What CUDA says once its context is beyond use; the process has to end.
@@ -29,6 +35,9 @@ FATAL = re.compile(
 
 class Mark(Protocol):
     """A point in the device's queue."""
+
+    def is_passed(self) -> bool:
+        """Whether the device has come here."""
 
     def wait(self) -> None:
         """Until the device has come here."""
@@ -104,7 +113,8 @@ class CudaDevice:
             raise BackendError(f"GPU {index} cannot be opened: {error}{cure_for(str(error))}") from error
         self.arch = properties.major * 10 + properties.minor
         self.num_sms = int(properties.multi_processor_count)
-        self._pool: object | None = None
+        # Keeps the graphs' pool alive between captures: torch refuses a pool whose last graph has gone.
+        self._first_graph: torch.cuda.CUDAGraph | None = None
         self._held_bytes = 0
 
     def free_bytes(self) -> int:
@@ -128,10 +138,12 @@ class CudaDevice:
 
     def capture(self, run: Callable[[], Tensor]) -> Captured:
         """As `Device`. Raises: RuntimeError of torch for an operation that cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):  # type: ignore[arg-type]  # an opaque id of torch's
+        graph, first = torch.cuda.CUDAGraph(), self._first_graph
+        pool = None if first is None else first.pool()
+        # Other threads may ask the driver for things that a capture forbids, as NCCL's watchdog does.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             output = run()
-        self._pool = graph.pool()
+        self._first_graph = first or graph
         return Captured(output, graph.replay)
 
     def synchronise(self) -> None:
@@ -140,8 +152,11 @@ class CudaDevice:
 
     def release(self) -> None:
         """As `Device`."""
-        self._pool = None
-        torch.cuda.empty_cache()
+        self._first_graph = None
+        try:
+            torch.cuda.empty_cache()
+        except RuntimeError as error:  # a failed device gives nothing back before the process ends
+            logger.warning("memory stays with this process until it ends: %s", error)
 
 
 class CudaMark:
@@ -150,6 +165,10 @@ class CudaMark:
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._event.record()
+
+    def is_passed(self) -> bool:
+        """As `Mark`. Raises: RuntimeError of torch where the device has failed."""
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """As `Mark`; other threads run meanwhile."""
@@ -166,6 +185,11 @@ def cure_for(text: str) -> str:
     return next((f"; {cure}" for pattern, cure in CURES if re.search(pattern, text)), "")
 
 
+def is_fatal(error: Exception) -> bool:
+    """Whether the context is beyond use: every later call fails, too."""
+    return bool(FATAL.search(str(error)) or FATAL.search(type(error).__name__))
+
+
 def as_out_of_memory(error: RuntimeError) -> OutOfMemory:
     """Raises: DeviceLost for a fault of the GPU; BackendError with a cure where it is anything else."""
     text = str(error)
@@ -173,6 +197,6 @@ def as_out_of_memory(error: RuntimeError) -> OutOfMemory:
         return OutOfMemory(
             f"the step ran out of the GPU's memory ({text}); lower max_num_batched_tokens or max_num_seqs"
         )
-    if FATAL.search(text) or FATAL.search(type(error).__name__):
+    if is_fatal(error):
         raise DeviceLost(f"the GPU failed in a step: {text}{cure_for(text)}") from error
     raise BackendError(f"an operation of the GPU failed: {text}{cure_for(text)}") from error

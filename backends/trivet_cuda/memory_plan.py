@@ -24,6 +24,8 @@ LOGITS_PIECE_BYTES = 32 << 20  # float32 logits sampled at once
 SAMPLER_COPIES = 16  # a piece, sorted and summed up in float64, over its size
 CONTEXT_BYTES = 512 << 20  # of CUDA, its libraries, and the kernels that are loaded
 NCCL_BYTES = 256 << 20
+WORKSPACE_BYTES = 64 << 20  # of cuBLAS and cuBLASLt on one stream: 32 MiB each on Hopper, less elsewhere
+FLASHINFER_BYTES = 128 << 20  # of its workspace, as its documentation recommends
 GRAPH_BYTES = 16 << 20  # of one captured size of decode; the tensors inside share one pool
 
 
@@ -64,14 +66,16 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
     """All but the KV cache; the weights first."""
     parts = [
         MemoryPart("weights", weights_bytes(spec, weights, shape)),
-        MemoryPart("activations", activation_bytes(spec, shape)),
+        MemoryPart("activations", activation_bytes(spec, shape, shape.max_num_batched_tokens)),
         MemoryPart("logits", logits_bytes(spec, shape)),
         MemoryPart("context", CONTEXT_BYTES),
     ]
     if shape.num_ranks > 1:
         parts.append(MemoryPart("collectives", NCCL_BYTES))
-    if shape.options.graphs != "off":
-        parts.append(MemoryPart("graphs", len(shape.buckets) * GRAPH_BYTES))
+    if shape.options.captures:
+        # They are captured on a stream of their own, and their tensors live in a pool of their own.
+        pool = activation_bytes(spec, shape, shape.max_num_seqs)
+        parts.append(MemoryPart("graphs", pool + len(shape.buckets) * GRAPH_BYTES))
     return tuple(parts)
 
 
@@ -85,9 +89,9 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
     return model_matrices.weights_bytes(spec, weights, shape.num_ranks, size, bytes_of, shares_embedding=True)
 
 
-def activation_bytes(spec: ModelSpec, shape: Shape) -> int:
-    """The largest sum of tensors that live at once in a step of `max_num_batched_tokens`."""
-    tokens, size = shape.max_num_batched_tokens, shape.value_bytes
+def activation_bytes(spec: ModelSpec, shape: Shape, tokens: int) -> int:
+    """The largest sum of tensors that live at once in a step of so many tokens."""
+    size = shape.value_bytes
     local = local_spec(spec, shape.num_ranks)
     stream = 2 * 4 * spec.hidden_size  # the residual stream before and after an addition, in float32
     largest = 0
@@ -100,7 +104,8 @@ def activation_bytes(spec: ModelSpec, shape: Shape) -> int:
         attending += min(shape.max_num_seqs, tokens) * 4 * q * 32
         feeding = tokens * size * (2 * spec.hidden_size + 4 * layer.mlp.intermediate_size)
         largest = max(largest, attending, feeding)
-    return tokens * stream + largest
+    workspace = WORKSPACE_BYTES + (FLASHINFER_BYTES if shape.options.attention == "flashinfer" else 0)
+    return workspace + tokens * stream + largest
 
 
 def logits_rows(spec: ModelSpec, max_logits_rows: int) -> int:

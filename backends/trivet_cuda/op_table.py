@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from trivet.errors import BackendError
@@ -48,3 +49,13 @@ def triton_table() -> OpTable:
         swiglu=swiglu.swiglu,
         group_matmul=group_matmul.group_matmul,
     )
+
+
+def attention_table(attention: str, device: torch.device) -> OpTable:
+    """The kernels, with attention by "triton" or "flashinfer". Raises: BackendError where one is missing."""
+    table = triton_table()
+    if attention == "triton":
+        return table
+    from trivet_cuda.flashinfer_attention import load_flashinfer, with_flashinfer
+
+    return with_flashinfer(table, device, load_flashinfer())

@@ -10,12 +10,7 @@ from trivet.errors import Unsupported
 WEIGHTS = ("auto", "plain")
 SWITCH = ("on", "off")
 GRAPHS = ("auto", "on", "off")
-ATTENTION = ("triton",)
-FLASHINFER = (
-    "option attention is 'flashinfer', and this backend has no path to FlashInfer's kernels, installed or "
-    "not: they plan each step on the host, beside captured decodes, which could not be tried without a GPU; "
-    "use triton, or leave the option out"
-)
+ATTENTION = ("triton", "flashinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +22,11 @@ class CudaOptions:
     self_test: str = "on"  # each kernel against its twin at start
     attention: str = "triton"  # whose kernels attend
 
+    @property
+    def captures(self) -> bool:
+        """Whether decodes may be captured: FlashInfer plans each step on the host."""
+        return self.graphs != "off" and self.attention != "flashinfer"
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> CudaOptions:
         """Raises: Unsupported naming the option and its values; `num_threads` means nothing here."""
@@ -37,8 +37,12 @@ class CudaOptions:
                 raise Unsupported(
                     f"option {key!r} is unknown to the CUDA backend; it knows: {', '.join(known)}"
                 )
-            if (key, value) == ("attention", "flashinfer"):
-                raise Unsupported(FLASHINFER)
             if value not in known[key]:
                 raise Unsupported(f"option {key} is {value!r}; use {', '.join(known[key])}")
-        return cls(**given)
+        found = cls(**given)
+        if found.attention == "flashinfer" and found.graphs == "on":
+            raise Unsupported(
+                "options.graphs is on and options.attention flashinfer, which plans each step on the host "
+                "and is not captured; leave graphs out, or use attention=triton"
+            )
+        return found

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from trivet.contract import BlockCopy
-from trivet.models.block_copy import copy_blocks
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
+from trivet_cuda.upload import upload
 
 KV_DTYPES = {**DTYPES, "fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
 
@@ -54,6 +54,11 @@ class PagedKV:
 
     def copy_blocks(self, copy: BlockCopy) -> None:
         """Within the cache; all sources are read first."""
-        # As bytes: float8 has no index_copy_.
-        caches = [each.view(torch.uint8) for layer in self.layers for each in layer if each is not None]
-        copy_blocks(caches, caches, copy.pairs)
+        device = self.layers[0].keys.device
+        at = upload({"sources": copy.pairs[:, 0], "targets": copy.pairs[:, 1]}, device)
+        sources, targets = at["sources"].long(), at["targets"].long()
+        for layer in self.layers:
+            for cache in layer:
+                if cache is not None:
+                    blocks = cache.view(torch.uint8)  # float8 has no index_copy_
+                    blocks.index_copy_(0, targets, blocks.index_select(0, sources))

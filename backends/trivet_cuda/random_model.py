@@ -73,7 +73,7 @@ class Runs:
         num_blocks = 1 + shape.max_num_seqs * shape.blocks_per_sequence
         parts = (
             MemoryPart("kv", num_blocks * kv.block_bytes),
-            MemoryPart("activations", activation_bytes(spec, shape)),
+            MemoryPart("activations", activation_bytes(spec, shape, shape.max_num_batched_tokens)),
             MemoryPart("logits", logits_bytes(spec, shape)),
         )
         return MemoryPlan(kv, (num_blocks,), 0, parts, shape.max_num_batched_tokens, shape.max_model_len)

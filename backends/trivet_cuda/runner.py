@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank
-from trivet.runners.step_state import NewestTokens, warm_up_batch
+from trivet.runners.step_state import NewestTokens, warm_up_batch, warm_up_sampling
 from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
 from trivet_cuda.device import Device, Mark, as_out_of_memory
@@ -80,6 +81,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             shape.dtype, plan.max_model_len, table, device.torch_device, device.arch, device.num_sms
         )
         self._graphs: DecodeGraphs | None = None
+        self._notices: list[str] = []
         self._newest = torch.zeros(shape.max_num_seqs, dtype=torch.int32, device=device.torch_device)
         self._seen = NewestTokens(shape.max_num_seqs)
         self._steps: dict[int, _Step] = {}
@@ -106,12 +108,13 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         return self.ops.cache
 
     def warm_up(self) -> None:
-        """The largest chunk, whose peak is measured, then every bucket of decodes."""
-        self._device.reset_peak()
+        """The largest chunk and the costliest draw, whose peaks are measured; every bucket of decodes."""
         try:
-            for length in self._warm_up_lengths():
-                self._run(warm_up_batch(length, self._plan.kv.block_size))
-            self._measure_peak()
+            with self._measured_as("activations"):
+                for length in self._warm_up_lengths():
+                    self._run(warm_up_batch(length, self._plan.kv.block_size))
+            with self._measured_as("logits"):
+                self._draw_once()
             if self._captures:
                 self._capture_graphs()
             if self._graphs is None:
@@ -125,20 +128,37 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
     def _warm_up_lengths(self) -> tuple[int, ...]:
         return min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1
 
-    def _measure_peak(self) -> None:
+    def _draw_once(self) -> None:
+        """A whole piece of logits: the sampler's own kernels are loaded before a request waits for them."""
+        rows, device = self._logits_rows(), self._device.torch_device
+        dtype = DTYPES[self._shape.dtype]
+        with torch.inference_mode():
+            hidden = torch.zeros((rows, self._spec.hidden_size), dtype=dtype, device=device)
+            sampling = warm_up_sampling(rows, self._spec.num_tokens)
+            device_sampler.draw(self._pieces_of_logits(hidden), sampling, device)
+
+    @contextmanager
+    def _measured_as(self, part: str) -> Iterator[None]:
+        """What the calls inside take at most, against the plan."""
         self._device.synchronise()
-        peak = self._device.peak_bytes()
-        planned = self._planned("activations")
-        logger.info("activations=%d planned=%d", peak, planned)
+        self._device.reset_peak()
+        yield
+        self._device.synchronise()
+        peak, planned = self._device.peak_bytes(), self._planned(part)
+        logger.info("part=%s peak=%d planned=%d", part, peak, planned)
         if peak > planned:
-            logger.warning("a full step takes %d bytes and %d were planned for it", peak, planned)
-            self._measured["activations"] = peak
+            self._measured[part] = peak
+            self._notices.append(
+                f"a step takes {peak} bytes of the GPU for {part} where {planned} are planned: lower "
+                "gpu_memory_utilization if memory runs out, and please report it"
+            )
+            logger.warning(self._notices[-1])
 
     @property
     def _captures(self) -> bool:
         """Over several ranks only when asked for: nobody has shown captured collectives to work here."""
-        wanted = self._shape.options.graphs
-        return wanted == "on" or (wanted == "auto" and self._rank.count == 1)
+        options = self._shape.options
+        return options.captures and (options.graphs == "on" or self._rank.count == 1)
 
     def _capture_graphs(self) -> None:
         graphs = DecodeGraphs(
@@ -150,6 +170,8 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         )
         graphs.capture(self._shape.buckets)
         self._graphs = graphs if graphs.buckets else None
+        if graphs.failure:
+            self._notices.append(f"{graphs.failure}; steps run eagerly, slower")
 
     def _run_every_bucket(self) -> None:
         """Kernels depend on the bucket; capturing would have compiled them."""
@@ -209,6 +231,14 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         taken_s = current.ended.seconds_since(current.began)
         return replace(output, pooled=current.pooled, device_time_s=taken_s)
 
+    def is_ready(self, step: int) -> bool:
+        """As `DeviceRunner`; also where `collect` would raise."""
+        ended = self._current(step).ended
+        try:
+            return ended is None or ended.is_passed()
+        except RuntimeError:
+            return True  # collect says what the device says
+
     def resolved(self, batch: Batch) -> Batch:
         """With every token id known; all steps before have been collected."""
         return replace(batch, token_ids=self._seen.resolved(batch))
@@ -261,8 +291,8 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
     # ---- the rest --------------------------------------------------------------------------------
 
     def notices(self) -> tuple[str, ...]:
-        """As `contract.GivesNotices`: what the self-test at start has replaced."""
-        return twin_notices(self._table, self.ops.table, "cuda")
+        """As `contract.GivesNotices`: what the self-test at start replaced, what the warm-up found."""
+        return (*twin_notices(self._table, self.ops.table, "cuda"), *self._notices)
 
     def close(self) -> None:
         """As the contract."""

@@ -12,7 +12,7 @@ from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.op_check import OpCase, OpCheck, with_twins
 from trivet.self_test import OpOutcome
-from trivet_cuda.device import cure_for
+from trivet_cuda.device import cure_for, is_fatal
 from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape
 from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.weight_kinds import WeightKind
@@ -77,7 +77,8 @@ def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch
 
 def check_of(table: OpTable) -> OpCheck[OpTable]:
     """Triton's compiler raises errors of its own; none of them is torch's lack of memory."""
-    return OpCheck(table, TWINS, cure_for, (RuntimeError, AttributeError, TypeError, *_compiler_errors()))
+    raises = (RuntimeError, AttributeError, TypeError, ValueError, *_compiler_errors())
+    return OpCheck(table, TWINS, cure_for, raises, is_fatal)
 
 
 def _compiler_errors() -> tuple[type[Exception], ...]:

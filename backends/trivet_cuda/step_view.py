@@ -28,6 +28,8 @@ class StepView:
     block_table: Tensor  # [S, n]
     seq_lens: Tensor  # [S]
     query_starts: Tensor  # [S + 1]
+    decode_table: Tensor  # [num_decodes, n] and
+    decode_lens: Tensor  # [num_decodes], the same tensors for all layers
     num_decodes: int  # sequences of one token, which come first
     bucket: int  # at least num_decodes
     query_lens: Int32 | None = None  # [S] on the host; None in a graph, where every sequence has one token
@@ -54,6 +56,8 @@ class StepView:
             block_table=arrays["block_table"],
             seq_lens=arrays["seq_lens"],
             query_starts=arrays["query_starts"],
+            decode_table=arrays["block_table"][:num_decodes],
+            decode_lens=arrays["seq_lens"][:num_decodes],
             num_decodes=num_decodes,
             bucket=bucket,
         )
@@ -87,18 +91,16 @@ def token_arrays(batch: Batch, block_size: int) -> dict[str, Int32]:
     }
 
 
-def padded_arrays(batch: Batch, block_size: int, bucket: int, num_columns: int) -> dict[str, Int32]:
-    """Of a step of decodes, with rows up to `bucket` that compute nothing anybody sees: no KV, no length."""
-    found = token_arrays(batch, block_size)
+def padded_arrays(batch: Batch, block_size: int, bucket: int) -> dict[str, Int32]:
+    """Of a step of decodes, without its table, with rows up to `bucket` that compute nothing anybody sees.
+
+    They write no KV and have no length.
+    """
     missing = bucket - len(batch.slots)
     filler = {"kv_slots": -1}
     padded = {
         name: np.pad(array, (0, missing), constant_values=filler.get(name, 0))
-        for name, array in found.items()
+        for name, array in token_arrays(batch, block_size).items()
         if name != "block_table"
     }
-    table = np.zeros((bucket, num_columns), np.int32)
-    # Columns behind a sequence's blocks are padding of the batch: they may be left out.
-    width = min(num_columns, found["block_table"].shape[1])
-    table[: len(batch.slots), :width] = found["block_table"][:, :width]
-    return {**padded, "block_table": table}
+    return {**padded, "query_starts": np.arange(bucket + 1, dtype=np.int32)}

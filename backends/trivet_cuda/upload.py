@@ -47,3 +47,10 @@ def upload(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tenso
     """The arrays on the device. Pinned memory stays torch's until the copy has happened."""
     host, starts = packed(arrays, pinned=device.type == "cuda")
     return views(host.to(device, non_blocking=True), arrays, starts)
+
+
+def upload_into(buffer: Tensor, arrays: Mapping[str, Array]) -> None:
+    """The arrays into the device's buffer that `layout` has been asked for."""
+    host, _ = packed(arrays, pinned=buffer.device.type == "cuda")
+    assert len(host) == len(buffer)
+    buffer.copy_(host, non_blocking=True)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trivet_cuda.kernels.scores import LOWEST, attend_tile, key_offsets
+from trivet_cuda.kernels.scores import LOWEST, attend_tile
 from trivet_cuda.tiles import decode_tiles
 
 
@@ -52,22 +52,11 @@ def decode_kernel(
     for tile in range(start, stop, BLOCK_N):
         tokens = tile + columns
         is_there = tokens < stop
-        at = key_offsets(table, tokens, is_there, kv_head, block_stride, slot_stride, head_stride, BLOCK_SIZE)
-        at = at[:, None] + dims[None, :]
-        is_value = is_there[:, None] & is_dim[None, :]
-        keys = tl.load(key_cache + at, mask=is_value, other=0.0)
-        values = tl.load(value_cache + at, mask=is_value, other=0.0)
-        k_scales = 1.0
-        v_scales = 1.0
-        if IS_INT8:
-            scale_at = key_offsets(
-                table, tokens, is_there, kv_head, scale_block_stride, scale_slot_stride, 1, BLOCK_SIZE
-            )
-            k_scales = tl.load(key_scales + scale_at, mask=is_there, other=0.0)
-            v_scales = tl.load(value_scales + scale_at, mask=is_there, other=0.0)
         highest, total, sums = attend_tile(
-            q, keys, values, k_scales, v_scales, is_there[None, :], highest, total, sums, scale,
-            IS_INT8, SOFT_CAP, PRECISION,
+            q, key_cache, value_cache, key_scales, value_scales,
+            table, tokens, is_there, is_there[None, :], kv_head, dims, is_dim,
+            block_stride, slot_stride, head_stride, scale_block_stride, scale_slot_stride,
+            highest, total, sums, scale, BLOCK_SIZE, IS_INT8, SOFT_CAP, PRECISION,
         )  # fmt: skip
     divisor = tl.where(total > 0, total, 1.0)
     sums = sums / divisor[:, None]
@@ -167,18 +156,5 @@ def decode_attention(
 
 
 @decode_attention.register_fake
-def _(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    key_scales: Tensor | None,
-    value_scales: Tensor | None,
-    block_table: Tensor,
-    seq_lens: Tensor,
-    scale: float,
-    window: int,
-    soft_cap: float,
-    num_splits: int,
-    arch: int,
-) -> Tensor:
+def _(query: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trivet_cuda.kernels.scores import LOWEST, attend_tile, key_offsets
+from trivet_cuda.kernels.scores import LOWEST, attend_tile
 from trivet_cuda.tiles import extend_tiles
 
 
@@ -58,27 +58,14 @@ def extend_kernel(
     for tile_start in range(start, stop, BLOCK_N):
         tokens = tile_start + columns
         is_there = tokens < stop
-        at_key = key_offsets(
-            table, tokens, is_there, kv_head, block_stride, slot_stride, head_stride, BLOCK_SIZE
-        )
-        at_key = at_key[:, None] + dims[None, :]
-        is_value = is_there[:, None] & is_dim[None, :]
-        keys = tl.load(key_cache + at_key, mask=is_value, other=0.0)
-        values = tl.load(value_cache + at_key, mask=is_value, other=0.0)
-        k_scales = 1.0
-        v_scales = 1.0
-        if IS_INT8:
-            scale_at = key_offsets(
-                table, tokens, is_there, kv_head, scale_block_stride, scale_slot_stride, 1, BLOCK_SIZE
-            )
-            k_scales = tl.load(key_scales + scale_at, mask=is_there, other=0.0)
-            v_scales = tl.load(value_scales + scale_at, mask=is_there, other=0.0)
         is_visible = is_there[None, :] & (tokens[None, :] <= positions[:, None])
         if WINDOW > 0:
             is_visible = is_visible & (tokens[None, :] > positions[:, None] - WINDOW)
         highest, total, sums = attend_tile(
-            q, keys, values, k_scales, v_scales, is_visible, highest, total, sums, scale,
-            IS_INT8, SOFT_CAP, PRECISION,
+            q, key_cache, value_cache, key_scales, value_scales,
+            table, tokens, is_there, is_visible, kv_head, dims, is_dim,
+            block_stride, slot_stride, head_stride, scale_block_stride, scale_slot_stride,
+            highest, total, sums, scale, BLOCK_SIZE, IS_INT8, SOFT_CAP, PRECISION,
         )  # fmt: skip
     sums = sums / tl.where(total > 0, total, 1.0)[:, None]
     out_at = at[:, None] * out_stride + query_heads[:, None] * HEAD_DIM + dims[None, :]
@@ -127,19 +114,5 @@ def extend_attention(
 
 
 @extend_attention.register_fake
-def _(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    key_scales: Tensor | None,
-    value_scales: Tensor | None,
-    block_table: Tensor,
-    query_starts: Tensor,
-    seq_lens: Tensor,
-    tiles: Tensor,
-    scale: float,
-    window: int,
-    soft_cap: float,
-    arch: int,
-) -> Tensor:
+def _(query: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape)

@@ -1,4 +1,4 @@
-"""What the attention kernels share: capped scores in base 2, and one tile of keys in the running softmax.
+"""What the attention kernels share: where keys are, capped scores, one tile of keys in the running softmax.
 
 Exponentials are in base 2, as the hardware has them; the factor log2(e) goes into the scale.
 """
@@ -39,15 +39,31 @@ def key_offsets(
 
 @triton.jit
 def attend_tile(
-    query, keys, values, key_scales, value_scales, is_visible, highest, total, sums, scale,
-    IS_INT8: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
+    query, key_cache, value_cache, key_scale_cache, value_scale_cache,
+    table, tokens, is_there, is_visible, kv_head, dims, is_dim,
+    block_stride, slot_stride, head_stride, scale_block_stride, scale_slot_stride,
+    highest, total, sums, scale,
+    BLOCK_SIZE: tl.constexpr, IS_INT8: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Take one tile of keys into the running softmax (Milakov and Gimelshein 2018).
 
-    query [M, D], keys and values [N, D] as the cache holds them, scales [N], is_visible [M, N]; the state is
-    highest [M], total [M], sums [M, D]. Scales of int8 go to the scores and the weights instead of the keys
-    and values: int8 is exact in 16-bit floats, and there are fewer scores than values.
+    query [M, D]; tokens [N] of the sequence whose blocks `table` has; is_visible [M, N] or [1, N]; the state
+    is highest [M], total [M], sums [M, D]. Scales of int8 go to the scores and the weights instead of the
+    keys and values: int8 is exact in 16-bit floats, and there are fewer scores than values.
     """
+    at = key_offsets(table, tokens, is_there, kv_head, block_stride, slot_stride, head_stride, BLOCK_SIZE)
+    at = at[:, None] + dims[None, :]
+    is_value = is_there[:, None] & is_dim[None, :]
+    keys = tl.load(key_cache + at, mask=is_value, other=0.0)
+    values = tl.load(value_cache + at, mask=is_value, other=0.0)
+    key_scales = 1.0
+    value_scales = 1.0
+    if IS_INT8:
+        scale_at = key_offsets(
+            table, tokens, is_there, kv_head, scale_block_stride, scale_slot_stride, 1, BLOCK_SIZE
+        )
+        key_scales = tl.load(key_scale_cache + scale_at, mask=is_there, other=0.0)
+        value_scales = tl.load(value_scale_cache + scale_at, mask=is_there, other=0.0)
     dots = tl.dot(query, tl.trans(keys.to(query.dtype)), input_precision=PRECISION)
     if IS_INT8:
         dots = dots * key_scales[None, :]

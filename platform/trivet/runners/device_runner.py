@@ -167,6 +167,10 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
                 raise Unsupported("this runner has no host KV blocks; it declares no host_kv feature")
             self._kv.copy_blocks(copy)
 
+    def is_ready(self, step: int) -> bool:
+        """Whether `collect` would not wait; asked where several ranks compute. True: it was waited before."""
+        return True
+
     # ---- the rest --------------------------------------------------------------------------------
 
     def memory(self) -> tuple[MemoryPart, ...]:

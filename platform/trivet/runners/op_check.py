@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from trivet.errors import DeviceLost
 from trivet.self_test import OpOutcome
 
 if TYPE_CHECKING:
@@ -41,15 +42,25 @@ class OpCheck(Generic[Table]):
     cure_for: Callable[[str], str] = lambda text: ""  # "; " and what to do about an error
     # What a refused call raises; a compiler may have errors of its own.
     raises: tuple[type[Exception], ...] = (RuntimeError, AttributeError, TypeError)
+    # Whether the device is beyond use after an error, so that no twin can run there either.
+    is_fatal: Callable[[Exception], bool] = lambda error: False
 
     def outcome(self, case: OpCase[Table], dtype: torch.dtype, allowed: float, where: str) -> OpOutcome:
-        """The case by `table` and by `twins`. Raises: torch.OutOfMemoryError."""
+        """The case by `table` and by `twins`.
+
+        Raises: torch.OutOfMemoryError; DeviceLost naming the operation that left the device beyond use.
+        """
         label, name = f"{case.label} ({where})", str(dtype).removeprefix("torch.")
         try:
             found = [result.float().cpu() for result in case.run(self.table)]
         except torch.OutOfMemoryError:
             raise  # says nothing about the operation
         except self.raises as error:
+            if self.is_fatal(error):
+                raise DeviceLost(
+                    f"{'+'.join(case.ops)} ({label}) left the device beyond use in its self-test: "
+                    f"{error}{self.cure_for(str(error))}"
+                ) from error
             reason = f"{error}{self.cure_for(str(error))}".strip() or type(error).__name__
             return OpOutcome(case.ops, label, name, float("inf"), allowed, reason)
         wanted = [result.float().cpu() for result in case.run(self.twins)]

@@ -25,6 +25,9 @@ class ShardedRunner(Runner, Protocol):
     def resolved(self, batch: Batch) -> Batch:
         """With every token id known; asked of rank 0."""
 
+    def is_ready(self, step: int) -> bool:
+        """Whether `collect(step)` would not wait; asked of rank 0."""
+
     def take_part_in_sampling(self, step: int) -> None:
         """A rank's share of `sample`: the logits of its part of the vocabulary. Ends the step there."""
 

@@ -11,7 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,7 @@ CLOSE_TIMEOUT_S = 10.0
 # Loading a large model from a slow disk takes minutes; a rank that has died is noticed at once.
 ANSWER_TIMEOUT_S = 3600.0
 POLL_S = 0.5
+STEP_POLL_S = 5e-5  # a step of several devices takes milliseconds
 
 
 class RankProcess:
@@ -142,6 +145,7 @@ class TensorParallelRunner:
             for index in range(count)
         ]
         self._ranks: list[RankProcess] = []
+        self._is_lost = False
         try:
             for order in orders[1:]:
                 self._ranks.append(RankProcess(order))
@@ -192,7 +196,14 @@ class TensorParallelRunner:
         self._inner.sample(step, sampling)
 
     def collect(self, step: int) -> StepOutput:
-        """As the contract. Raises: DeviceLost where a rank is gone or ran out of memory."""
+        """As the contract. Raises: DeviceLost where a rank is gone or ran out of memory.
+
+        Without it the others' part of a product never comes and this device would wait for ever, so the ranks
+        are looked at all the while.
+        """
+        while not self._inner.is_ready(step):
+            self._check_ranks()
+            time.sleep(STEP_POLL_S)
         try:
             output = self._inner.collect(step)
         except OutOfMemory as error:
@@ -219,28 +230,43 @@ class TensorParallelRunner:
         self._inner.unload_adapter(slot)
 
     def close(self) -> None:
-        """As the contract."""
-        self._inner.close()
+        """As the contract. Where a rank was lost, this device may wait for it for ever and is left alone."""
+        if not self._is_lost:
+            self._inner.close()
         self._end_ranks()
 
     def _tell(self, name: str, *arguments: object) -> None:
         self._check_ranks()
         message = flatten((name, *arguments))
-        for rank in self._ranks:
-            rank.tell(message)
+        with self._noticing_loss():
+            for rank in self._ranks:
+                rank.tell(message)
 
     def _check_ranks(self) -> None:
-        for rank in self._ranks:
-            rank.check()
+        with self._noticing_loss():
+            for rank in self._ranks:
+                rank.check()
 
     def _await_answers(self) -> None:
-        for rank in self._ranks:
-            rank.await_answer()
+        with self._noticing_loss():
+            for rank in self._ranks:
+                rank.await_answer()
+
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except DeviceLost:
+            self._is_lost = True
+            raise
 
     def _end_ranks(self) -> None:
         for rank in self._ranks:
             rank.say_close()
         if dist.is_initialized():
+            if self._is_lost and (group := dist.group.WORLD) is not None:
+                with suppress(RuntimeError, AttributeError):  # NCCL has it: what waits for the lost rank ends
+                    group.abort()
             dist.destroy_process_group()
         for rank in self._ranks:
             rank.end()

@@ -51,7 +51,8 @@ def test_the_usual_settings_are_taken(files: ModelFiles) -> None:
     [
         ({"options": {"speed": "high"}}, "'speed' is unknown"),
         ({"options": {"attention": "flashy"}}, "'flashy'; use triton"),
-        ({"options": {"attention": "flashinfer"}}, "no path to FlashInfer's kernels"),
+        ({"options": {"attention": "flashinfer"}}, "takes heads of 64, 128, 256"),
+        ({"options": {"attention": "flashinfer"}, "kv_dtype": "int8"}, "kv_cache_dtype int8"),
         ({"options": {"graphs": "maybe"}}, "use auto, on, off"),
         ({"kv_dtype": "int4"}, "use auto, int8 or fp8_e4m3"),
         ({"dtype": "f64"}, "'f64'"),

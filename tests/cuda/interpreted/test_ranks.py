@@ -14,6 +14,7 @@ from trivet.contract import Runner, RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.errors import DeviceLost
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.ranks import TensorParallelRunner
 from trivet.runners.slices import Rank
@@ -72,6 +73,17 @@ def test_two_ranks_together_give_what_one_gives(files: ModelFiles, parallel: Ten
     finally:
         alone.close()
     assert tokens_of(parallel, files) == wanted
+
+
+def test_a_rank_that_is_lost_ends_a_step_that_waits_for_it(
+    parallel: TensorParallelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the step would wait for ever, and so would giving back memory that it uses."""
+    monkeypatch.setattr(parallel._inner, "is_ready", lambda step: False)
+    monkeypatch.setattr(parallel._inner, "close", lambda: pytest.fail("the device is waited for"))
+    parallel._ranks[0].process.kill()
+    with pytest.raises(DeviceLost, match="rank 1 has ended with code -9"):
+        parallel.collect(1)
 
 
 def test_the_plan_holds_what_a_rank_holds(files: ModelFiles) -> None:

@@ -35,7 +35,10 @@ FP8_SHAPES = (
     ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="fp8_e4m3"),
     ModelShape(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
 )
-PRODUCT_SHAPES = (SHAPES[1], SHAPES[3])
+# Sizes change the code of the other kernels only by how many values a program holds: few, or many.
+ROW_SHAPES = (SHAPES[0], SHAPES[1])
+ROTATED_SHAPES = (*ROW_SHAPES, SHAPES[2])
+PRODUCT_SHAPE = SHAPES[1]
 KV_OPS = ("write_kv", "decode_attention", "extend_attention")
 
 
@@ -84,26 +87,39 @@ def recorded(arch: int, launches: dict[str, Launch]) -> Iterator[list[str]]:
 
 
 def launches_of(arch: int) -> list[Launch]:
-    """SHAPES in bfloat16, one of them in float16.
+    """SHAPES in bfloat16; in float16 attention alone, since the others compute in float32 either way.
 
-    A kernel is compiled for what changes its code: the type of KV changes those that touch KV alone, and
-    sizes change only how often the products go round, so two of them are enough.
+    A kernel is compiled for what changes its code.
     """
     found: dict[str, Launch] = {}
     shapes = (*SHAPES, *FP8_SHAPES) if arch >= FIRST_FP8 else SHAPES
     with recorded(arch, found) as labels:
         table = triton_table()
         for shape in shapes:
-            _run(shape, torch.bfloat16, arch, table, labels)
-        _run(SHAPES[1], torch.float16, arch, table, labels)
+            _run(shape, torch.bfloat16, arch, table, labels, _ops_of(shape))
+        _run(SHAPES[1], torch.float16, arch, table, labels, KV_OPS)
     return list(found.values())
 
 
-def _run(shape: ModelShape, dtype: torch.dtype, arch: int, table: OpTable, labels: list[str]) -> None:
+def _ops_of(shape: ModelShape) -> tuple[str, ...]:
+    if shape in ROW_SHAPES:
+        return NAMES
+    return (*KV_OPS, "norm_rope") if shape in ROTATED_SHAPES else KV_OPS
+
+
+def _run(
+    shape: ModelShape,
+    dtype: torch.dtype,
+    arch: int,
+    table: OpTable,
+    labels: list[str],
+    ops: tuple[str, ...],
+) -> None:
     maker = CaseMaker(shape, dtype, torch.device("cpu"), arch)
-    kernels = KV_OPS if shape.kv_dtype != "auto" else NAMES
-    products = maker.quantised_cases() if shape in PRODUCT_SHAPES else ()
-    for case in (*(case for case in maker.cases() if not set(case.ops).isdisjoint(kernels)), *products):
+    cases = [case for case in maker.cases() if not set(case.ops).isdisjoint(ops)]
+    if shape is PRODUCT_SHAPE and "group_matmul" in ops:
+        cases += maker.quantised_cases()
+    for case in cases:
         heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}, KV {shape.kv_dtype}"
         labels[0] = f"{'+'.join(case.ops)} {case.label} ({heads}, {dtype})"
         case.run(table)

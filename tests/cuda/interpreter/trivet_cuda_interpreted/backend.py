@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from trivet_cuda.backend import CudaBackend, runner_shape
 
 TOTAL_BYTES = 12 << 30
 STEPS = "out_of_memory_steps"  # of the contract suite
+# "twins": plain torch in place of the kernels, for cases about everything else; a tenth of the time.
+KERNELS = "TRIVET_CUDA_KERNELS"
 
 
 class InterpretedCuda(CudaBackend):
@@ -57,11 +60,12 @@ class InterpretedCuda(CudaBackend):
         from trivet_cuda_interpreted.device import FailingRunner, InterpretedDevice
         from trivet_cuda_interpreted.repair import install
 
-        from trivet_cuda.op_table import triton_table
+        from trivet_cuda.op_table import TWINS, triton_table
 
         install()
         shape = runner_shape(spec, _without_steps(config), plan, devices)
-        runner = FailingRunner(spec, plan, shape, InterpretedDevice(), triton_table())
+        table = TWINS if os.environ.get(KERNELS) == "twins" else triton_table()
+        runner = FailingRunner(spec, plan, shape, InterpretedDevice(), table)
         runner.failing_step = int(config.options.get(STEPS, 0))
         return runner
 

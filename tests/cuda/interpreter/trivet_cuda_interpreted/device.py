@@ -46,6 +46,9 @@ class HostMark:
     def __init__(self) -> None:
         self.at_s = time.perf_counter()
 
+    def is_passed(self) -> bool:
+        return True
+
     def wait(self) -> None:
         """Nothing to wait for."""
 
