@@ -1,4 +1,4 @@
-"""The one thread of a web process that owns every ZeroMQ socket.
+"""The one thread of a web process that owns every ZeroMQ socket, and hosts the pump of streams (pump.py).
 
 Request threads never touch a socket (they are not thread-safe): they append a command to a deque and
 write an eventfd, and read their own mailbox. A request ends within milliseconds of its engine's death,
@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import zmq
@@ -38,6 +39,18 @@ EXIT_CRASHED = 1  # gunicorn starts another worker; at 3 and 4 it would give up
 _beats = msgspec.msgpack.Decoder(Beat)
 
 
+class Hosted(Protocol):
+    """What the relay's thread does besides; it must not wait."""
+
+    def fileno(self) -> int:
+        """Readable when there is something to do."""
+        ...
+
+    def come_round(self, now: float) -> None:
+        """Called after each look at the engines, and at least every `TICK_S`."""
+        ...
+
+
 class Relay:
     """Create it after the fork; `close` ends the thread and every open request."""
 
@@ -52,7 +65,8 @@ class Relay:
         self._closing = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._beats = self._context.socket(zmq.SUB)
-        self._ticked_s = clock()
+        self._hosted: list[Hosted] = []
+        self._ticked_s = 0.0
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
@@ -74,6 +88,10 @@ class Relay:
 
     def view(self, instance_id: str) -> EngineView | None:
         return self._views.get(instance_id)
+
+    def host(self, hosted: Hosted) -> None:
+        """One thread for both: pieces go from an engine to a socket without a change of threads."""
+        self._do(partial(self._host, hosted))
 
     @property
     def turned_s(self) -> float:
@@ -110,6 +128,7 @@ class Relay:
         self._beats.subscribe(b"")
         self._beats.reconnect_ivl = RECONNECT_MS
         self._poller.register(self._beats, zmq.POLLIN)
+        self._ticked_s = self._clock()
         while not self._closing:
             timeout_s = max(0.0, self._ticked_s + TICK_S - self._clock())
             ready = {entry for entry, _ in self._poller.poll(int(timeout_s * 1000))}
@@ -118,6 +137,8 @@ class Relay:
                 self._take_beats()
             for link in list(self._links.values()):
                 self._serve(link, ready)
+            for hosted in self._hosted:
+                hosted.come_round(self._clock())
             if self._clock() >= self._ticked_s + TICK_S:
                 self._tick()
         for link in list(self._links.values()):
@@ -231,6 +252,10 @@ class Relay:
             self._beats.disconnect(engine_address(self._run_dir, instance_id, "beat"))
             self._views.pop(instance_id, None)
         self._watched = set(instance_ids)
+
+    def _host(self, hosted: Hosted) -> None:
+        self._hosted.append(hosted)
+        self._poller.register(hosted.fileno(), zmq.POLLIN)
 
     def _stop(self) -> None:
         self._end_all(Unavailable("the web server is shutting down; send the request again"))

@@ -87,8 +87,8 @@ def _on_starting(settings: Settings) -> Any:
 
 
 def _on_worker_exit(_arbiter: object, worker: Any) -> None:
-    if pump := getattr(worker, "pump", None):
-        pump.close()
     application = getattr(worker, "wsgi", None)  # None where it failed to load
     if application is not None:
         application.extensions[EXTENSION].close()
+    if pump := getattr(worker, "pump", None):
+        pump.close()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import selectors
 import socket
 import sys
@@ -56,7 +57,10 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def load_wsgi(self) -> None:
         super().load_wsgi()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.collect()
+        gc.freeze()  # what was loaded lives as long as the process; each full collection went through all of it
         self.pump = Pump()
+        self.wsgi.extensions[EXTENSION].relay.host(self.pump)
 
     # ---- a request comes in ----------------------------------------------------------------------
 
@@ -287,10 +291,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     # ---- the process -----------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """The master ends a worker that does not say this: one whose pump or relay stands still, too."""
-        process = self.wsgi.extensions[EXTENSION]
-        oldest_s = min(self.pump.turned_s, process.relay.turned_s)
-        if time.monotonic() - oldest_s < STANDSTILL_S:
+        """The master ends a worker that does not say this: one whose relay stands still, too."""
+        if time.monotonic() - self.wsgi.extensions[EXTENSION].relay.turned_s < STANDSTILL_S:
             super().notify()
 
     def is_parent_alive(self) -> bool:
