@@ -56,8 +56,6 @@ def attend_tile(
     is_value = is_there[:, None] & is_dim[None, :]
     keys = tl.load(key_cache + at, mask=is_value, other=0.0)
     values = tl.load(value_cache + at, mask=is_value, other=0.0)
-    key_scales = 1.0
-    value_scales = 1.0
     if IS_INT8:
         scale_at = key_offsets(
             table, tokens, is_there, kv_head, scale_block_stride, scale_slot_stride, 1, BLOCK_SIZE
