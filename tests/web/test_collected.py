@@ -63,3 +63,14 @@ def test_body_over_the_limit_is_swallowed_to_its_end_and_not_kept() -> None:
 
 def test_body_far_over_the_limit_is_not_waited_for() -> None:
     assert collected(POST % (MAX_SWALLOWED_BYTES + 1)).is_complete
+
+
+def test_large_file_is_read_by_its_view_and_a_small_one_collected_like_all_else() -> None:
+    upload = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    one = collected(upload % (MAX_BODY_BYTES + 1) + b"x" * 100)
+    assert one.is_complete
+    assert one.is_upload
+    assert not one.is_too_large
+    assert one.data.endswith(b"x" * 100), "what has come is not lost"
+    assert not collected(upload % 5 + b"1234").is_complete
+    assert collected((POST % (MAX_BODY_BYTES + 1)).replace(b"/v1 ", b"/v1/filesystem ")).is_too_large

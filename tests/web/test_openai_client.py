@@ -11,7 +11,7 @@ import openai
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Live, Server, Site
+    from conftest import Eventually, Live, Server, Site
 
 MODEL = "demo"
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -169,3 +169,32 @@ def test_responses_whole_and_by_the_stream_helper(live: Live, client: openai.Ope
     assert final.output_text == whole.output_text
     with pytest.raises(openai.BadRequestError, match="store_responses"):
         client.responses.create(model=served.model, input="hello", store=True)
+
+
+def test_a_file_becomes_a_batch_becomes_a_file(
+    live: Live, client: openai.OpenAI, eventually: Eventually
+) -> None:
+    served = live.serve()
+    lines = [
+        {
+            "custom_id": f"r{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": served.model, "messages": HELLO, "max_tokens": 2, "user": "x" * 200_000},
+        }
+        for number in range(50)  # 10 MB: more than a request's body may have elsewhere
+    ]
+    data = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("in.jsonl", data), purpose="batch")
+    assert file.bytes == len(data)
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    eventually(lambda: client.batches.retrieve(batch.id).status == "completed", what="the batch has ended")
+    done = client.batches.retrieve(batch.id)
+    assert done.output_file_id is not None
+    rows = [json.loads(row) for row in client.files.content(done.output_file_id).text.splitlines()]
+    assert [row["custom_id"] for row in rows] == [line["custom_id"] for line in lines]
+    assert rows[0]["response"]["body"]["choices"][0]["message"]["content"] == "w0 w1 "
+    assert [one.id for one in client.batches.list()] == [batch.id]
+    assert client.files.delete(file.id).deleted

@@ -19,6 +19,7 @@ ALLOWANCE_BYTES = 128 << 20  # of a process: sixteen of the largest bodies at on
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?")
+_UPLOAD = re.compile(rb"POST /v1/files(?:\?[^ ]*)? HTTP/")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 
 
@@ -47,6 +48,7 @@ class Collected:
     num_dropped: int = 0
     head_bytes: int = 0  # 0: the head is not complete
     body_bytes: int | None = 0  # None: chunked
+    is_upload: bool = False  # a large file: a thread reads its body as it comes (api/files.py bounds them)
     _next_chunk: int = 0  # where its size stands, or will
 
     def add(self, new: bytes) -> None:
@@ -67,14 +69,14 @@ class Collected:
             return len(self.data) > MAX_HEAD_BYTES  # gunicorn refuses it
         if self.body_bytes is None:
             return len(self.data) > MAX_BODY_BYTES or self._has_last_chunk()
-        if self.body_bytes > MAX_SWALLOWED_BYTES:
+        if self.is_upload or self.body_bytes > MAX_SWALLOWED_BYTES:
             return True
         return len(self.data) + self.num_dropped >= self.head_bytes + self.body_bytes
 
     @property
     def is_too_large(self) -> bool:
         """The view refuses it by its length; a client sees that only when it has sent everything."""
-        return (self.body_bytes or 0) > MAX_BODY_BYTES
+        return (self.body_bytes or 0) > MAX_BODY_BYTES and not self.is_upload
 
     @property
     def charged_bytes(self) -> int:
@@ -96,6 +98,7 @@ class Collected:
             self.body_bytes = None
         elif length := _LENGTH.search(head):
             self.body_bytes = int(length[1])
+            self.is_upload = self.body_bytes > MAX_BODY_BYTES and _UPLOAD.match(head) is not None
         self._next_chunk = self.head_bytes
 
     def _has_last_chunk(self) -> bool:

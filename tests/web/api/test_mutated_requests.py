@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from trivet import LLM
 from trivet.demo_model import find_demo_model
@@ -144,6 +145,10 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1, "return_documents": True}),
     ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
     ("/tokenize", {"messages": CONVERSATION, "tools": TOOLS, "add_generation_prompt": False}),
+    (
+        "/v1/batches",
+        {"input_file_id": "file_" + "0" * 32, "endpoint": "/v1/completions", "metadata": {"a": "b"}},
+    ),
     ("/detokenize", {"tokens": [1, 2, 3], "skip_special_tokens": True}),
 ]
 ODD: list[Any] = [
@@ -223,8 +228,12 @@ def damaged(draw: random.Random) -> tuple[str, bytes]:
 
 def faults_of(client: FlaskClient, path: str, data: bytes, statuses: Counter[int]) -> str:
     """What is wrong with the answer; empty where nothing is."""
-    response = client.post(path, data=data, content_type="application/json")
-    statuses[response.status_code] += 1
+    with client.post(path, data=data, content_type="application/json") as response:
+        statuses[response.status_code] += 1
+        return _fault(response)
+
+
+def _fault(response: TestResponse) -> str:
     if response.status_code >= 500:
         return f"status {response.status_code}: {response.data[:300]!r}"
     if not response.headers.get("X-Request-ID"):
@@ -289,6 +298,7 @@ def client() -> Iterator[FlaskClient]:
 def test_no_damaged_request_is_a_server_error(client: FlaskClient) -> None:
     statuses: Counter[int] = Counter()
     assert not failures(client, NUM_REQUESTS, 8, statuses)
+    assert not statuses[429], "each gives its thread back"
     assert statuses[200] > NUM_REQUESTS / 20, "some are still good ones"
     assert statuses[400] > NUM_REQUESTS / 4
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
 from flask import Blueprint, Response, request, send_file
+from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from trivet.errors import NotFound, RequestError, RequestTooLarge
 from trivet_web.api.documented import documented
+from trivet_web.api.request_body import MAX_BODY_BYTES
 from trivet_web.batch.stored_batch import FileObject
 from trivet_web.json_response import json_response
 from trivet_web.stored_objects import new_id
@@ -48,10 +52,15 @@ class DeletedFile(msgspec.Struct, frozen=True):
 def upload() -> Response:
     """Keep a file. Raises: RequestError, RequestTooLarge."""
     request.max_content_length = MAX_FILE_BYTES
-    try:
-        purpose, given = request.form.get("purpose"), request.files.get("file")
-    except RequestEntityTooLarge:
-        raise RequestTooLarge(f"the file has more than {MAX_FILE_BYTES} bytes; send it in parts") from None
+    with _slot():
+        try:
+            purpose, given = request.form.get("purpose"), request.files.get("file")
+        except RequestEntityTooLarge:
+            raise RequestTooLarge(
+                f"the file has more than {MAX_FILE_BYTES} bytes; send it in parts"
+            ) from None
+        except ParseException as error:  # a chunked body is parsed as it is read
+            raise RequestError(f"the chunked body is malformed: {error}") from error
     if purpose != PURPOSE:
         raise RequestError(f"purpose is {purpose!r:.80}; it must be {PURPOSE!r}", param="purpose")
     if given is None:
@@ -98,6 +107,17 @@ def delete_file(file_id: str) -> Response:
     shelf.files.remove(file_id)
     shelf.content(file_id).unlink(missing_ok=True)
     return json_response(DeletedFile(file_id))
+
+
+@contextmanager
+def _slot() -> Iterator[None]:
+    """A large file holds a thread for as long as its client takes. Raises: Overloaded."""
+    is_large = (request.content_length or MAX_FILE_BYTES) > MAX_BODY_BYTES
+    give_back = web_process().slots.take() if is_large else lambda: None
+    try:
+        yield
+    finally:
+        give_back()
 
 
 def known_file(file_id: str, param: str | None = None) -> FileObject:
