@@ -270,9 +270,17 @@ class Fleet:
         now = self._means.clock()
         if watched.killed_s is None or now - watched.killed_s > REPEAT_KILL_S:
             if watched.killed_s is not None:
-                logger.error("instance=%s pid=%d survives SIGKILL", instance.id, watched.handle.identity.pid)
+                self._tell_survival(instance, watched.handle.identity.pid)
             watched.killed_s = now
             watched.handle.kill()
+
+    def _tell_survival(self, instance: Instance, pid: int) -> None:
+        """It stays what it is: to call it stopped would be a lie, and nothing ends it but its driver."""
+        logger.error("instance=%s pid=%d survives SIGKILL", instance.id, pid)
+        note = f"pid {pid} survives SIGKILL, a device may hang: see dmesg"
+        if note not in instance.reason:
+            with self._means.database.session() as session:
+                update_instance(session, instance.id, reason=f"{instance.reason}; {note}")
 
     def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
         values: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from trivet_registry.instance_state import InstanceState
 class Limits:
     """Seconds after which a state is given up."""
 
+    placing_s: float = 45.0  # a probe may take 12 s; the parent takes a supervisor for deaf after 60 s
     starting_s: float = 120.0  # from spawn to the first beat: imports on a cold disk
     loading_stall_s: float = 300.0  # without one more byte loaded
     warming_s: float = 900.0  # a first build of kernels

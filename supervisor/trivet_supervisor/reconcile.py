@@ -20,6 +20,7 @@ from trivet_registry.instances_store import (
     update_instance,
 )
 from trivet_registry.tables import Deployment, Instance, Version
+from trivet_supervisor.deadline import within
 from trivet_supervisor.fleet import Fleet
 from trivet_supervisor.idleness import why_idle
 from trivet_supervisor.ledger import Ledger, ledger_of
@@ -187,10 +188,14 @@ class Reconciler:
     def _choose(self, instance: Instance, ledger: Ledger) -> tuple[Placement, Mapping[str, str]]:
         deployment = instance.deployment
         settings = parse_engine_settings(deployment.settings)
-        placement = self._places.place(
-            instance.version, settings, deployment.backend, deployment.device, ledger
-        )
-        return placement, backend_answers.launch_env(placement.backend, placement.devices)
+
+        def choose() -> tuple[Placement, Mapping[str, str]]:
+            placement = self._places.place(
+                instance.version, settings, deployment.backend, deployment.device, ledger
+            )
+            return placement, backend_answers.launch_env(placement.backend, placement.devices)
+
+        return within(self._means.limits.placing_s, "placing", choose)
 
     def _wait_for_room(self, instance: Instance, reason: str) -> None:
         """In `pending`, without a move a look: `placing` lasts for a turn."""

@@ -265,9 +265,9 @@ def test_memory_that_does_not_come_back_holds_a_stop_up_for_a_while_only(site: S
     site.change(stop_deployment, "chat", drain_timeout_s=0)
     site.settle()
     site.process.code, site.holders = 0, frozenset({1001})
-    site.wait(29)
+    site.wait(28, step_s=4)
     assert site.states() == ["stopping"]
-    site.wait(3)
+    site.wait(4)
     assert site.states() == ["stopped"]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import utc_now
+from trivet_supervisor.instance_watch import Limits
+from trivet_supervisor.reconcile import Reconciler
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -156,6 +160,55 @@ def test_a_silent_engine_is_asked_then_lost_killed_and_replaced(site: Site) -> N
     assert "silent" in site.only().reason, "why it was given up, not how it was killed"
     site.wait(1)
     assert site.states() == ["starting"]
+
+
+def test_a_process_that_nothing_ends_is_told_as_that(site: Site) -> None:
+    site.make_ready()
+    site.process.obeys = ()
+    site.change(stop_deployment, "chat", drain_timeout_s=0)
+    site.settle()
+    site.wait(30)
+    assert site.states() == ["stopping"]
+    assert site.only().reason.count("pid 1001 survives SIGKILL, a device may hang: see dmesg") == 1
+    assert site.process.signals.count("kill") > 1
+
+
+def test_a_backend_that_hangs_as_it_plans_fails_its_instance_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    place = site.places.place
+
+    def hang(version: Any, settings: Any, backend: str, *given: Any) -> Any:
+        if backend == "tpu":
+            let_go.wait(60)
+        return place(version, settings, backend, *given)
+
+    monkeypatch.setattr(site.places, "place", hang)
+    site.means = replace(site.means, limits=Limits(placing_s=0.1))
+    site.reconciler = Reconciler(site.means, site.places)
+    site.launch("stuck", backend="tpu")
+    site.launch("whole")
+    site.settle()
+    let_go.set()
+    assert site.states() == ["failed", "starting"]
+    assert "placing took more than 0.1 s" in site.instances(InstanceState.FAILED)[0].reason
+
+
+def test_every_state_that_passes_has_a_deadline(site: Site) -> None:
+    """Resting are what waits for its turn or for room, what serves, and what has ended."""
+    resting = {"pending", "ready", "stopped", "failed"}
+    deadlines = {
+        "placing": "placing_s",
+        "starting": "starting_s",
+        "loading": "loading_stall_s",
+        "warming": "warming_s",
+        "draining": "drain_grace_s",
+        "stopping": "stop_s",
+        "lost": "terminate_s",
+    }
+    assert resting | set(deadlines) == set(InstanceState)
+    assert all(getattr(Limits(), name) < 1000 for name in deadlines.values())
 
 
 def test_an_answer_saves_a_silent_engine(site: Site) -> None:
