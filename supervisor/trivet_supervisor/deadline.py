@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def within(limit_s: float, what: str, call: Callable[[], T]) -> T:
-    """What the call returns or raises. Raises: Unavailable where it does neither in time; it goes on alone."""
+    """What the call returns or raises. Raises: Unavailable where it does neither in time."""
     answers: list[T] = []
     failures: list[BaseException] = []
 

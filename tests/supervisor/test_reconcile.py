@@ -267,7 +267,7 @@ def test_memory_that_does_not_come_back_holds_a_stop_up_for_a_while_only(site: S
     site.process.code, site.holders = 0, frozenset({1001})
     site.wait(28, step_s=4)
     assert site.states() == ["stopping"]
-    site.wait(4)
+    site.wait(8, step_s=4)
     assert site.states() == ["stopped"]
 
 
