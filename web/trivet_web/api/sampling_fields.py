@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from trivet.errors import ContextLengthExceeded, RequestError
+from trivet.errors import ContextLengthExceeded, RequestError, UnsupportedParameter
 from trivet.sampling_params import SamplingParams
 from trivet_web.api.structured_fields import StructuredFields
 
@@ -74,6 +74,8 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of a streamed request."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # OpenAI's, against who listens to lengths: nothing is added
+    continuous_usage_stats: bool | None = None  # vLLM's
 
 
 class SamplingFields(StructuredFields, kw_only=True):
@@ -113,6 +115,12 @@ class SamplingFields(StructuredFields, kw_only=True):
         if self.stream_options is not None and not self.stream:
             raise RequestError(
                 "stream_options is given without stream; set stream true", param="stream_options"
+            )
+        if self.stream_options is not None and self.stream_options.continuous_usage_stats:
+            raise UnsupportedParameter(
+                "stream_options.continuous_usage_stats is true; this version does not carry it out: take "
+                "include_usage, which gives the counts at the end",
+                param="stream_options.continuous_usage_stats",
             )
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError(
