@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from trivet.contract import Advice, DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
+from trivet.contract import (
+    Advice,
+    DeviceInfo,
+    DeviceUsage,
+    DeviceUser,
+    MemoryPlan,
+    Runner,
+    RunnerConfig,
+)
 from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
 from trivet.probing import run_tool
@@ -17,7 +25,7 @@ from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions
 from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape, fixed_parts, kv_cache_spec, most_blocks
-from trivet_ascend.npu_smi import Chip, parse_info
+from trivet_ascend.npu_smi import Chip, parse_info, parse_processes
 from trivet_ascend.options import AscendOptions
 from trivet_ascend.pairing import advices, installed_torch_npu
 from trivet_ascend.weight_kinds import FOUR_BIT_FORMATS, WeightKind
@@ -65,8 +73,12 @@ class AscendBackend:
 
     def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
         """By uid, what npu-smi says now; empty where it says nothing. Never raises."""
-        chips = parse_info(run_tool([self._npu_smi, "info"], timeout_s).text)
-        return {chip.uid: _usage(chip) for chip in chips}
+        text = run_tool([self._npu_smi, "info"], timeout_s).text
+        users = parse_processes(text)
+        return {
+            chip.uid: _usage(chip, None if users is None else users.get((chip.npu, chip.chip), ()))
+            for chip in parse_info(text)
+        }
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""
@@ -178,13 +190,14 @@ def _why_not_family(name: str, family: str) -> str:
     return f"{name} is of family {family}, {FAMILY_LACKS.get(family, 'whose operations differ')}; {supported}"
 
 
-def _usage(chip: Chip) -> DeviceUsage:
+def _usage(chip: Chip, users: tuple[DeviceUser, ...] | None) -> DeviceUsage:
     return DeviceUsage(
         used_bytes=chip.used_bytes,
         total_bytes=chip.total_bytes,
         utilisation_percent=chip.utilisation_percent,
         temperature_c=chip.temperature_c,
         power_w=chip.power_w,
+        users=users,
     )
 
 

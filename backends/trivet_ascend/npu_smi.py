@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trivet.contract import DeviceUser
+
 MIB = 1 << 20
 _USED_TOTAL = re.compile(r"(\d+)\s*/\s*(\d+)")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
@@ -103,6 +105,30 @@ def _chip(first: _FirstRow, second: list[str]) -> Chip | None:
         temperature_c=int(first.temperature) if first.temperature.isdigit() else None,
         power_w=float(first.power) if re.fullmatch(r"\d+(\.\d+)?", first.power) else None,
     )
+
+
+def parse_processes(text: str) -> dict[tuple[int, int], tuple[DeviceUser, ...]] | None:
+    """By (NPU, chip), who has memory there, from the second table; None where there is none.
+
+    In a container the column for it has the pids that are known there.
+    """
+    columns: list[str] = []
+    users: dict[tuple[int, int], tuple[DeviceUser, ...]] = {}
+    for line in text.splitlines():
+        cells = _cells(line)
+        if "Process id" in cells:
+            columns = cells
+        elif columns and len(cells) == len(columns):
+            place = [int(word) for word in cells[0].split() if word.isdigit()]
+            row = dict(zip(columns, cells, strict=True))
+            inside, pid = row.get("Process id in container", ""), row["Process id"]
+            memory = row.get("Process memory(MB)", "")
+            if place and pid.isdigit():
+                size_bytes = int(memory) * MIB if memory.isdigit() else None
+                key = (place[0], place[1] if len(place) > 1 else 0)
+                user = DeviceUser(int(inside if inside.isdigit() else pid), size_bytes)
+                users[key] = (*users.get(key, ()), user)
+    return users if columns else None
 
 
 def parse_mapping(text: str) -> dict[tuple[int, int], ChipIds]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trivet.contract import DeviceInfo
+from trivet.contract import DeviceInfo, DeviceUser
 from trivet_ascend.backend import AscendBackend
 from trivet_ascend.detection import family_of
-from trivet_ascend.npu_smi import MIB, ChipIds, parse_info, parse_mapping
+from trivet_ascend.npu_smi import MIB, ChipIds, parse_info, parse_mapping, parse_processes
 
 A2 = """\
 +------------------------------------------------------------------------------------------------+
@@ -298,3 +298,27 @@ def test_probing_imports_no_torch_and_no_vendor_library() -> None:
         "backend.probe(1.0); backend.absent_because(1.0); backend.launch_env([])\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "users"),
+    [
+        (A2, {(5, 0): (DeviceUser(4711, 57000 << 20),)}),
+        (A3, None),
+        (A5, {(0, 0): (DeviceUser(2066378, 360 << 20),)}),
+        (A3_OF_26, {(7, 0): (DeviceUser(692318, 12417 << 20),)}),
+        (A3_OF_26.replace("| NA  ", "| 77  "), {(7, 0): (DeviceUser(77, 12417 << 20),)}),
+    ],
+)
+def test_who_has_memory_on_a_chip_is_read_as_far_as_the_table_tells(
+    table: str, users: dict[tuple[int, int], tuple[DeviceUser, ...]] | None
+) -> None:
+    assert parse_processes(table) == users
+
+
+def test_the_use_of_a_chip_names_its_processes(tmp_path: Path) -> None:
+    usage = _machine(tmp_path, A2).usage()
+    assert [each.users for each in usage.values()] == [(), (DeviceUser(4711, 57000 << 20),)]
+    (tmp_path / "info").write_text(A3)
+    older = AscendBackend(tmp_path, str(tmp_path / "npu-smi")).usage()
+    assert [each.users for each in older.values()] == [None, None]
