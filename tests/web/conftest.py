@@ -35,7 +35,9 @@ from trivet_web.app import create_app
 from trivet_web.served_models import ServedModel, load_served_model
 from trivet_web.web_process import WebProcess
 
+sys.path.append(str(Path(__file__).parent))  # raw_http
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
+OTHER_SERVER = Path(__file__).parent / "other_server.py"
 MODEL = "demo"
 MAX_MODEL_LEN = 512
 
@@ -230,12 +232,15 @@ class Server:
         return self.process.wait(timeout=30)
 
 
-def run_server(site: Site, **environment: str) -> Server:
-    """Start `python -m trivet_web` in the site and wait until it answers."""
+def run_server(site: Site, kind: str = "", **environment: str) -> Server:
+    """Start `python -m trivet_web` in the site, or a `kind` of other_server.py, and wait until it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "trivet_web", "--home", site.settings.home, "--port", str(port)]
+    home = site.settings.home
+    command = [sys.executable, "-m", "trivet_web", "--home", home, "--port", str(port)]
+    if kind:
+        command = [sys.executable, str(OTHER_SERVER), kind, home, str(port)]
     env = {**os.environ, "TRIVET_DRAIN_TIMEOUT_S": "3", "TRIVET_WEB_THREADS": "64", **environment}
     process = subprocess.Popen(command, env=env)
     server = Server(process, port)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from trivet.errors import EngineLost
-from trivet.messages import Piece, TokenLogprob
-from trivet_web.mailbox import MAX_READ, Arrival, Loss, Mailbox
+from trivet.messages import FinishReason, Piece, TokenLogprob
+from trivet_web.mailbox import MAX_READ, Arrival, ClientGone, Loss, Mailbox
 
 
 def piece(text: str = "x") -> Piece:
@@ -56,3 +56,30 @@ def test_loss_always_fits() -> None:
     error = EngineLost("gone")
     mailbox.fail(error, 0)
     assert mailbox.read(0) == [Loss(0, error)]
+
+
+def test_reader_is_told_once_until_it_reads_and_of_each_loss() -> None:
+    mailbox = Mailbox()
+    told: list[int] = []
+    mailbox.put(0, piece(), 0.0)
+    mailbox.listen(lambda: told.append(mailbox.num_unread))
+    mailbox.put(0, piece(), 0.0)
+    assert told == [1], "of what was there; the second piece is found with the first"
+    mailbox.read(0)
+    mailbox.put(0, piece(), 0.0)
+    assert told == [1, 1]
+    mailbox.fail(ClientGone("it left"))
+    assert (told, mailbox.is_abandoned) == ([1, 1, 2], True)
+
+
+@pytest.mark.parametrize("end", [FinishReason.ERROR, FinishReason.ABORT])
+def test_reader_knows_before_it_reads_that_another_replica_may_be_asked(end: FinishReason) -> None:
+    mailbox = Mailbox()
+    mailbox.put(0, piece(), 0.0)
+    assert not mailbox.may_wait
+    mailbox.put(0, Piece("r", "", [], end), 0.0)
+    assert mailbox.may_wait
+    mailbox.read(0)
+    assert not mailbox.may_wait
+    mailbox.fail(EngineLost("gone"), 0)
+    assert mailbox.may_wait

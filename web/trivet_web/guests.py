@@ -10,7 +10,7 @@ from collections.abc import Callable
 from trivet_web.connection import IO_TIMEOUT_S
 from trivet_web.handover import ByteStream, Parked
 from trivet_web.pump import Guest, Next, Pump
-from trivet_web.sse import PING, PING_S
+from trivet_web.sse import PING_S
 
 logger = logging.getLogger(__name__)
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -27,8 +27,9 @@ class Waiting(Guest):
         self._parked = parked
         self._resume = resume
         self._gone = gone
-        pump.wake(self)
+        # In this order: once woken it may have left, and somebody else listens.
         parked.mailbox.listen(lambda: pump.wake(self))
+        pump.wake(self)
 
     def turn(self, now: float) -> Next:
         mailbox = self._parked.mailbox
@@ -80,8 +81,8 @@ class Transfer(Guest):
         self._has_told = False  # that the client is too slow
         self.due_s = time.monotonic() + PING_S
         client.setblocking(False)
-        pump.wake(self)
         stream.mailbox.listen(lambda: pump.wake(self))
+        pump.wake(self)  # for the first time, so that it is a guest
 
     def fileno(self) -> int:
         return self._client.fileno()
@@ -107,7 +108,7 @@ class Transfer(Guest):
             data = self._stream.take(0.0)
         if data is None and now < self.due_s:
             return Next.WAKE
-        self._unsent = self._framed(PING if data is None else data)
+        self._unsent = self._framed(self._stream.ping if data is None else data)
         return self._send(now)
 
     def leave(self) -> None:

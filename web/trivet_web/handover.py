@@ -24,6 +24,7 @@ class ByteStream(Protocol):
     """The body of an answer that is made from what comes into a mailbox."""
 
     mailbox: Mailbox
+    ping: bytes  # a sign of life, for a stream of which nothing comes
 
     @property
     def is_over(self) -> bool:
@@ -41,6 +42,10 @@ class ByteStream(Protocol):
 
     def close(self) -> None:
         """Release everything, over or not."""
+        ...
+
+    def __str__(self) -> str:
+        """Its names in the log."""
         ...
 
 

@@ -78,6 +78,7 @@ class Mailbox:
         if choice is not None:
             self.may_wait = True
         self._items.put((0, Loss(choice, error)))
+        self._has_told = False  # also a reader who was told of a piece and cannot take it now
         self._on_put()
 
     def listen(self, tell: Callable[[], None] | None) -> None:

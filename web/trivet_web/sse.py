@@ -1,4 +1,4 @@
-"""Server-sent events: an answer as a stream of chunks that ends well, or with an error event.
+"""Server-sent events, or lines of JSON: an answer as chunks, which end well or with an error event.
 
 Headers leave with the first piece or after `FIRST_PIECE_WAIT_S`, whichever is sooner: until then a
 failure still has its own HTTP status, and a proxy is not left without a sign of life for long.
@@ -32,6 +32,8 @@ _encode = msgspec.json.Encoder().encode
 class Chunks:
     """What turns pieces into the objects of one API."""
 
+    media_type = "text/event-stream"
+    ping = PING  # a sign of life that clients skip
     end = DONE  # after the last event
 
     def event(self, value: msgspec.Struct) -> bytes:
@@ -45,6 +47,10 @@ class Chunks:
     def last(self) -> Iterable[msgspec.Struct]:
         """What follows when every sequence has ended: the usage, if asked for."""
         raise NotImplementedError
+
+    def failed(self, error: TrivetError) -> bytes:
+        """In place of what would have followed."""
+        return _event(error_body(error))
 
 
 class Exchange(Protocol):
@@ -63,6 +69,7 @@ class EventStream:
     def __init__(self, exchange: Exchange, chunks: Chunks, first: list[Arrival]) -> None:
         self.mailbox = exchange.answer.mailbox
         self.is_over = False
+        self.ping = chunks.ping
         self._exchange = exchange
         self._answer = exchange.answer
         self._chunks = chunks
@@ -73,7 +80,7 @@ class EventStream:
         while not self.is_over:
             data = self.take(PING_S)
             if data is None:
-                yield PING
+                yield self.ping
             elif data:
                 yield data
 
@@ -92,16 +99,16 @@ class EventStream:
             self.is_over = True
             return b""
         except TrivetError as error:
-            logger.warning("%s stream ended: %s", self._named(), error)
+            logger.warning("%s stream ended: %s", self, error)
             return self._failed(error)
         except Exception:  # the HTTP border, behind the point where Flask's own handler could answer
-            logger.exception("%s stream failed", self._named())
+            logger.exception("%s stream failed", self)
             return self._failed(TrivetError("internal error; the server's log has it"))
 
     def close(self) -> None:
         self._exchange.close()
 
-    def _named(self) -> str:
+    def __str__(self) -> str:
         return f"request_id={self._request_id} instance={self._answer.instance_of(0)}"
 
     def _events(self, arrivals: list[Arrival]) -> bytes:
@@ -116,7 +123,7 @@ class EventStream:
 
     def _failed(self, error: TrivetError) -> bytes:
         self.is_over = True
-        return _event(error_body(error))
+        return self._chunks.failed(error)
 
 
 def stream_response(exchange: Exchange, chunks: Chunks) -> Response:
@@ -136,7 +143,7 @@ def stream_response(exchange: Exchange, chunks: Chunks) -> Response:
         stream = EventStream(exchange, chunks, first)
         if handover := handover_of_request():
             handover.stream = stream
-        response = Response(stream, mimetype="text/event-stream")
+        response = Response(stream, mimetype=chunks.media_type)
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Accel-Buffering"] = "no"
         return response

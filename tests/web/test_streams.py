@@ -1,0 +1,261 @@
+"""Streams of the real server: whole, in order with other requests, and the same under another worker."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from raw_http import chat, events, get, post, read_answer, read_to_end, read_until
+
+if TYPE_CHECKING:
+    from conftest import Eventually, Live, Server, Site
+
+PATH = "/v1/chat/completions"
+RUNNING = "trivet:num_requests_running"
+FINISHED = "trivet:request_success_total"
+NUM_STREAMS = 200
+
+
+def stream(model: str, max_tokens: int = 5, **fields: object) -> bytes:
+    return post(PATH, chat(model, stream=True, max_tokens=max_tokens, **fields))
+
+
+def contents(body: bytes) -> str:
+    chunks = [msgspec.json.decode(event[6:]) for event in events(body)[:-1]]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def test_200_streams_at_once_are_what_gunicorns_own_worker_streams(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    """The server joins what it has not sent yet, so the comparison is of a stream without such haste."""
+    site.start_engine("--step-s", "0.05")
+    request = stream("demo", 12, stream_options={"include_usage": True}, logprobs=True)
+    with start_server("gthread").connect() as sock:
+        sock.sendall(request)
+        plain_head, plain, _ = read_answer(sock)
+    server = start_server(TRIVET_WEB_THREADS="16")
+    with server.connect() as sock:
+        sock.sendall(request)
+        head, body, _ = read_answer(sock)
+    assert events(body) == events(plain)
+    assert without_ids(head) == without_ids(plain_head)
+
+    sockets = [server.connect() for _ in range(NUM_STREAMS)]
+    for number, sock in enumerate(sockets):
+        sock.sendall(stream("demo", 1 + number % 40))
+    for number, sock in enumerate(sockets):
+        with sock:
+            _, body, rest = read_answer(sock)
+        assert contents(body) == "".join(f"w{n} " for n in range(1 + number % 40))
+        assert (events(body)[-1], rest) == (b"data: [DONE]", b"")
+
+
+def without_ids(head: bytes) -> list[bytes]:
+    lines = re.sub(rb"(X-Request-ID|Date): [^\r]*", rb"\1", head).split(b"\r\n")
+    return sorted(lines)
+
+
+def test_a_connection_carries_streams_and_other_requests_by_turns(live: Live) -> None:
+    served = live.serve()
+    with live.server.connect() as sock:
+        for number in range(1, 6):
+            sock.sendall(stream(served.model, number))
+            _, body, rest = read_answer(sock)
+            assert (events(body)[-1], rest) == (b"data: [DONE]", b"")
+            sock.sendall(get("/version"))
+            head, body, rest = read_answer(sock)
+            assert head.startswith(b"HTTP/1.1 200")
+            assert (b'"version"' in body, rest) == (True, b"")
+
+
+def test_requests_behind_a_stream_wait_for_their_turn(live: Live) -> None:
+    served = live.serve("--step-s", "0.01")
+    with live.server.connect() as sock:
+        sock.sendall(stream(served.model, 3) + stream(served.model, 4) + get("/version") + get("/hea")[:8])
+        _, first, rest = read_answer(sock)
+        _, second, rest = read_answer(sock, rest)
+        _, third, rest = read_answer(sock, rest)
+        assert (contents(first), contents(second)) == ("w0 w1 w2 ", "w0 w1 w2 w3 ")
+        assert b'"version"' in third
+        sock.sendall(get("/health")[8:])
+        assert read_answer(sock, rest)[1] == b'{"status":"ok"}'
+
+
+def test_the_first_byte_of_a_next_request_holds_no_thread(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    server = start_server(TRIVET_WEB_THREADS="8")
+    sockets = [server.connect() for _ in range(40)]
+    try:
+        for sock in sockets:
+            sock.sendall(get("/version") + b"G")
+        for sock in sockets:
+            read_answer(sock)
+        assert server.get("/health/live")[0] == 200
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n%x;x=y\r\n%b\r\n0\r\nX-Sum: 1\r\n\r\n",
+        b"content-length:%d\r\n\r\n%b",
+    ],
+    ids=["chunked, with trailers", "length"],
+)
+def test_a_request_behind_any_form_of_body_is_found(live: Live, head: bytes) -> None:
+    served = live.serve()
+    body = msgspec.json.encode(chat(served.model, stream=True, max_tokens=2))
+    first = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n".encode() + head % (len(body), body)
+    with live.server.connect() as sock:
+        sock.sendall(first + get("/version"))
+        _, answer, rest = read_answer(sock)
+        assert contents(answer) == "w0 w1 "
+        assert b'"version"' in read_answer(sock, rest)[1]
+
+
+def test_http_1_0_and_connection_close_end_with_the_connection(live: Live) -> None:
+    served = live.serve()
+    body = chat(served.model, stream=True, max_tokens=3)
+    with live.server.connect() as sock:
+        sock.sendall(post(PATH, body, version="1.0"))
+        head, _, answer = read_to_end(sock).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert (contents(answer), events(answer)[-1]) == ("w0 w1 w2 ", b"data: [DONE]")
+    with live.server.connect() as sock:
+        sock.sendall(post(PATH, body, headers="Connection: close\r\n"))
+        answer = read_to_end(sock)
+    assert b"\r\nConnection: close\r\n" in answer
+    assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
+        ("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("Content-Length: -3\r\n\r\n", 400),
+        ("Content-Length: +3\r\n\r\nabc", 400),
+        ("Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        ("Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400),
+        ("".join(f"X-{number}: y\r\n" for number in range(120)) + "\r\n", 431),
+    ],
+)
+def test_a_request_of_which_the_end_is_unclear_is_refused_and_closed(
+    live: Live, lines: str, status: int
+) -> None:
+    with live.server.connect() as sock:
+        sock.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{lines}".encode())
+        answer = read_to_end(sock)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b'"error"' in answer
+
+
+def test_a_failure_before_the_first_piece_has_its_own_status(live: Live) -> None:
+    served = live.serve("--refuse", "429")
+    with live.server.connect() as sock:
+        sock.sendall(stream(served.model) + get("/version"))
+        head, body, rest = read_answer(sock)
+        assert b'"version"' in read_answer(sock, rest)[1]
+    assert head.startswith(b"HTTP/1.1 429")
+    assert b"\r\nRetry-After: 7" in head
+    assert b"\r\nX-Request-ID: " in head
+    assert msgspec.json.decode(body)["error"]["code"] == "overloaded"
+
+
+def test_a_request_is_counted_once_and_with_the_status_that_it_got(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    site.start_engine()
+    server = start_server()
+    with server.connect() as sock:
+        sock.sendall(stream("demo") + stream("nope"))
+        _, _, rest = read_answer(sock)
+        read_answer(sock, rest)
+    counts = [line for line in server.get("/metrics")[1].decode().splitlines() if PATH in line]
+    assert any('"200"' in line and line.endswith((" 1", " 1.0")) for line in counts), counts
+    assert any('"404"' in line and line.endswith((" 1", " 1.0")) for line in counts), counts
+
+
+def test_threads_are_free_while_streams_wait_and_flow(
+    site: Site, start_server: Callable[..., Server], eventually: Eventually
+) -> None:
+    """Twenty times as many streams as threads, half of them without a token yet."""
+    site.start_engine("--first-s", "60")
+    site.deploy("flowing")
+    site.start_engine("--step-s", "0.2", name="flowing")
+    server = start_server(TRIVET_WEB_THREADS="4")
+    sockets = [server.connect() for _ in range(80)]
+    try:
+        for number, sock in enumerate(sockets):
+            sock.sendall(stream("flowing" if number % 2 else "demo", 400))
+        eventually(lambda: server.metric(RUNNING) == 80, what="all streams run")
+        for sock in sockets[1::2]:
+            read_until(sock, b"w1 ")
+        assert server.get("/health/live")[0] == 200
+    finally:
+        for sock in sockets:
+            sock.close()
+    eventually(lambda: server.metric(RUNNING) == 0, what="all are aborted")
+
+
+def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    site.start_engine("--step-s", "0.05")
+    server = start_server()
+    with server.connect() as streaming, server.connect() as asking:
+        streaming.sendall(stream("demo", 30))
+        data = read_until(streaming, b"w2 ")
+        asking.sendall(get("/health/ready"))
+        assert read_answer(asking)[0].startswith(b"HTTP/1.1 200")
+        server.process.send_signal(signal.SIGTERM)
+        while True:
+            asking.sendall(get("/health/ready"))
+            head, body, _ = read_answer(asking)
+            if head.startswith(b"HTTP/1.1 503"):
+                break
+        assert b"shutting down" in body
+        assert b"[DONE]" in read_until(streaming, b"0\r\n\r\n", data)
+    assert server.process.wait(20) == 0
+
+
+def test_a_request_that_waits_for_its_first_token_is_refused_at_the_end_of_the_drain(
+    site: Site, start_server: Callable[..., Server], eventually: Eventually
+) -> None:
+    site.start_engine("--first-s", "60")
+    server = start_server()
+    with server.connect() as sock:
+        sock.sendall(stream("demo"))
+        eventually(lambda: server.metric(RUNNING) == 1, what="it runs")
+        server.process.send_signal(signal.SIGTERM)
+        head, body, _ = read_answer(sock)
+    assert head.startswith(b"HTTP/1.1 503")
+    assert b"shutting down" in body
+    assert server.process.wait(20) == 0
+
+
+def test_a_lost_engine_is_replaced_for_a_stream_that_waits(live: Live, eventually: Eventually) -> None:
+    """Of two completions one has begun: the other goes on elsewhere, and a thread waits for the registry."""
+    served = live.serve("--first-s", "60")
+    sockets = [live.server.connect() for _ in range(10)]
+    for sock in sockets:
+        sock.sendall(stream(served.model, 3))
+    eventually(lambda: live.server.metric(RUNNING, served.model) == 10, what="all wait")
+    live.site.start_engine(name=served.model)
+    ender = threading.Thread(target=served.engine.kill)
+    ender.start()
+    for sock in sockets:
+        with sock:
+            assert contents(read_answer(sock)[1]) == "w0 w1 w2 "
+    ender.join()
