@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from trivet.contract import NO_TARGET, Batch, Sampling, StepOutput
+from trivet.contract_suite.nothing_waits import NothingWaits
 from trivet.engine.sampler import sample_rows
 from trivet_cuda.device_sampler import draw, newest_tokens
 
@@ -57,10 +58,13 @@ def batch_of(row_seqs: list[int]) -> Batch:
 def compared(
     values: np.ndarray[Any, Any], sampling: Sampling, row_seqs: list[int] | None = None, piece: int = 5
 ) -> tuple[StepOutput, StepOutput]:
-    """By the device's sampler in pieces of `piece` rows, and by the reference."""
+    """By the device's sampler in pieces of `piece` rows, which waits for nothing, and by the reference."""
     batch = batch_of(list(range(len(values))) if row_seqs is None else row_seqs)
     pieces = torch.from_numpy(values.copy()).split(piece)
-    found = draw(pieces, sampling, CPU).output(batch, sampling)
+    with NothingWaits():
+        drawn = draw(pieces, sampling, CPU)
+        newest_tokens(torch.zeros(2 * len(values) + 2, dtype=torch.int32), drawn, batch, sampling)
+    found = drawn.output(batch, sampling)
     wanted = sample_rows(values, sampling, batch.row_seqs, len(batch.slots))
     return found, wanted
 

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trivet.contract import Batch
+from trivet.contract_suite.nothing_waits import NothingWaits
 from trivet_cuda.device import Captured
 from trivet_cuda.graphs import DecodeGraphs
 from trivet_cuda.step_view import StepView
 
 BLOCK_SIZE, NUM_COLUMNS = 4, 5
-aten = torch.ops.aten
-WAITING = (aten._local_scalar_dense.default, aten.item.default, aten.nonzero.default)
-
-
-class NothingWaits(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        by_mask = function is aten.index.Tensor and any(i.dtype == torch.bool for i in args[1])
-        if function in WAITING or by_mask:
-            raise RuntimeError(f"operation not permitted when stream is capturing: {function}")
-        return function(*args, **(kwargs or {}))
 
 
 class FakeCaptures:

@@ -22,6 +22,7 @@ from trivet_cuda.tiles import ARCHITECTURES
 WAIVED_STACK_BYTES: dict[tuple[int, str], int] = {}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_kernel_fits_the_architecture(arch: int) -> None:
     faults, launches = [], launches_of(arch)

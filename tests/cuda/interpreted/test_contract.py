@@ -31,7 +31,7 @@ GROUPS = [
 ]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("kernels", "modules", "dtype", "least"), GROUPS)
 def test_the_suite_of_the_contract_passes(
     tmp_path: Path, kernels: str, modules: tuple[str, ...], dtype: str, least: int

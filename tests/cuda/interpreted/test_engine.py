@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trivet_cuda_interpreted.backend import InterpretedCuda
@@ -13,6 +14,7 @@ from trivet_cuda_interpreted.device import InterpretedDevice
 from trivet.contract import RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.engine_runs import greedy_request, run_core
+from trivet.contract_suite.nothing_waits import NothingWaits
 from trivet.contract_suite.oracle import TransformersOracle
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
@@ -150,6 +152,27 @@ def test_decodes_replay_graphs_and_give_the_same_tokens(files: ModelFiles, launc
         tokens.append(driver.generate(sequences, 6))
     assert tokens[0] == tokens[1]
     assert graphs.device.num_replayed >= 5
+
+
+def test_a_step_waits_for_nothing_before_it_is_collected(
+    files: ModelFiles, launched: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts, chunks over a prefix and decodes; else a second step could not be queued behind it."""
+    launch = Launch(files)
+    launched.append(launch)
+    for name in ("forward", "sample"):
+        monkeypatch.setattr(launch.runner, name, waiting_for_nothing(getattr(launch.runner, name)))
+    driver = launch.driver()
+    sequences = [driver.add(random_prompt(length, length)) for length in (70, 7)]
+    assert all(driver.generate(sequences, 3, chunk=32))
+
+
+def waiting_for_nothing(call: Callable[..., None]) -> Callable[..., None]:
+    def called(*args: Any) -> None:
+        with NothingWaits():
+            call(*args)
+
+    return called
 
 
 def test_float8_is_refused_on_an_older_gpu(files: ModelFiles) -> None:

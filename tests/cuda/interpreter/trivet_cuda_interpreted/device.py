@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trivet.contract import Batch
+from trivet.contract_suite.nothing_waits import NothingWaits
 from trivet_cuda.device import Captured, Mark, as_out_of_memory
 from trivet_cuda.runner import CudaRunner
 
 TOTAL_BYTES = 12 << 30
 ARCH = 90
-aten = torch.ops.aten
-# What waits for a device, or asks it for a size.
-WAITING = {
-    aten._local_scalar_dense.default: "a value is brought to the host",
-    aten.item.default: "a value is brought to the host",
-    aten.is_nonzero.default: "a value is brought to the host",
-    aten.nonzero.default: "the size of a result is brought to the host",
-    aten.masked_select.default: "the size of a result is brought to the host",
-    aten._unique2.default: "the size of a result is brought to the host",
-}
-
-
-class NothingWaits(TorchDispatchMode):
-    """Refuses what a graph cannot capture."""
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in WAITING:
-            raise RuntimeError(f"{function} in a capture: {WAITING[function]}")
-        is_indexing = function in (aten.index.Tensor, aten.index_put_.default, aten.index_put.default)
-        if is_indexing and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
-            raise RuntimeError(f"{function} in a capture: a mask's size is brought to the host")
-        return function(*args, **(kwargs or {}))
 
 
 class HostMark:
