@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trivet_web.history import COARSE_LENGTH, COARSE_S, FINE_LENGTH, History, Sample
+from trivet_web.history import COARSE_LENGTH, COARSE_S, FINE_LENGTH, MAX_ENDED, History, Sample
 
 
 def gauge(value: float, name: str = "running") -> Sample:
@@ -46,3 +46,13 @@ def test_what_is_not_sampled_is_a_gap_and_is_forgotten_when_nothing_is_left_of_i
     for second in range(2 * FINE_LENGTH):
         history.append(2.0 + second, [gauge(3, "other")])
     assert [one.name for one in history.read(FINE_LENGTH)[2]] == ["other"]
+
+
+def test_of_series_that_have_ended_the_newest_are_kept() -> None:
+    history = History()
+    for second in range(MAX_ENDED + 20):
+        history.append(float(second), [gauge(1, "alive"), gauge(1, f"once {second}")])
+    kept = {one.name for one in history.read(FINE_LENGTH)[2]}
+    assert len(kept) == 1 + 1 + MAX_ENDED
+    assert {"alive", "once 20", f"once {MAX_ENDED + 19}"} <= kept
+    assert "once 0" not in kept

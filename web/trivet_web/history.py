@@ -1,7 +1,8 @@
 """The newest samples of every figure: one a second for 15 minutes, one in 15 s for a day.
 
 Counters are kept as they are, cumulative, so that whoever draws them chooses the interval of a rate.
-A series that is not sampled has gaps (NaN), and is forgotten once it has none but gaps.
+A series that is not sampled has gaps (NaN), and is forgotten once it has none but gaps, or once
+`MAX_ENDED` others have ended after it: a series takes 53 KB, and an instance has about 40.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 FINE_S, FINE_LENGTH = 1, 15 * 60
 COARSE_S, COARSE_LENGTH = 15, 24 * 60 * 4
+MAX_ENDED = 800  # series that are no longer sampled
 
 
 class Sample(NamedTuple):
@@ -46,18 +48,23 @@ class Ring:
     def __init__(self, length: int) -> None:
         self._times_s = np.full(length, np.nan)
         self._values: dict[_Key, NDArray[np.float64]] = {}
+        self._sampled: dict[_Key, int] = {}  # the newest row in which each has a value
         self._num_rows = 0
 
     def append(self, now_s: float, row: dict[_Key, float]) -> None:
-        at = self._num_rows % len(self._times_s)
-        self._num_rows += 1
+        length = len(self._times_s)
+        at = self._num_rows % length
         self._times_s[at] = now_s
         for key in row.keys() - self._values.keys():
-            self._values[key] = np.full(len(self._times_s), np.nan)
+            self._values[key] = np.full(length, np.nan)
         for key, values in self._values.items():
             values[at] = row.get(key, np.nan)
-        if at == 0:
-            self._values = {k: v for k, v in self._values.items() if not np.isnan(v).all()}
+        self._sampled |= dict.fromkeys(row, self._num_rows)
+        self._num_rows += 1
+        ended = sorted(self._values.keys() - row.keys(), key=self._sampled.__getitem__, reverse=True)
+        for place, key in enumerate(ended):
+            if place >= MAX_ENDED or self._sampled[key] < self._num_rows - length:
+                del self._values[key], self._sampled[key]
 
     def last(self, count: int) -> tuple[NDArray[np.float64], dict[_Key, NDArray[np.float64]]]:
         """Times `[n]` and values `[n]` of each series, oldest first, n at most `count`."""
