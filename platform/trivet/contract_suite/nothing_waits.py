@@ -23,7 +23,7 @@ WAITING: Mapping[Any, str] = {
 INDEXING = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default)
 
 
-class NothingWaits(TorchDispatchMode):
+class NothingWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
     """Raises RuntimeError, as torch does in a capture. A copy to the host is not seen: here all is host."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
