@@ -12,6 +12,7 @@ INSTALL_COMMAND = "pip install 'trivet[structured]'"  # of what carries it out
 MAX_JSON_BYTES = 1 << 20  # of a schema as text
 MAX_GRAMMAR_BYTES = 64 << 10  # of a grammar or a regex
 MAX_CHOICES = 4096
+_OURS = ("begins_after", "unless")  # fields that no request has
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -26,12 +27,13 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     disable_any_whitespace: bool = False  # JSON without any space outside its strings
     whitespace_pattern: str | None = None  # regex of what may stand between the parts of JSON
     begins_after: int | None = None  # a token id: what comes up to it, as a model's thinking, is free
+    unless: str = ""  # with JSON: a completion that begins with this is free, as a call of a tool
     sent_as: str = ""  # the field of an API request that has the form, where it is not the one of vLLM
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> StructuredOutputsParams:
         """From a dict, as the API takes it. Raises: RequestError."""
-        unknown = [name for name in fields if name not in cls.__struct_fields__ or name == "begins_after"]
+        unknown = [name for name in fields if name not in cls.__struct_fields__ or name in _OURS]
         if unknown:
             raise RequestError(
                 f"structured_outputs has no field {unknown[0]!r}; its fields are {', '.join(KINDS)}, "

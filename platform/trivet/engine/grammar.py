@@ -256,12 +256,19 @@ def _of_schema(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMat
         part = part if isinstance(part, dict) else {"allOf": [part]}  # options need an object
         text = msgspec.json.encode(part).decode()
         try:
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
+            grammar = (
+                LLMatcher.grammar_from_lark(_json_unless(params.unless, part, options))
+                if params.unless
+                else LLMatcher.grammar_from_json_schema(text, overrides=options)
+            )
         except ValueError as error:  # nested too deeply, a number that is too large: its own reader's limits
             raise params.refused(f"cannot be read as a JSON Schema: {_reason(str(error))}") from None
         return LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
 
     matcher = matcher_of(schema)
+    if matcher.is_error() and params.unless:
+        _of_schema(msgspec.structs.replace(params, unless=""), tokenizer)  # tells the place that is at fault
+        raise params.refused(f"cannot be carried out beside calls: {_reason(matcher.get_error())}")
     if matcher.is_error():
         blanks = matcher_of({}).get_error() if params.whitespace_pattern is not None else ""
         if blanks:
@@ -270,6 +277,12 @@ def _of_schema(params: StructuredOutputsParams, tokenizer: LLTokenizer) -> LLMat
         fault = find_fault(schema, _error_of(matcher_of))
         raise params.refused(f"cannot be carried out at {fault.pointer}: {_reason(fault.reason)}")
     return matcher
+
+
+def _json_unless(begin: str, schema: dict[str, Any], options: Any) -> str:
+    """In Lark: JSON by the schema, or any text that begins with `begin`."""
+    text = msgspec.json.encode({**schema, "x-guidance": options}).decode()
+    return f"start: json | free\njson: %json {text}\nfree: /{_literal(begin)}(.|\\n)*/\n"
 
 
 def _error_of(matcher_of: Callable[[object], LLMatcher]) -> Callable[[object], str]:

@@ -494,3 +494,31 @@ def test_a_form_that_begins_after_a_token_leaves_free_what_comes_before(
         assert not allowed(grammar, compiler)[word]
         assert allowed(grammar, compiler)[tokenizer.encode("1")[0]]
     assert not allowed(compiler.compile(StructuredOutputsParams(json=INTEGER)), compiler)[word]
+
+
+UNLESS = "<tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_good"),
+    [
+        ('{"a": 1}', True),
+        ('<tool_call>\n{"any": "thing/\\"}\n</tool_call>\n<tool_call>', True),
+        ("<tool_call>", True),
+        ("<tool", False),
+        ("Let me see", False),
+        ('{"a": "x"}', False),
+        ('{"a": 1} <tool_call>', False),
+    ],
+)
+def test_a_form_of_json_may_be_left_by_a_call(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, text: str, is_good: bool
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": INTEGER}}
+    assert takes(compiler, tokenizer, text, json=schema, unless=UNLESS) is is_good
+
+
+def test_a_schema_at_fault_is_told_by_its_place_there_too(compiler: GrammarCompiler) -> None:
+    wrong = {"type": "object", "properties": {"a": {"type": "integer", "minimum": "x"}}}
+    with pytest.raises(RequestError, match="/properties/a"):
+        compiler.compile(StructuredOutputsParams(json=wrong, unless=UNLESS))

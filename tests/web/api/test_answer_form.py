@@ -12,6 +12,7 @@ from trivet.sampling_params import SamplingParams
 from trivet.structured_outputs import StructuredOutputsParams
 from trivet.text.chat_template import ChatTemplate
 from trivet.text.reasoning import FORMATS
+from trivet.text.tool_calls.hermes import HermesParser
 from trivet.text.tool_calls.mistral import MistralParser
 from trivet_registry.deployments_store import get_deployment
 from trivet_web.api.answer_form import AnswerForm
@@ -131,3 +132,18 @@ def test_a_template_of_the_request_is_taken_where_the_deployment_says_so(
         error = response.get_json()["error"]
         assert (response.status_code, error["param"] in ("chat_template", "messages")) == (400, True), error
         assert words in error["message"]
+
+
+def test_an_answer_of_a_form_leaves_room_for_calls(served_model: ServedModel) -> None:
+    def unless(choice: Any, asked: StructuredOutputsParams, **changes: Any) -> str:
+        chosen = dataclasses.replace(form(served_model, choice), **changes)
+        params = chosen.params(SamplingParams(structured_outputs=asked), "")
+        assert params.structured_outputs is not None
+        return params.structured_outputs.unless
+
+    json_form = StructuredOutputsParams(json_object=True, sent_as="response_format")
+    hermes = {"make_tool_parser": HermesParser}
+    assert unless("auto", json_form, **hermes) == "<tool_call>"
+    assert unless("auto", StructuredOutputsParams(regex="a"), **hermes) == ""
+    assert unless(None, json_form) == ""
+    assert unless("auto", json_form) == "", "a special token is no text of a grammar"

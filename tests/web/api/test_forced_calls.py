@@ -89,6 +89,23 @@ def test_a_schema_that_cannot_be_carried_out_is_told_by_its_place(post: Post) ->
     assert (status, answer["error"]["param"]) == (400, "tools")
 
 
+def test_an_answer_beside_tools_keeps_to_its_form_or_is_a_call(post: Post) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"type": "string", "maxLength": 20}},
+        "required": ["answer"],
+    }
+    asked = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    status, answer = post(response_format=asked, max_tokens=100)
+    assert status == 200, answer
+    (choice,) = answer["choices"]
+    if choice["finish_reason"] == "stop":
+        jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+    else:
+        message = choice["message"]
+        assert message.get("tool_calls") or message["content"].startswith("<tool_call>"), choice
+
+
 def test_the_tools_of_an_automatic_choice_are_read_by_the_model(post: Post) -> None:
     status, answer = post(max_tokens=40)
     assert status == 200

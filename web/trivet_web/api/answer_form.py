@@ -11,6 +11,7 @@ import msgspec
 
 from trivet.errors import RequestError
 from trivet.sampling_params import SamplingParams
+from trivet.structured_outputs import StructuredOutputsParams
 from trivet.text.answer_parser import AnswerParser
 from trivet.text.reasoning import END, ReasoningParser, begins_in_reasoning
 from trivet.text.tool_calls.mistral import MistralParser
@@ -63,7 +64,7 @@ class AnswerForm:
                 raise RequestError(
                     f"{asked} and tool_choice both ask for a form; send one of them", param=asked
                 )
-        form = form or params.structured_outputs
+        form = form or self._left_by_calls(params.structured_outputs)
         tokenizer = self.target.model.tokenizer
         if form is not None and self._begins_in_reasoning(prompt):
             form = msgspec.structs.replace(form, begins_after=tokenizer.id_of(END))
@@ -71,6 +72,15 @@ class AnswerForm:
         marks += getattr(self.make_tool_parser, "markers", ())
         ids = {tokenizer.id_of(mark) for mark in marks} & tokenizer.special_ids
         return msgspec.structs.replace(params, structured_outputs=form, visible_token_ids=tuple(sorted(ids)))
+
+    def _left_by_calls(self, form: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
+        """An answer of a form where the model may call a tool instead, if its calls begin with plain text."""
+        opening: str = getattr(self.make_tool_parser, "opening", "")
+        tokenizer = self.target.model.tokenizer
+        if form is None or not opening or tokenizer.id_of(opening) in tokenizer.special_ids:
+            return form
+        is_json = form.json is not None or bool(form.json_object)
+        return msgspec.structs.replace(form, unless=opening) if is_json else form
 
     @property
     def has_reasoning(self) -> bool:

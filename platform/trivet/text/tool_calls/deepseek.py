@@ -17,6 +17,7 @@ class DeepSeekParser(ToolParser):
     the separator and the arguments.
     """
 
+    opening = BEGIN
     markers = (BEGIN, END, CALL, SEPARATOR, CALL_END)
 
     def calls(self) -> Steps[None]:

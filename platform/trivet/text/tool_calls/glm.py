@@ -13,6 +13,7 @@ KEY, KEY_END, VALUE, VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</ar
 class GlmParser(ToolParser):
     """Values of parameters that the schema calls strings are text, the others JSON."""
 
+    opening = BEGIN
     markers = (BEGIN, END, KEY, KEY_END, VALUE, VALUE_END)
 
     def calls(self) -> Steps[None]:

@@ -11,6 +11,7 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 class HermesParser(ToolParser):
     """A closing tag that is missing is forgiven."""
 
+    opening = BEGIN
     markers = (BEGIN, END)
 
     def calls(self) -> Steps[None]:

@@ -11,6 +11,7 @@ BEGIN, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 class MistralParser(ToolParser):
     """Both forms; the second one also without `[ARGS]`, and with an id, for which ours stands."""
 
+    opening = BEGIN
     markers = (BEGIN, ID, ARGS)
 
     def calls(self) -> Steps[None]:

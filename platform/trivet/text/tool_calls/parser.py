@@ -20,6 +20,9 @@ class ToolParser:
     only of a call that has been announced already does `CallBroken` tell. Not thread-safe.
     """
 
+    opening = (
+        ""  # with which a completion begins that is nothing but calls; empty: JSON of an answer may, too
+    )
     markers: Sequence[str] = ()  # texts of tokens that must show, though they may be special ones
 
     def __init__(self, tools: Tools) -> None:

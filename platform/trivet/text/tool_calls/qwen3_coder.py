@@ -14,6 +14,7 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 class Qwen3CoderParser(ToolParser):
     """A value is between line breaks, which are no part of it. The outer tag may be missing."""
 
+    opening = BEGIN
     markers = (BEGIN, END)
 
     def calls(self) -> Steps[None]:
