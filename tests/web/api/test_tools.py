@@ -198,3 +198,20 @@ def test_what_is_wrong_is_named(speaker: Speaker, fields: dict[str, Any], param:
     error = response.get_json()["error"]
     assert (response.status_code, error["param"]) == (400, param), error
     assert words in error["message"]
+
+
+def test_history_of_the_older_form_is_the_same(speaker: Speaker) -> None:
+    call = {"name": "weather", "arguments": PARIS}
+    told = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "x"}]
+    older = [
+        *told,
+        {"role": "assistant", "function_call": call},
+        {"role": "function", "name": "weather", "content": "s"},
+    ]
+    newer = [
+        *told,
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": call}]},
+        {"role": "tool", "tool_call_id": "c", "content": "s"},
+    ]
+    asked = [speaker.ask("x", messages=messages, tools=TOOLS)["usage"] for messages in (older, newer)]
+    assert asked[0]["prompt_tokens"] == asked[1]["prompt_tokens"]

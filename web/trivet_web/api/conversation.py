@@ -10,6 +10,8 @@ from trivet.errors import RequestError, UnsupportedParameter
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_MESSAGES = 10_000
+# Templates know the second ones; OpenAI's names were changed once.
+_ROLES = {"developer": "system", "function": "tool"}
 
 
 class ContentPart(msgspec.Struct, frozen=True):
@@ -41,6 +43,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None  # what tool_calls were before there could be several
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same by its newer name
@@ -79,8 +82,9 @@ def _check(message: Message, path: str) -> None:
 
 def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(message)
-    # Templates know `system`; OpenAI calls the same `developer` for newer models.
     if plain["reasoning_content"] is None:
         plain["reasoning_content"] = plain["reasoning"]
-    plain["role"] = "system" if message.role == "developer" else message.role
+    if (call := plain.pop("function_call")) is not None and not message.tool_calls:
+        plain["tool_calls"] = [{"type": "function", "id": None, "function": call}]
+    plain["role"] = _ROLES.get(message.role, message.role)
     return plain
