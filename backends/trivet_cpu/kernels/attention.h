@@ -5,16 +5,22 @@
 #include <cstdint>
 
 #include "kv_cache.h"
+#include "tiles.h"
 
 namespace trivet {
 
 constexpr int MAX_HEAD_DIM = 512;
-// Query rows that are computed together: each key and value is fetched once for all of them.
-constexpr int UNIT_QUERIES = 24;
+// Query rows that are computed together: each key and value is fetched once for all of them. Results do not depend
+// on it.
+constexpr int MIN_UNIT_QUERIES = 24;
+constexpr int MAX_UNIT_QUERIES = 96;
+constexpr int UNIT_QUERIES = HAS_TILES ? MAX_UNIT_QUERIES : MIN_UNIT_QUERIES;
 // Keys whose scores are held at once. Each piece of so many, counted from the sequence's first token, is
 // computed by itself and the pieces are merged in order: who computes which piece changes no bit.
 constexpr int PIECE_KEYS = 256;
 constexpr int PIECE_GROUPS = PIECE_KEYS / LANES;
+// Floats between two rows of scores on AMX: the gap puts the rows in different sets of the CPU's cache.
+constexpr int TILE_KEYS = PIECE_KEYS + LANES;
 
 // A result that is not divided by its sum yet, as floats: the largest score, the sum of the shares, 14 unused,
 // then shares times values [head_dim].
@@ -31,10 +37,12 @@ struct Queries {
 
 // Scratch of one thread.
 struct alignas(64) AttentionScratch {
-  int32_t queries[UNIT_QUERIES * MAX_HEAD_DIM];
+  int32_t queries[MAX_UNIT_QUERIES * MAX_HEAD_DIM];
   float scores[8][PIECE_KEYS];  // of a tile; shares take their place
-  float sums[UNIT_QUERIES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
-  float partials[8 * (PARTIAL_HEAD + MAX_HEAD_DIM)];
+  float tile_scores[2 * LANES][TILE_KEYS];  // of two tiles of AMX
+  float sums[MAX_UNIT_QUERIES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
+  float partials[2 * LANES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
+  BFloat cut_values[LANES * MAX_HEAD_DIM];  // of the last group, AMX
   BFloat* unpacked;  // int8 caches: [2][PIECE_KEYS * head_dim], keys and values of a piece
 };
 

@@ -2,6 +2,7 @@
 // a kind, so that they compile side by side.
 #pragma once
 
+#include "attention_amx.h"
 #include "attention_tile.h"
 
 namespace trivet {
@@ -51,14 +52,13 @@ void merge_into(float* sum, const float* partial, int head_dim) {
     store(sum + d, fma(load(partial + d), new_share, load(sum + d) * old_share));
 }
 
-inline void finish(const float* sum, int head_dim, float* out) {
-  const Floats factor = broadcast(1.0f / sum[1]);
-  for (int d = 0; d < head_dim; d += LANES) store(out + d, load(sum + PARTIAL_HEAD + d) * factor);
-}
-
 template <CacheKind K>
 void attend_with(const Cache& cache, int head, const int32_t* table, const Queries& q, Pieces pieces,
                  float* partials, size_t piece_stride, AttentionScratch& scratch) {
+#if defined(__AMX_BF16__)
+  if constexpr (K != CACHE_F32)
+    return TiledAttention<K>(cache, head, table, q, scratch).run(pieces, partials, piece_stride);
+#endif
   const int dim = cache.head_dim, size = partial_size(dim), end = q.last[q.count - 1];
   const int words = K == CACHE_F32 ? dim : dim / 2;
   write_queries<K>(q, dim, scratch.queries);

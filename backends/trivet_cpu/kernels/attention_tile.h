@@ -22,6 +22,11 @@ constexpr int TILE_ROWS = 3, TILE_VECTORS = 1;
 constexpr int AHEAD = 4;  // groups: what is read so much later is fetched from memory
 static_assert(UNIT_QUERIES % TILE_ROWS == 0);
 
+inline void finish(const float* sum, int head_dim, float* out) {
+  const Floats factor = broadcast(1.0f / sum[1]);
+  for (int d = 0; d < head_dim; d += LANES) store(out + d, load(sum + PARTIAL_HEAD + d) * factor);
+}
+
 // Where the groups of a piece stand, and of the piece that comes next.
 struct View {
   const uint8_t* groups[2 * PIECE_GROUPS];

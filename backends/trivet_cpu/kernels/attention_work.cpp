@@ -33,7 +33,7 @@ void HeadLimits::include(int num_heads, const Cache& cache) {
 AttentionWork::AttentionWork(const StepSequences& seqs, const HeadLimits& limits, int num_threads,
                              const AttentionSpace& space)
     : seqs_(seqs), limits_(limits), partials_(space.partials), num_free_(space.num_partials) {
-  const int tokens = std::max(1, UNIT_QUERIES / limits.group);
+  const int tokens = tokens_of_unit(num_threads);
   int64_t total = 0;  // pieces of all units
   for (int seq = 0; seq < seqs.num_seqs; seq++) {
     const int count = seqs.query_start_loc[seq + 1] - seqs.query_start_loc[seq];
@@ -51,6 +51,20 @@ AttentionWork::AttentionWork(const StepSequences& seqs, const HeadLimits& limits
   std::stable_sort(units_.begin(), units_.end(),
                    [&](const AttentionUnit& a, const AttentionUnit& b) { return cost(a) > cost(b); });
   if (!splits_.empty()) done_.reset(new std::atomic<int32_t>[splits_.size() * limits_.num_kv_heads]());
+}
+
+// Large units fetch keys and values for many rows; in a short chunk they would leave threads without work.
+int AttentionWork::tokens_of_unit(int num_threads) const {
+  const int least = std::max(1, MIN_UNIT_QUERIES / limits_.group);
+  int tokens = std::max(1, UNIT_QUERIES / limits_.group);
+  const auto num_units = [&] {
+    int count = 0;
+    for (int seq = 0; seq < seqs_.num_seqs; seq++)
+      count += (seqs_.query_start_loc[seq + 1] - seqs_.query_start_loc[seq] + tokens - 1) / tokens;
+    return count * limits_.num_kv_heads;
+  };
+  while (tokens >= 2 * least && num_units() < num_threads * UNITS_A_THREAD) tokens /= 2;
+  return tokens;
 }
 
 void AttentionWork::add_chunk(int seq, int tokens) {

@@ -68,6 +68,7 @@ class AttentionWork {
     float* partials;  // [pieces][num_heads * count] partial results
   };
 
+  int tokens_of_unit(int num_threads) const;
   void add_chunk(int seq, int tokens);
   bool add_split(int seq, int pieces_of_unit);
   void attend_unit(const LayerQueries& layer, const AttentionUnit& unit, int head,

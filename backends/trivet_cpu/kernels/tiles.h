@@ -20,21 +20,25 @@ constexpr int TILE_PAIRS = 32;       // bfloats of a line: the depth of one prod
 #if defined(__AMX_BF16__)
 constexpr bool HAS_TILES = true;
 
-// While one lives, its thread has all eight tiles in full size, cleared.
+// Shapes of the tiles, at first all in full size; to load them clears the tiles.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_line = 0, reserved[14] = {};
+  uint16_t line_bytes[16];
+  uint8_t lines[16];
+
+  TileShapes() : line_bytes{}, lines{} {
+    for (int tile = 0; tile < 8; tile++) {
+      line_bytes[tile] = TILE_LINE_BYTES;
+      lines[tile] = TILE_LINES;
+    }
+  }
+  void load() const { asm volatile("ldtilecfg %0" ::"m"(*this)); }
+};
+
+// While one lives, its thread has all eight tiles in full size.
 class TilesInUse {
  public:
-  TilesInUse() {
-    struct alignas(64) {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t line_bytes[16] = {};
-      uint8_t lines[16] = {};
-    } config;
-    for (int tile = 0; tile < 8; tile++) {
-      config.line_bytes[tile] = TILE_LINE_BYTES;
-      config.lines[tile] = TILE_LINES;
-    }
-    asm volatile("ldtilecfg %0" ::"m"(config));
-  }
+  TilesInUse() { TileShapes().load(); }
   ~TilesInUse() { asm volatile("tilerelease"); }
   TilesInUse(const TilesInUse&) = delete;
   TilesInUse& operator=(const TilesInUse&) = delete;
@@ -48,6 +52,12 @@ TRIVET_INLINE void clear_tile() {
 template <int tile>
 TRIVET_INLINE void load_tile(const void* lines, ptrdiff_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(lines), "r"(stride), "i"(tile) : "memory");
+}
+// The same for lines that are not needed again soon: they do not drive others out of the first-level cache (256
+// rows of activations that pass by 36 KiB of weights: 305 cycles a tile instead of 390, Emerald Rapids).
+template <int tile>
+TRIVET_INLINE void stream_tile(const void* lines, ptrdiff_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(lines), "r"(stride), "i"(tile) : "memory");
 }
 template <int tile>
 TRIVET_INLINE void store_tile(void* lines, ptrdiff_t stride) {

@@ -316,8 +316,8 @@ TRIVET_INLINE Floats exponential(const Floats& x) {
 // x = n + r with |r| <= 1/2; the polynomial is the best of its degree for |r| <= 1/2 that has 2^0 = 1.
 TRIVET_INLINE Floats power_of_two(const Floats& x) {
 #if defined(__AVX512F__)
-  const Floats n{(PartF)_mm512_roundscale_ps((__m512)x.p[0], 0)};
-  const Floats r = x - n;
+  const Floats r{(PartF)_mm512_reduce_ps((__m512)x.p[0], 0)};  // x less the nearest integer: exact
+  const Floats n = x - r;
 #else
   const Floats bottom = broadcast(-127.0f), magic = broadcast(12582912.0f);
   const Floats clipped = select(less(x, bottom), bottom, x);
