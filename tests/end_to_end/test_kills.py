@@ -35,7 +35,7 @@ DEADLINE_S = 10 * GOAL_S
 HANG_S = 60.0  # without a byte: an answer hangs
 NUM_CLIENTS = 6
 MAX_TOKENS = 60
-SERVED_SHARE = 0.4  # of the rounds are followed by answers; the others meet what is still coming up
+SERVED_SHARE = 0.25  # of the rounds are followed by answers; the others meet what is still coming up
 VICTIMS = ("parent", "supervisor", "web", "web worker", "engine", "engine", "engine")
 
 

@@ -19,7 +19,9 @@ def test_launch_waits_until_ready_and_shows_the_way_there(site, trivet) -> None:
     assert done.out == f"chat is ready at {site.url}/v1\n"
     way = ["chat: starting", "chat: loading 50%", "chat: warming", "chat: ready"]
     assert done.err.splitlines() == way  # the answer to the launch itself was "pending"
-    assert site.requests[0][2] == {
+    health, launch = site.requests[:2]
+    assert health[:2] == ("GET", "/health"), "whether a server is just starting"
+    assert launch[2] == {
         "model": "smollm2",
         "name": "chat",
         "backend": "cpu",
@@ -31,7 +33,7 @@ def test_launch_waits_until_ready_and_shows_the_way_there(site, trivet) -> None:
 def test_launch_of_a_path_sends_it_in_full(site, trivet, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert trivet("launch", "./model.gguf", "--no-wait").out == "smollm2 is starting\n"
-    assert site.requests[0][2]["model"] == str(tmp_path / "model.gguf")
+    assert site.requests[1][2]["model"] == str(tmp_path / "model.gguf")
 
 
 def test_an_unknown_name_that_is_a_folder_here_is_told_how_to_write_it(
