@@ -138,10 +138,13 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
         if is_gathered or shape.num_ranks > 1:
             what = "gathered attention" if is_gathered else "a step of several ranks"
             logger.warning("graphs=off %s is not captured; steps run eagerly", what)
+            self._notices.append(f"options.graphs is on, and {what} is not captured; steps run eagerly")
             return
         captures = AclGraphs(self._forward, shape.blocks_per_sequence, self._device.torch_device)
         self._graphs = DecodeGraphs(captures, self._plan.kv.block_size, shape.blocks_per_sequence, cure_for)
         self._graphs.capture(sizes)
+        if self._graphs.failure:
+            self._notices.append(f"{self._graphs.failure}; steps run eagerly, slower")
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -232,8 +235,8 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
     # ---- the rest --------------------------------------------------------------------------------
 
     def notices(self) -> tuple[str, ...]:
-        """As `contract.GivesNotices`: what the self-test at start has replaced."""
-        return twin_notices(self._table, self.ops.table, "ascend")
+        """As `contract.GivesNotices`: what the self-test at start replaced, graphs that there are not."""
+        return (*twin_notices(self._table, self.ops.table, "ascend"), *self._notices)
 
     def close(self) -> None:
         """As the contract."""

@@ -81,7 +81,6 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             shape.dtype, plan.max_model_len, table, device.torch_device, device.arch, device.num_sms
         )
         self._graphs: DecodeGraphs | None = None
-        self._notices: list[str] = []
         self._newest = torch.zeros(shape.max_num_seqs, dtype=torch.int32, device=device.torch_device)
         self._seen = NewestTokens(shape.max_num_seqs)
         self._steps: dict[int, _Step] = {}

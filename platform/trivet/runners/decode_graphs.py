@@ -93,6 +93,7 @@ class DecodeGraphs:
         self._captures, self._cure_for = captures, cure_for
         self._block_size, self._num_columns = block_size, num_columns
         self._captured: dict[int, CapturedDecode] = {}
+        self.failure = ""  # why no step is captured
 
     @property
     def sizes(self) -> list[int]:
@@ -108,12 +109,9 @@ class DecodeGraphs:
                 self._captured[size] = self._captures.capture(size)
             except RuntimeError as error:
                 self._captured.clear()
-                logger.warning(
-                    "graphs=off no decode graph of %d sequences could be captured: %s%s; steps run eagerly",
-                    size,
-                    error,
-                    self._cure_for(str(error)),
-                )
+                text = f"{error}{self._cure_for(str(error))}"
+                self.failure = f"no decode graph of {size} sequences could be captured: {text}"
+                logger.warning("graphs=off %s; steps run eagerly, slower", self.failure)
                 return
 
     def run(self, batch: Batch, token_ids: Int32) -> Tensor | None:

@@ -107,6 +107,8 @@ def test_a_failed_capture_leaves_no_graph_and_says_why(caplog: pytest.LogCapture
     assert made.sizes == []
     assert made.run(decodes(9), np.array([1], np.int32)) is None
     assert "of 1 sequences could be captured: no streams are left; cure of no streams" in caplog.text
+    assert made.failure
+    assert made.failure in caplog.text
 
 
 def test_nothing_is_replayed_after_close() -> None:
