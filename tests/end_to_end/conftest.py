@@ -166,15 +166,19 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def site_of_module() -> Iterator[Site]:
-    """One site for all tests of a module, which serves nothing yet."""
+def home_of_module() -> Iterator[Site]:
+    """One home for all tests of a module, in which nothing runs yet."""
     with tempfile.TemporaryDirectory(prefix="tv") as home:
         site = Site(Path(home))
-        try:
-            site.serve()
-            yield site
-        finally:
-            site.clean_up()
+        yield site
+        site.clean_up()
+
+
+@pytest.fixture(scope="module")
+def site_of_module(home_of_module: Site) -> Site:
+    """One site for all tests of a module, in which no model runs yet."""
+    home_of_module.serve()
+    return home_of_module
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 CANARY = "c4n4ry-Zx81-0815"
 
 
-@pytest.fixture
-def site(site: Site) -> Site:
+@pytest.fixture(scope="module")
+def site(home_of_module: Site) -> Site:
     """Serves "m"; a secret stands in its settings, in its engine's environment and in its words."""
+    site = home_of_module
     (site.home / "trivet.toml").write_text(f'[backend.null]\nenv = {{ HF_TOKEN = "{CANARY}" }}\n')
     site.serve()
     site.launch("m", "null", **{"options.notice": f"was given password={CANARY} by mistake"})
@@ -63,8 +65,9 @@ def test_logs_follow_the_next_attempt_and_keep_the_first_crash(site: Site, tmp_p
 def test_the_archive_explains_and_holds_no_secret(site: Site, tmp_path: Path) -> None:
     body = {"model": "m", "prompt": "Hello", "max_tokens": 3}
     assert httpx2.post(f"{site.base_url}/v1/completions", json=body).status_code == 200
-    log = next((site.home / "logs" / "m").iterdir())
-    with log.open("a") as out:
+    with site.client() as client:
+        (instance,) = client.instances.list("m")
+    with (site.home / "logs" / "m" / f"{instance.id}-{instance.attempt}.log").open("a") as out:
         out.write(f"Authorization: Bearer {CANARY}\nhome token {site.token}\n")
     file = tmp_path / "d.tar.gz"
     site.wait_for(
@@ -81,8 +84,22 @@ def test_the_archive_explains_and_holds_no_secret(site: Site, tmp_path: Path) ->
     assert "time_to_first_token_seconds_sum" in found["history.json"]
     assert "attempt 1" in found["events.json"]
     assert '"check": "clock"' in found["doctor.json"]
-    (name,) = (name for name in found if name.startswith("logs/") and "first-crash" not in name)
-    assert "home token [removed]" in found[name]
+    assert "home token [removed]" in found[f"logs/{instance.id}.log"]
+
+
+def test_a_queue_is_found_to_be_the_cause_of_a_slow_first_token(site: Site, tmp_path: Path) -> None:
+    site.launch("narrow", "null", **{"options.step_ms": "20", "max_num_seqs": "1"})
+    body = {"model": "narrow", "prompt": "Hello", "max_tokens": 20, "ignore_eos": True}
+    with ThreadPoolExecutor(5) as pool:
+        answers = pool.map(lambda _: httpx2.post(f"{site.base_url}/v1/completions", json=body), range(5))
+        assert {answer.status_code for answer in answers} == {200}
+
+    def told() -> str:
+        return site.run("diagnose", "narrow", "-o", str(tmp_path / "d.tar.gz")).stdout
+
+    site.wait_for("all are in the history", lambda: "in the mean of 5" in told())
+    assert "cause: requests wait for their turn" in told()
+    assert "cure:  raise max_num_seqs" in told()
 
 
 def test_what_is_wrong_is_said_first(site: Site, tmp_path: Path) -> None:
