@@ -212,10 +212,10 @@ class CpuBackend:
     def _num_threads(self, config: RunnerConfig) -> int:
         return num_threads(config.options) or self._host.num_cpus(usable_cpus())
 
-    def _native_shape(self, config: RunnerConfig, shape: Shape) -> NativeShape:
+    def _native_shape(self, config: RunnerConfig, shape: Shape, device: DeviceInfo) -> NativeShape:
         weights = config.options.get("weights", STORED if config.dtype == "auto" else FLOAT)
         dtype = AS_STORED if weights == STORED else shape.dtype
-        return NativeShape(shape, dtype, self._num_threads(config))
+        return NativeShape(shape, dtype, self._num_threads(config), self._level(device) == "amx")
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
@@ -229,7 +229,7 @@ class CpuBackend:
             ).plan()
 
         def native_parts(shape: Shape) -> tuple[MemoryPart, ...]:
-            return native_plan.fixed_parts(spec, weights, self._native_shape(config, shape))
+            return native_plan.fixed_parts(spec, weights, self._native_shape(config, shape, device))
 
         return Planner(
             spec, weights, config, device, lambda config: resolve_shape(spec, config, device), native_parts
@@ -271,7 +271,9 @@ class CpuBackend:
         library = load_library(self._kernels.library(level))
         shape = resolve_shape(spec, config, device, plan.max_model_len)
         cores = CoreShare(self._host, num_threads(config.options))
-        return CpuNativeRunner(spec, plan, self._native_shape(config, shape), library, self._host, cores)
+        return CpuNativeRunner(
+            spec, plan, self._native_shape(config, shape, device), library, self._host, cores
+        )
 
     def _create_torch(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, device: DeviceInfo

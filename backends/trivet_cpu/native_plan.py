@@ -24,8 +24,8 @@ LANES = 16
 MAX_HEAD_DIM = 512
 PIECE_KEYS = 256  # keys that attention computes at once: PIECE_KEYS in kernels/attention.h
 PARTIAL_HEAD = 16  # floats before the result of a piece
-SCRATCH_BYTES = 550_976  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
-ROWS = 16  # of activations that stand together in the integer form
+SCRATCH_BYTES = 690_240  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
+ROWS = 16  # of activations that stand together in the integer form and in bf16
 # Of a column of activations; the integer form has a cache line for 32 (kernels/weights.h, QuantisedGroup).
 FORM_BYTES = {"f32": 4, "bf16": 2, "q8": 2}
 CACHE_KINDS = {"f32": CacheKind.F32, "bf16": CacheKind.BF16, "int8": CacheKind.INT8}
@@ -125,6 +125,8 @@ class NativeShape:
     shape: Shape  # dtype "f32" | "bf16": of plain floats
     dtype: str  # "f32" | "bf16" | AS_STORED
     num_threads: int
+    # Whether the kernels have AMX tiles, which multiply quantised weights with activations in bf16.
+    has_tiles: bool = False
 
     def kind(self, file_format: str) -> Kind:
         return kind_of(file_format, self.dtype, self.shape.dtype)
@@ -155,7 +157,9 @@ def forms_of(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> dict
 
     def forms(names: list[str]) -> frozenset[str]:
         kinds = {native.kind(weights[f"{name}.weight"].format) for name in names}
-        return frozenset({Kind.F32: "f32", Kind.BF16: "bf16"}.get(kind, "q8") for kind in kinds)
+        wanted = {{Kind.F32: "f32", Kind.BF16: "bf16"}.get(kind, "q8") for kind in kinds}
+        # With tiles steps of a few rows read the integers, and those of more bf16.
+        return frozenset(wanted | {"bf16"} if native.has_tiles and "q8" in wanted else wanted)
 
     inputs: dict[str, list[str]] = {
         "normed": ["embed" if spec.tie_embeddings else "head"],
@@ -203,7 +207,7 @@ def logits_rows(spec: ModelSpec, native: NativeShape) -> int:
 
 def form_bytes(form: str, num_rows: int, columns: int) -> int:
     """Of activations [num_rows, columns] in one form."""
-    rows = -(-num_rows // ROWS) * ROWS if form == "q8" else num_rows
+    rows = num_rows if form == "f32" else -(-num_rows // ROWS) * ROWS
     return rows * columns * FORM_BYTES[form]
 
 

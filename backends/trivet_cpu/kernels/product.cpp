@@ -3,7 +3,7 @@
 // Reference: numpy's `activations @ weight.T`. Test: tests/backends/trivet_cpu/test_native_kernels.py.
 // One row of activations reads each byte of the weight once and is bound by memory; from about 16 rows on
 // the dot products bind: 2 * rows * columns * num_rows FLOPs.
-#include "weights.h"
+#include "product.h"
 
 namespace trivet {
 namespace {
@@ -56,23 +56,6 @@ TRIVET_INLINE Ints with_offset(const Ints& dots, int32_t offset) {
   constexpr bool is_needed = is_offset;
 #endif
   return is_needed ? dots + broadcast_int(offset) : dots;
-}
-
-// What a tile adds to, or puts into, one row of the output.
-TRIVET_INLINE void finish(const Product& p, int tile, int row, Floats value) {
-  const Weight& w = *p.weight;
-  const int column = tile * TILE_ROWS, width = w.rows - column;
-  if (width <= 0) return;
-  if (w.bias) value = value + load(w.bias + column);
-  if (p.scale != 1.0f) value = value * broadcast(p.scale);
-  float* out = p.out + (size_t)(row - p.row_base) * p.stride + (column - p.column_base);
-  if (width >= LANES) {
-    store(out, p.adds ? value + load(out) : value);
-    return;
-  }
-  float lanes[LANES];
-  store(lanes, value);
-  for (int i = 0; i < width; i++) out[i] = p.adds ? out[i] + lanes[i] : lanes[i];
 }
 
 // A loop, kept from the accumulators: unrolled over 16 of them it takes more registers than there are.
@@ -207,11 +190,15 @@ void bf16_unit(const Product& p, int unit, int first) {
   const int columns = w.columns;
   const BFloat* tiles[2] = {(const BFloat*)w.data + (size_t)unit * 2 * columns * LANES,
                             (const BFloat*)w.data + (size_t)(unit * 2 + 1) * columns * LANES};
-  const BFloat* x = p.in->bf16 + (size_t)first * columns;
+  const BFloat* x[N];
   Floats acc[N][2];
 #pragma GCC unroll 12
-  for (int i = 0; i < N; i++) acc[i][0] = acc[i][1] = broadcast(0);
+  for (int i = 0; i < N; i++) {
+    x[i] = p.in->line(first + i, 0);
+    acc[i][0] = acc[i][1] = broadcast(0);
+  }
   for (int k = 0; k < columns; k += 2) {
+    const int at = k / GROUP * (GROUP * Activations::ROWS) + k % GROUP;
     const Ints pairs[2] = {load_ints(tiles[0] + (size_t)k * LANES), load_ints(tiles[1] + (size_t)k * LANES)};
     if (N <= 2) {
       __builtin_prefetch(tiles[0] + (size_t)k * LANES + 1024);
@@ -220,7 +207,7 @@ void bf16_unit(const Product& p, int unit, int first) {
 #pragma GCC unroll 12
     for (int i = 0; i < N; i++) {
       int32_t pair;
-      memcpy(&pair, x + (size_t)i * columns + k, 4);
+      memcpy(&pair, x[i] + at, 4);
       acc[i][0] = dot_pairs(acc[i][0], pairs[0], pair);
       acc[i][1] = dot_pairs(acc[i][1], pairs[1], pair);
     }
@@ -293,6 +280,10 @@ void all_rows(const Product& p, int unit, int first, int last) {
 }  // namespace
 
 void multiply(const Product& product, int unit, int first, int last) {
+#if defined(__AMX_BF16__)
+  const int kind = product.weight->kind;
+  if (kind == BF16 || (kind != F32 && !product.in->groups)) return multiply_tiled(product, unit, first, last);
+#endif
   switch (product.weight->kind) {
     case F32: return all_rows<F32>(product, unit, first, last);
     case BF16: return all_rows<BF16>(product, unit, first, last);

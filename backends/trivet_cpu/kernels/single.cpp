@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "pool.h"
+#include "product.h"
 #include "rows.h"
 
 namespace trivet {
@@ -89,12 +90,16 @@ void trivet_multiply(void* pool, const Weight* weight, const Activations* in, in
     Pool* pool;
     Product product;
     int num_rows;
-  } job{(Pool*)pool, {weight, in, out, (int)stride, 0, 0, false, 1.0f}, num_rows};
+  } job{(Pool*)pool, {weight, in, out, (int)stride, 0, 0, false, 1.0f, nullptr}, num_rows};
   job.pool->run(
       [](void* argument, int) {
         const Job& job = *(Job*)argument;
         const int units = (job.product.weight->rows + UNIT_ROWS - 1) / UNIT_ROWS;
-        for (int unit; (unit = job.pool->next_unit()) < units;) multiply(job.product, unit, 0, job.num_rows);
+        const TilesInUse in_use;
+        TileScratch scratch;
+        Product product = job.product;
+        product.tiles = &scratch;
+        for (int unit; (unit = job.pool->next_unit()) < units;) multiply(product, unit, 0, job.num_rows);
       },
       &job);
 }

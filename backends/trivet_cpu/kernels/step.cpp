@@ -9,19 +9,23 @@
 
 #include "abi.h"
 #include "pool.h"
+#include "product.h"
 #include "rows.h"
 
 namespace trivet {
 namespace {
 
 // Rows of activations that one unit of a product covers: a multiple of what the kernels hold in registers
-// (16 and 12), small enough that a chunk of 256 gives two threads and eight alike enough units.
+// (16 and 12), small enough that a chunk of 256 gives two threads and eight alike enough units. With tiles all
+// rows of a chunk share the weights that a unit has unpacked.
 constexpr int ROW_BLOCK = 96;
+constexpr int MAX_ROW_BLOCK = MAX_TILED_ROWS;
 
 struct Scratch {
   AttentionScratch attention;
-  alignas(64) float gate[ROW_BLOCK * UNIT_ROWS];
-  alignas(64) float up[ROW_BLOCK * UNIT_ROWS];
+  alignas(64) float gate[MAX_ROW_BLOCK * UNIT_ROWS];
+  alignas(64) float up[MAX_ROW_BLOCK * UNIT_ROWS];
+  TileScratch tiles;
 };
 
 struct Work {
@@ -55,6 +59,9 @@ class Step {
  public:
   Step(Work& work, int thread)
       : pool_(*work.pool), thread_(thread), work_(work), m_(*work.model), s_(*work.step),
+        normed_(of_step(m_.normed, s_.num_tokens)), attended_(of_step(m_.attended, s_.num_tokens)),
+        inner_(of_step(m_.inner, s_.num_tokens)),
+        row_block_(is_tiled(s_.num_tokens) ? MAX_ROW_BLOCK : ROW_BLOCK),
         scratch_(*(Scratch*)(m_.scratch + (size_t)thread * trivet_scratch_bytes())) {
     scratch_.attention.unpacked = m_.attention.unpacked + thread * m_.attention.unpacked_stride;
   }
@@ -66,10 +73,10 @@ class Step {
       norm(layer.attention_norm);
       product_qkv(layer);
       attend_layer(layer);
-      product(layer.o, of_width(m_.attended, layer.o), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+      product(layer.o, of_width(attended_, layer.o), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
       norm(layer.mlp_norm);
       inner(layer);
-      product(layer.down, of_width(m_.inner, layer.down), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+      product(layer.down, of_width(inner_, layer.down), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
     }
   }
 
@@ -93,14 +100,14 @@ class Step {
 
   void norm(const float* weight) {
     for_units(pool_, thread_, s_.num_tokens, [&](int token) {
-      if (m_.normed.groups)
-        for (int i = 0; i < m_.padded_hidden_size; i += GROUP) own(m_.normed.group(token, i));
+      if (normed_.groups)
+        for (int i = 0; i < m_.padded_hidden_size; i += GROUP) own(normed_.group(token, i));
       norm_row(m_.x + (size_t)token * m_.padded_hidden_size, weight, m_.hidden_size, m_.padded_hidden_size,
-               m_.eps, m_.normed, token);
+               m_.eps, normed_, token);
     });
   }
 
-  int num_row_blocks() const { return (s_.num_tokens + ROW_BLOCK - 1) / ROW_BLOCK; }
+  int num_row_blocks() const { return (s_.num_tokens + row_block_ - 1) / row_block_; }
 
   // A unit is one row block of 32 weight rows; blocks of the same rows follow each other and find them in
   // the cache.
@@ -108,13 +115,13 @@ class Step {
   void for_blocks(int num_units, Do&& work) {
     const int blocks = num_row_blocks();
     for_units(pool_, thread_, num_units * blocks, [&](int i) {
-      const int first = i % blocks * ROW_BLOCK;
-      work(i / blocks, first, std::min(first + ROW_BLOCK, s_.num_tokens));
+      const int first = i % blocks * row_block_;
+      work(i / blocks, first, std::min(first + row_block_, s_.num_tokens));
     });
   }
 
   void product(const Weight& weight, const Activations& in, float* out, int stride, bool adds, float scale) {
-    const Product p{&weight, &in, out, stride, 0, 0, adds, scale};
+    const Product p{&weight, &in, out, stride, 0, 0, adds, scale, &scratch_.tiles};
     for_blocks(units_of(weight), [&](int unit, int first, int last) { multiply(p, unit, first, last); });
   }
 
@@ -127,7 +134,8 @@ class Step {
     for_blocks(units[0] + units[1] + units[2], [&](int unit, int first, int last) {
       int part = 0;
       while (unit >= units[part]) unit -= units[part++];
-      const Product p{parts[part], &m_.normed, m_.qkv + columns[part], m_.qkv_stride, 0, 0, false, 1.0f};
+      const Product p{parts[part], &normed_, m_.qkv + columns[part], m_.qkv_stride, 0, 0, false, 1.0f,
+                      &scratch_.tiles};
       multiply(p, unit, first, last);
     });
   }
@@ -181,7 +189,7 @@ class Step {
   }
 
   void convert(const TrivetLayer& layer, int token, int first, int last) {
-    const Activations attended = of_width(m_.attended, layer.o);
+    const Activations attended = of_width(attended_, layer.o);
     const float* row = m_.qkv + (size_t)token * m_.qkv_stride;
     for (int i = first; i < last; i += GROUP)
       write_group(attended, token, i, load(row + i), i + LANES < last ? load(row + i + LANES) : broadcast(0));
@@ -189,9 +197,10 @@ class Step {
 
   void inner(const TrivetLayer& layer) {
     const bool is_gated = layer.up.data != nullptr;
-    const Activations inner = of_width(m_.inner, layer.down);
+    const Activations inner = of_width(inner_, layer.down);
     for_blocks(units_of(layer.gate), [&](int unit, int first, int last) {
-      Product p{&layer.gate, &m_.normed, scratch_.gate, UNIT_ROWS, first, unit * UNIT_ROWS, false, 1.0f};
+      Product p{&layer.gate, &normed_, scratch_.gate, UNIT_ROWS, first, unit * UNIT_ROWS, false, 1.0f,
+                &scratch_.tiles};
       if (is_gated) p.next = unit_data(layer.up, unit);
       multiply(p, unit, first, last);
       if (is_gated) {
@@ -218,6 +227,9 @@ class Step {
   Work& work_;
   const TrivetModel& m_;
   const TrivetStep& s_;
+  const Activations normed_, attended_, inner_;
+  const int row_block_;
+  const TilesInUse in_use_;
   Scratch& scratch_;
 };
 
@@ -243,6 +255,9 @@ void find_slots(const TrivetModel& model, const TrivetStep& step) {
 void run_logits(void* argument, int thread) {
   Work& work = *(Work*)argument;
   const TrivetModel& m = *work.model;
+  const Activations normed = of_step(m.normed, work.num_rows);
+  const TilesInUse in_use;
+  Scratch& scratch = *(Scratch*)(m.scratch + (size_t)thread * sizeof(Scratch));
   for_units(*work.pool, thread, work.num_rows, [&](int row) {
     norm_row(m.x + (size_t)work.rows[row] * m.padded_hidden_size, m.norm, m.hidden_size, m.padded_hidden_size,
              m.eps, m.normed, row);

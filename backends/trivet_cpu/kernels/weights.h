@@ -61,15 +61,19 @@ struct alignas(64) QuantisedGroup {
   static constexpr int STEPS = 8;
 };
 
-// Rows of activations in each form that a consumer wants; null where none wants it.
+// Rows of activations in each form that a consumer wants; null where none wants it. In two of the forms 16 rows
+// stand together, as products read them, with a cache line for 32 columns of a row: two threads that write two
+// rows share no line.
 struct Activations {
   int32_t columns;  // padded
   float* f32;       // [T, columns]
-  BFloat* bf16;     // [T, columns]
-  QuantisedGroup* groups;  // [T / 16, columns / 32, 16]: 16 rows stand together, as products read them
+  BFloat* bf16;     // [T / 16, columns / 32, 16, 32]
+  QuantisedGroup* groups;  // [T / 16, columns / 32, 16]
 
-  QuantisedGroup* group(size_t row, int column) const {
-    return groups + ((row / ROWS * (columns / GROUP) + column / GROUP) * ROWS + row % ROWS);
+  BFloat* line(size_t row, int column) const { return bf16 + number_of(row, column) * GROUP; }
+  QuantisedGroup* group(size_t row, int column) const { return groups + number_of(row, column); }
+  size_t number_of(size_t row, int column) const {
+    return (row / ROWS * (columns / GROUP) + column / GROUP) * ROWS + row % ROWS;
   }
   static constexpr int ROWS = 16;
 };
@@ -79,14 +83,15 @@ void quantise(QuantisedGroup& out, BFloat& sum, const Floats& low, const Floats&
 // Write 32 activations of row `row`, from `column` on, in every wanted form. NaN and Inf come through.
 TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, const Floats& low,
                                const Floats& high) {
-  const size_t at = row * out.columns + column;
   if (out.f32) {
-    store(out.f32 + at, low);
-    store(out.f32 + at + LANES, high);
+    float* at = out.f32 + row * out.columns + column;
+    store(at, low);
+    store(at + LANES, high);
   }
   if (out.bf16) {
-    store_bfloats(out.bf16 + at, low);
-    store_bfloats(out.bf16 + at + LANES, high);
+    BFloat* at = out.line(row, column);
+    store_bfloats(at, low);
+    store_bfloats(at + LANES, high);
   }
   if (!out.groups) return;
   const int group = column / GROUP, is_second = group % 2;
@@ -94,21 +99,6 @@ TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, c
   quantise(*out.group(row, column), sums[is_second], low, high);
   if (!is_second && column + GROUP == out.columns) sums[1] = 0;
 }
-
-struct Product {
-  const Weight* weight;
-  const Activations* in;
-  float* out;       // [rows, stride]; its corner is activation row `row_base` and column `column_base`
-  int stride;
-  int row_base;
-  int column_base;
-  bool adds;        // out += scale * product, else out = scale * product
-  float scale;
-  const uint8_t* next = nullptr;  // weights that are read after this unit; null: those that follow it
-};
-
-// Rows [unit * 32, unit * 32 + 32) of the weight times activation rows [first, last): test_native_kernels.py.
-void multiply(const Product& product, int unit, int first, int last);
 
 // Row `row` of the packed matrix as floats [columns, not padded]; the embedding.
 void unpack_row(const Weight& weight, int row, int num_columns, float* out);
