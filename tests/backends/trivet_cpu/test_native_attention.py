@@ -30,7 +30,10 @@ from trivet_cpu.native_plan import PARTIAL_HEAD, PIECE_KEYS
 from trivet_cpu.native_weights import Arena
 
 Float32 = NDArray[np.float32]
-LEVELS = levels_of(Host().arch())
+LEVELS: list[object] = [*levels_of(Host().arch())]
+if "amx" not in LEVELS:
+    no_amx = pytest.mark.skip(reason="this CPU has no AMX, or the kernel gives no leave for it")
+    LEVELS.append(pytest.param("amx", marks=no_amx))
 # Of results whose values are about 1. bf16: queries, keys, values and shares of 8 bits each.
 TOLERANCES = {CacheKind.F32: 1e-5, CacheKind.BF16: 0.02, CacheKind.INT8: 0.05}
 NUMBER_BYTES = {CacheKind.F32: 4, CacheKind.BF16: 2, CacheKind.INT8: 1}
@@ -198,6 +201,25 @@ def test_any_number_of_heads_shares_keys(kernels: Kernels, kind: CacheKind, grou
 
 
 @KINDS
+@pytest.mark.parametrize("num_rows", [15, 16, 17, 31, 32, 33, 95, 96, 97, 193])
+@pytest.mark.parametrize("prefix", [0, 7, 250])
+def test_chunks_of_any_number_of_rows(kernels: Kernels, kind: CacheKind, num_rows: int, prefix: int) -> None:
+    """One query head: rows are tokens. AMX computes 16 and 32 of them at once, a unit has 96."""
+    heads = Heads(1, 1, 48)
+    sequences = [History.random(heads, prefix + num_rows, num_rows, 16), History.random(heads, 3, 3, 17)]
+    _expect(_attend(kernels, kind, heads, sequences), sequences, heads, kind)
+
+
+@KINDS
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("group", [1, 3, 7, 8])
+def test_chunks_of_heads_of_any_size(kernels: Kernels, kind: CacheKind, head_dim: int, group: int) -> None:
+    heads = Heads(group, 1, head_dim)
+    sequences = [History.random(heads, 300, 45, 18), History.random(heads, 21, 21, 19)]
+    _expect(_attend(kernels, kind, heads, sequences), sequences, heads, kind)
+
+
+@KINDS
 @pytest.mark.parametrize("block_size", [16, 32, 48, 128])
 def test_contexts_of_any_length(kernels: Kernels, kind: CacheKind, block_size: int) -> None:
     """Past the end of each there is NaN, also within its last block."""
@@ -285,6 +307,19 @@ def test_a_bad_number_spoils_its_own_sequence_only(
     # The first KV head, of three query heads; of queries the first head alone.
     assert not np.isfinite(found[1][:, 0]).all()
     assert np.isfinite(found[1][:, 3:]).all()
+    _expect([found[0], found[2]], [sequences[0], sequences[2]], heads, kind)
+
+
+@KINDS
+@pytest.mark.parametrize("part", ["keys", "values", "queries"])
+def test_a_bad_number_in_a_chunk_spoils_no_other_sequence(
+    kernels: Kernels, kind: CacheKind, part: str
+) -> None:
+    heads = Heads()
+    sequences = [History.random(heads, length, 40, 20) for length in (40, 300, 77)]
+    getattr(sequences[1], part)[:] = np.nan
+    found = _attend(kernels, kind, heads, sequences)
+    assert np.isnan(found[1]).all()
     _expect([found[0], found[2]], [sequences[0], sequences[2]], heads, kind)
 
 
