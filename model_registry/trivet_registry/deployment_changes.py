@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
-from trivet.config import LIVE_SETTINGS, parse_engine_settings
+from trivet.config import LIVE_SETTINGS, EngineSettings, parse_engine_settings
 from trivet.errors import Conflict, RequestError
 from trivet_registry.deployments_store import (
     RUNNING,
@@ -104,7 +104,8 @@ def _change_engines(deployment: Deployment, update: Update) -> list[str]:
     merged = {**deployment.settings, **update.settings}
     settings = {key: value for key, value in merged.items() if value is not None}
     changes += _described(deployment.settings, settings)
-    _check_settings(deployment, settings)
+    if _checked(deployment, settings).idle_timeout_s is None:
+        deployment.is_asleep = False  # no request would wake it any more
     deployment.settings = settings
     if _engine_rules(deployment) != before:
         deployment.generation += 1
@@ -112,15 +113,16 @@ def _change_engines(deployment: Deployment, update: Update) -> list[str]:
     return changes
 
 
-def _check_settings(deployment: Deployment, settings: Mapping[str, str]) -> None:
+def _checked(deployment: Deployment, settings: Mapping[str, str]) -> EngineSettings:
     """Raises: ConfigError; RequestError: the name is what clients ask for."""
-    served = parse_engine_settings(settings).served_model_name
-    if served not in (None, deployment.name):
+    parsed = parse_engine_settings(settings)
+    if parsed.served_model_name not in (None, deployment.name):
         raise RequestError(
-            f"served_model_name {served!r} would rename deployment {deployment.name!r}; launch it under "
-            "that name instead",
+            f"served_model_name {parsed.served_model_name!r} would rename deployment {deployment.name!r}; "
+            "launch it under that name instead",
             param="settings",
         )
+    return parsed
 
 
 def _engine_rules(deployment: Deployment) -> tuple[object, ...]:

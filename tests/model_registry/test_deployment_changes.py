@@ -110,3 +110,13 @@ def test_a_launch_or_an_update_wakes(launched: Database) -> None:
     with launched.session() as session:
         sleep_deployment(session, "chat", "idle")
     assert not updated(launched, settings={"seed": "1"}).is_asleep
+
+
+@pytest.mark.parametrize("value", [None, "none"])
+def test_what_no_request_wakes_any_more_is_awake(launched: Database, value: str | None) -> None:
+    updated(launched, settings={"idle_timeout_s": "60"})
+    with launched.session() as session:
+        sleep_deployment(session, "chat", "idle")
+    assert updated(launched, priority=1).is_asleep
+    deployment = updated(launched, settings={"idle_timeout_s": value})
+    assert (deployment.is_asleep, deployment.generation) == (False, 1)
