@@ -33,6 +33,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     role: str = "assistant"
     content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,11 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         return (self.choices[0].delta.content or "") if self.choices else ""
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thinks before it answers."""
+        return (self.choices[0].delta.reasoning or "") if self.choices else ""
 
     @property
     def finish_reason(self) -> str | None:

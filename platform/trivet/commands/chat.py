@@ -81,15 +81,20 @@ def ask(
     start = time.perf_counter()
     first = last = None
     pieces: list[str] = []
-    finish_reason, usage = None, None
+    finish_reason, usage, is_thinking = None, None, False
     for chunk in client.chat.stream(model, messages, **fields):
-        if chunk.text:
+        if chunk.text or chunk.reasoning:
             last = time.perf_counter()
             first = first or last
-            pieces.append(chunk.text)
+        if show and chunk.reasoning:
+            _show_thinking(chunk.reasoning)
+        if chunk.text:
             if show:
+                sys.stdout.write("\n\n" if is_thinking and sys.stderr.isatty() else "")
                 sys.stdout.write(chunk.text)
                 sys.stdout.flush()
+            pieces.append(chunk.text)
+        is_thinking = bool(chunk.reasoning) or (is_thinking and not chunk.text)
         finish_reason = chunk.finish_reason or finish_reason
         usage = chunk.usage or usage
     if show:
@@ -104,6 +109,13 @@ def ask(
         prompt_tokens=usage.prompt_tokens if usage else 0,
         completion_tokens=completion_tokens,
     )
+
+
+def _show_thinking(text: str) -> None:
+    """Dim, on a terminal only: what is piped on is the answer."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\033[2m{text}\033[0m")
+        sys.stderr.flush()
 
 
 def _converse(client: Client, model: str, messages: list[ChatMessage], fields: dict[str, object]) -> int:

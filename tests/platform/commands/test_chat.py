@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
+
+from trivet.client.results import ChatChunk, ChunkChoice, Delta
+from trivet.commands.chat import ask
 
 
 @pytest.fixture
@@ -63,3 +68,20 @@ def test_between_several_models_one_must_be_named(served, trivet) -> None:
 def test_a_model_that_is_not_ready_yet_is_no_choice(served, trivet) -> None:
     served.deployments["smollm2"]["instances"][0]["states"] = ["loading"]
     assert "nothing is ready yet (smollm2)" in trivet("chat", "-m", "hi").err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_thinking_is_shown_on_a_terminal_only_and_is_no_part_of_the_answer(
+    capsys, monkeypatch, is_terminal
+) -> None:
+    def chunk(**delta) -> ChatChunk:
+        return ChatChunk(choices=(ChunkChoice(delta=Delta(**delta)),))
+
+    chunks = [chunk(reasoning="Hm, "), chunk(reasoning="so."), chunk(content="Par"), chunk(content="is")]
+    client = SimpleNamespace(chat=SimpleNamespace(stream=lambda *args, **fields: iter(chunks)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    answer = ask(client, "m", [], {}, show=True)
+    shown = capsys.readouterr()
+    assert answer.text == shown.out.strip() == "Paris"
+    assert ("Hm, " in shown.err, "so." in shown.err) == (is_terminal, is_terminal)
+    assert answer.ttft_ms is not None
