@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from trivet.config import Settings
 from trivet.errors import Unavailable
+from trivet.plugins import PluginHost
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import get_deployment
 from trivet_registry.supervision import claim_supervision
@@ -33,7 +34,7 @@ def settings(database: Database) -> Iterator[Settings]:
 
 def test_engines_that_obey_are_ended(site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     site.make_ready(replicas=2)
-    monkeypatch.setattr(direct_stop, "LocalLauncher", lambda: site.launcher)
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
     for process in site.launcher.processes:
         process.code = 0
     assert end_engines(settings, 0.0) == 2
@@ -45,7 +46,7 @@ def test_an_engine_that_survives_sigkill_is_named_and_not_waited_for(
 ) -> None:
     site.make_ready()
     site.process.obeys = ()
-    monkeypatch.setattr(direct_stop, "LocalLauncher", lambda: site.launcher)
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
     monkeypatch.setattr(direct_stop, "KILL_MARGIN_S", 0.3)
     with pytest.raises(Unavailable, match=r"1 engines do not end.*pid 1001 \(chat, stopping\)"):
         end_engines(settings, 0.0)
@@ -59,7 +60,7 @@ def test_engines_end_although_the_registry_cannot_be_written(
     site.make_ready(replicas=2)
     for process in site.launcher.processes:
         process.obeys = obeys
-    monkeypatch.setattr(direct_stop, "LocalLauncher", lambda: site.launcher)
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
     monkeypatch.setattr(direct_stop, "SIGTERM_S", 0.2)
 
     def fail(*_: object, **__: object) -> None:
