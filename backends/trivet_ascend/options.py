@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trivet.errors import Unsupported
 from trivet.models.spec import Attention
+from trivet.runners.supported import chosen_options
 
 # What CANN's attention accepts in the layout of ragged batches; 256 is refused with code 561002 (vllm-ascend
 # PR #9632), and CANN 8.3 and older refused 64 and 128 as well (vllm-ascend #8045, #4020).
@@ -32,17 +32,9 @@ class AscendOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> AscendOptions:
-        """Raises: Unsupported naming the option and its values; `num_threads` means nothing here."""
+        """Raises: Unsupported naming the option and its values."""
         known = {"attention": ATTENTION, "weights": WEIGHTS, "graphs": GRAPHS, "self_test": SELF_TEST}
-        given = {key: value for key, value in options.items() if key != "num_threads"}
-        for key, value in given.items():
-            if key not in known:
-                raise Unsupported(
-                    f"option {key!r} is unknown to the Ascend backend; it knows: {', '.join(known)}"
-                )
-            if value not in known[key]:
-                raise Unsupported(f"option {key} is {value!r}; use {', '.join(known[key])}")
-        return cls(**given)
+        return cls(**chosen_options(options, known, "Ascend"))
 
     def why_gathered(self, spec: Attention, dtype: str, max_model_len: int) -> str | None:
         """Why attention of this kind runs as gather and plain products; None: the fused operation does."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trivet.errors import Unsupported
+from trivet.runners.supported import chosen_options
 
 WEIGHTS = ("auto", "plain")
 SWITCH = ("on", "off")
@@ -29,17 +30,9 @@ class CudaOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> CudaOptions:
-        """Raises: Unsupported naming the option and its values; `num_threads` means nothing here."""
+        """Raises: Unsupported naming the option and its values."""
         known = {"weights": WEIGHTS, "graphs": GRAPHS, "self_test": SWITCH, "attention": ATTENTION}
-        given = {key: value for key, value in options.items() if key != "num_threads"}
-        for key, value in given.items():
-            if key not in known:
-                raise Unsupported(
-                    f"option {key!r} is unknown to the CUDA backend; it knows: {', '.join(known)}"
-                )
-            if value not in known[key]:
-                raise Unsupported(f"option {key} is {value!r}; use {', '.join(known[key])}")
-        found = cls(**given)
+        found = cls(**chosen_options(options, known, "CUDA"))
         if found.attention == "flashinfer" and found.graphs == "on":
             raise Unsupported(
                 "options.graphs is on and options.attention flashinfer, which plans each step on the host "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
@@ -20,6 +22,27 @@ def check_model(spec: ModelSpec, weights: WeightIndex, num_ranks: int, backend: 
     check_dense(spec)
     check_tensors(spec, weights)
     check_divisible(spec, num_ranks)
+
+
+def chosen_options(
+    options: Mapping[str, str], known: Mapping[str, tuple[str, ...]], backend: str
+) -> dict[str, str]:
+    """Those of the backend itself; `num_threads` means nothing on a device.
+
+    Args:
+        known: values of each option.
+
+    Raises: Unsupported naming the option and its values.
+    """
+    given = {key: value for key, value in options.items() if key != "num_threads"}
+    for key, value in given.items():
+        if key not in known:
+            raise Unsupported(
+                f"option {key!r} is unknown to the {backend} backend; it knows: {', '.join(known)}"
+            )
+        if value not in known[key]:
+            raise Unsupported(f"option {key} is {value!r}; use {', '.join(known[key])}")
+    return given
 
 
 def check_block_size(block_size: int, sizes: tuple[int, ...], backend: str) -> None:
