@@ -44,7 +44,7 @@ class ToolParser:
         """What was still held back; nothing is pushed afterwards."""
         self.source.is_over = True
         events = self._advance()
-        if self._spaces and not self._is_after_call:
+        if self._spaces:
             events.append(Content(self._spaces))
         return events
 

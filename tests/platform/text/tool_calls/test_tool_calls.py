@@ -140,6 +140,8 @@ MALFORMED = [
     ("mistral", "[TOOL_CALLS]weather[ARGS]Paris"),
     ("glm", "<tool_call>weather in Paris</tool_call>"),
     ("glm", "<tool_call>weather\n<arg_key>city</arg_key>\nParis"),
+    ("glm", "<tool_call>weather<arg_key>city</arg_key><arg_value>P</arg_value> and so on</tool_call>"),
+    ("qwen3_coder", "<function=weather>\n<parameter=city>\nP\n</parameter>\nand so on\n</function>"),
     ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{]```"),
     ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=city>\nParis"),
 ]
