@@ -94,12 +94,15 @@ def test_a_queue_is_found_to_be_the_cause_of_a_slow_first_token(site: Site, tmp_
         answers = pool.map(lambda _: httpx2.post(f"{site.base_url}/v1/completions", json=body), range(5))
         assert {answer.status_code for answer in answers} == {200}
 
-    def told() -> str:
-        return site.run("diagnose", "narrow", "-o", str(tmp_path / "d.tar.gz")).stdout
+    told: list[str] = []
 
-    site.wait_for("all are in the history", lambda: "in the mean of 5" in told())
-    assert "cause: requests wait for their turn" in told()
-    assert "cure:  raise max_num_seqs" in told()
+    def diagnose() -> bool:
+        told.append(site.run("diagnose", "narrow", "-o", str(tmp_path / "d.tar.gz")).stdout)
+        return "in the mean of 5" in told[-1]
+
+    site.wait_for("all are in the history", diagnose)
+    assert "cause: requests wait for their turn" in told[-1]
+    assert "cure:  raise max_num_seqs" in told[-1]
 
 
 def test_what_is_wrong_is_said_first(site: Site, tmp_path: Path) -> None:
