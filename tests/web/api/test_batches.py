@@ -180,3 +180,15 @@ def test_answers_wait_while_the_engine_is_full(
     eventually(lambda: state(site_client, batch_id)["status"] == "completed", what="it has ended")
     assert msgspec.json.encode(state(site_client, batch_id)["request_counts"])
     assert state(site_client, batch_id)["request_counts"]["completed"] == 1
+
+
+def test_two_web_processes_answer_each_line_once(
+    site: Site, open_client: Callable[..., FlaskClient], served_model: Any, eventually: Eventually
+) -> None:
+    site.start_engine()
+    clients = [open_client(site, served_model) for _ in range(2)]
+    batches = [start(clients[number % 2], *map(line, range(5))) for number in range(6)]
+    for batch_id in batches:
+        eventually(lambda one=batch_id: state(clients[0], one)["status"] == "completed", within_s=60)  # type: ignore[misc]
+        answered = rows(clients[1], state(clients[1], batch_id)["output_file_id"])
+        assert [row["custom_id"] for row in answered] == [f"r{number}" for number in range(5)]
