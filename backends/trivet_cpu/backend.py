@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivet.config import KERNELS_VARIABLE, kernels_dir
-from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
+from trivet.contract import Advice, DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
@@ -17,8 +17,9 @@ from trivet.models.spec import ModelSpec
 from trivet.weights.index import WeightIndex
 from trivet_cpu import native_plan
 from trivet_cpu.bandwidth import read_bandwidth
-from trivet_cpu.host import Host, usable_cpus, without_tiles
-from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable, levels_of
+from trivet_cpu.host import Host, usable_cpus
+from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable
+from trivet_cpu.kernel_level import TILE_LEVEL, KernelLevel, choose_level
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.native_plan import AS_STORED, NativeShape
 from trivet_cpu.planner import Planner
@@ -174,28 +175,27 @@ class CpuBackend:
 
     def _why_no_kernels(self, device: DeviceInfo) -> str | None:
         try:
-            self._kernels.check(self._level(device))
+            self._kernels.check(self._level(device).name)
         except KernelsUnavailable as error:
             return str(error)
         return None
 
-    def _level(self, device: DeviceInfo) -> str:
-        """Of the kernels: the best that this process may use and can have."""
-        refusal = self._host.why_no_tiles()
-        return self._kernels.best_level(device.arch if refusal is None else without_tiles(device.arch))
+    def _level(self, device: DeviceInfo) -> KernelLevel:
+        return choose_level(self._host, self._kernels, device.arch)
 
-    def _log_lower_level(self, level: str, device: DeviceInfo) -> None:
-        """One line where a level is taken though the CPU has a better one."""
-        refusal = self._host.why_no_tiles()
-        if refusal is not None:
-            logger.warning("kernels=%s the CPU's AMX tiles would be faster, but %s", level, refusal)
-        elif level != (best := levels_of(device.arch)[0]):
-            logger.warning(
-                "kernels=%s the CPU can run %s, but no such library is there and the compiler is too old "
-                "for it; GCC 11 is new enough",
-                level,
-                best,
+    def advice(self, installed: Mapping[str, str]) -> list[Advice]:
+        """As `contract.GivesAdvice`: which kernels an engine takes, and why no better ones."""
+        (device,) = self.probe(1.0)
+        level = self._level(device)
+        if level.not_best_because is None:
+            return [Advice("ok", f"kernels for {level.name}")]
+        return [
+            Advice(
+                "warn",
+                f"kernels for {level.name}: {level.not_best_because}",
+                "lift the limit and start Trivet anew; prompts are computed several times faster",
             )
+        ]
 
     def _torch_shape(
         self, spec: ModelSpec, config: RunnerConfig, device: DeviceInfo, max_model_len: int | None = None
@@ -215,7 +215,7 @@ class CpuBackend:
     def _native_shape(self, config: RunnerConfig, shape: Shape, device: DeviceInfo) -> NativeShape:
         weights = config.options.get("weights", STORED if config.dtype == "auto" else FLOAT)
         dtype = AS_STORED if weights == STORED else shape.dtype
-        return NativeShape(shape, dtype, self._num_threads(config), self._level(device) == "amx")
+        return NativeShape(shape, dtype, self._num_threads(config), self._level(device).name == TILE_LEVEL)
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
@@ -267,8 +267,9 @@ class CpuBackend:
         from trivet_cpu.native_runner import CpuNativeRunner
 
         level = self._level(device)
-        self._log_lower_level(level, device)
-        library = load_library(self._kernels.library(level))
+        if level.not_best_because is not None:
+            logger.warning("kernels=%s %s", level.name, level.not_best_because)
+        library = load_library(self._kernels.library(level.name))
         shape = resolve_shape(spec, config, device, plan.max_model_len)
         cores = CoreShare(self._host, num_threads(config.options))
         return CpuNativeRunner(
@@ -298,7 +299,7 @@ class CpuBackend:
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_pool import NativePool
 
-        library = load_library(self._kernels.library(self._level(device)))
+        library = load_library(self._kernels.library(self._level(device).name))
         return library, NativePool(library, threads, CoreShare(self._host, num_threads(config.options)))
 
 

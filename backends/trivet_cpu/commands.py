@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,14 +67,19 @@ def levels_to_build(isa: str) -> list[str]:
     """Raises: ConfigError naming what there is for this machine."""
     from trivet.errors import ConfigError
     from trivet_cpu.host import Host
-    from trivet_cpu.kernel_build import levels_of
+    from trivet_cpu.kernel_build import KernelCache
     from trivet_cpu.kernel_compiler import machine_levels
+    from trivet_cpu.kernel_level import choose_level
 
     buildable = machine_levels()
     if isa == "all":
         return buildable
     if isa == "host":
-        return levels_of(Host().arch())[:1]
+        host = Host()
+        level = choose_level(host, KernelCache(), host.arch())
+        if level.not_best_because is not None:
+            print(f"{level.name}: {level.not_best_because}", file=sys.stderr)
+        return [level.name]
     if isa not in buildable:
         raise ConfigError(f"--isa is {isa!r}; on this machine it may be host, all, {', '.join(buildable)}")
     return [isa]

@@ -25,5 +25,5 @@ def ask_for_tiles() -> str | None:
         ctypes.c_long(_ARCH_PRCTL), ctypes.c_long(_REQUEST_PERMISSION), ctypes.c_long(_TILE_DATA)
     ):
         words = os.strerror(ctypes.get_errno())
-        return f"the kernel refuses them to this process ({words}): Linux before 5.16, or a seccomp filter"
+        return f"Linux gives this process no leave ({words}): it is older than 5.16, or a seccomp filter"
     return None
