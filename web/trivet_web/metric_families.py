@@ -78,7 +78,7 @@ def _gauges_and_counters(process: WebProcess, totals: dict[str, list[Series]]) -
 
 
 def samples(process: WebProcess) -> Iterator[Sample]:
-    """What the history keeps: gauges, counters, and of histograms sum and count (2 ms, and 0.2 an instance)."""
+    """What the history keeps: gauges, counters, sums and counts of histograms. 2 ms, and 0.2 an instance."""
     totals = process.metrics.totals()
     for family in _gauges_and_counters(process, totals):
         if family.name not in _NOT_KEPT:
