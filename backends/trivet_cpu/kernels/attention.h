@@ -39,9 +39,9 @@ struct Queries {
 struct alignas(64) AttentionScratch {
   int32_t queries[MAX_UNIT_QUERIES * MAX_HEAD_DIM];
   float scores[8][PIECE_KEYS];  // of a tile; shares take their place
-  float tile_scores[2 * LANES][TILE_KEYS];  // of two tiles of AMX
+  float tile_scores[LANES][TILE_KEYS];  // of a tile of AMX
   float sums[MAX_UNIT_QUERIES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
-  float partials[2 * LANES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
+  float partials[LANES * (PARTIAL_HEAD + MAX_HEAD_DIM)];
   BFloat cut_values[LANES * MAX_HEAD_DIM];  // of the last group, AMX
   BFloat* unpacked;  // int8 caches: [2][PIECE_KEYS * head_dim], keys and values of a piece
 };

@@ -1,4 +1,4 @@
-// Attention on AMX: 32 query rows and a piece of the keys at a time, both products in tile registers.
+// Attention on AMX: 16 query rows and a piece of the keys at a time, both products in tile registers.
 //
 // Groups of 16 tokens lie in the cache as TDPBF16PS wants its second operand: 16 lines of keys are 32 numbers of
 // the head times 16 tokens, 8 lines of values 16 tokens times 16 numbers. The other half of a tile of values is in
@@ -18,8 +18,7 @@
 #if defined(__AMX_BF16__)
 namespace trivet {
 
-// Tile registers: 0 and 1 are results of the first 16 rows, 2 and 3 of the others; then operands, 32 numbers deep
-// or 16.
+// Tile registers: four results; then operands, 32 numbers deep or 16.
 class AttentionTiles {
  public:
   static constexpr int ROWS = 4, HALF_ROWS = 5, CACHE = 6, HALF_CACHE = 7;
@@ -49,8 +48,8 @@ class TiledAttention {
       const int start = piece_ * PIECE_KEYS, stop = std::min(start + PIECE_KEYS, end_);
       view_ = view_of(cache_, head_, table_, start, stop, end_);
       num_ready_ = (std::max(start, q_.first[0]) - start) / LANES;
-      for (int row = 0; row < q_.count; row += BLOCK) {
-        const int count = std::min(BLOCK, q_.count - row);
+      for (int row = 0; row < q_.count; row += LANES) {
+        const int count = std::min(LANES, q_.count - row);
         const int from = std::max(start, q_.first[row]) - start, to = std::min(stop, q_.last[row + count - 1]) - start;
         if (from >= to) continue;
         Rows rows{row, count, from / LANES, (to + LANES - 1) / LANES, {}, {}};
@@ -63,24 +62,21 @@ class TiledAttention {
   }
 
  private:
-  static constexpr int BLOCK = 2 * LANES;
   static constexpr ptrdiff_t SCORE_BYTES = TILE_KEYS * sizeof(float);
   typedef AttentionTiles T;
 
-  // What is computed at once: two tiles of rows at most.
+  // What is computed at once: one tile of rows.
   struct Rows {
     int first, count;
     int from, to;  // groups [from, to) of the piece
-    alignas(64) float peaks[BLOCK], sums[BLOCK];
-
-    bool are_two() const { return count > LANES; }
+    alignas(64) float peaks[LANES], sums[LANES];
   };
 
   void attend_rows(Rows& rows) {
     make_ready(rows.to);
-    for (int group = rows.from; group < rows.to; group += 2) score_groups(rows, group);
+    for (int group = rows.from; group < rows.to; group += 4) score_groups(rows, group);
     for (int i = 0; i < rows.count; i++) write_shares(rows, i);
-    for (int vector = 0; vector < vectors_; vector += 2) weigh(rows, vector);
+    for (int vector = 0; vector < vectors_; vector += 4) weigh(rows, vector);
   }
 
   BFloat* query(int row) const { return (BFloat*)s_.queries + (size_t)row * dim_; }
@@ -98,6 +94,14 @@ class TiledAttention {
     clear_tile<1>();
     clear_tile<2>();
     clear_tile<3>();
+  }
+
+  // `width` results side by side.
+  static void store_results(float* out, ptrdiff_t stride, int width) {
+    store_tile<0>(out, stride);
+    if (width > 1) store_tile<1>(out + LANES, stride);
+    if (width > 2) store_tile<2>(out + 2 * LANES, stride);
+    if (width > 3) store_tile<3>(out + 3 * LANES, stride);
   }
 
   // ---- the cache ----
@@ -144,37 +148,34 @@ class TiledAttention {
 
   // ---- scores ----
 
-  // Of two groups, the second of which may be past the last: 64 * head_dim FLOPs a row.
+  // Of four groups at most: 128 * head_dim FLOPs a row.
   void score_groups(const Rows& rows, int group) {
-    const uint8_t* keys[2] = {keys_of(group), keys_of(std::min(group + 1, rows.to - 1))};
+    const int width = std::min(4, rows.to - group);
+    const uint8_t* keys[4];
+    for (int i = 0; i < 4; i++) keys[i] = keys_of(group + std::min(i, width - 1));
     clear_results();
     int d = 0;
-    for (; d + TILE_PAIRS <= dim_; d += TILE_PAIRS)
-      score_slice<T::ROWS, T::CACHE>(rows, keys, d);
-    if (d < dim_) score_slice<T::HALF_ROWS, T::HALF_CACHE>(rows, keys, d);
-    float* out = s_.tile_scores[0] + group * LANES;
-    store_tile<0>(out, SCORE_BYTES);
-    store_tile<1>(out + LANES, SCORE_BYTES);
-    if (!rows.are_two()) return;
-    store_tile<2>(out + LANES * TILE_KEYS, SCORE_BYTES);
-    store_tile<3>(out + LANES * TILE_KEYS + LANES, SCORE_BYTES);
+    for (; d + TILE_PAIRS <= dim_; d += TILE_PAIRS) score_slice<T::ROWS, T::CACHE>(rows, keys, width, d);
+    if (d < dim_) score_slice<T::HALF_ROWS, T::HALF_CACHE>(rows, keys, width, d);
+    store_results(s_.tile_scores[0] + group * LANES, SCORE_BYTES, width);
   }
 
   // The numbers of the head from `d` on, as many as the operands are deep.
   template <int A, int B>
-  void score_slice(const Rows& rows, const uint8_t* const* keys, int d) const {
-    const ptrdiff_t query_bytes = dim_ * sizeof(BFloat);
+  void score_slice(const Rows& rows, const uint8_t* const* keys, int width, int d) const {
     const size_t offset = (size_t)d * LANES * sizeof(BFloat);
-    load_tile<A>(query(rows.first) + d, query_bytes);
+    load_tile<A>(query(rows.first) + d, dim_ * sizeof(BFloat));
     load_tile<B>(keys[0] + offset, TILE_LINE_BYTES);
     multiply_tiles<0, A, B>();
+    if (width < 2) return;
     load_tile<B>(keys[1] + offset, TILE_LINE_BYTES);
     multiply_tiles<1, A, B>();
-    if (!rows.are_two()) return;
-    load_tile<A>(query(rows.first + LANES) + d, query_bytes);
-    multiply_tiles<3, A, B>();
-    load_tile<B>(keys[0] + offset, TILE_LINE_BYTES);
+    if (width < 3) return;
+    load_tile<B>(keys[2] + offset, TILE_LINE_BYTES);
     multiply_tiles<2, A, B>();
+    if (width < 4) return;
+    load_tile<B>(keys[3] + offset, TILE_LINE_BYTES);
+    multiply_tiles<3, A, B>();
   }
 
   // ---- shares ----
@@ -239,78 +240,67 @@ class TiledAttention {
 
   // ---- values ----
 
-  // Weighted values for two vectors of the head, at most: 64 FLOPs a row and key.
+  // Weighted values for four vectors of the head at most: 128 FLOPs a row and key.
   void weigh(const Rows& rows, int vector) const {
-    const bool is_wide = vector + 1 < vectors_;
+    const int width = std::min(4, vectors_ - vector);
     const ptrdiff_t value_bytes = (ptrdiff_t)dim_ * 2 * sizeof(BFloat);
     clear_results();
     for (int group = rows.from; group < rows.to; group++) {
       const uint8_t* values = values_of(group) + vector * TILE_LINE_BYTES;
-      const char* shares = (const char*)s_.tile_scores + group * TILE_LINE_BYTES / 2;
-      load_tile<T::HALF_ROWS>(shares, SCORE_BYTES);
+      load_tile<T::HALF_ROWS>((const char*)s_.tile_scores + group * TILE_LINE_BYTES / 2, SCORE_BYTES);
       load_tile<T::HALF_CACHE>(values, value_bytes);
       multiply_tiles<0, T::HALF_ROWS, T::HALF_CACHE>();
-      if (is_wide) {
-        load_tile<T::HALF_CACHE>(values + TILE_LINE_BYTES, value_bytes);
-        multiply_tiles<1, T::HALF_ROWS, T::HALF_CACHE>();
-      }
-      if (!rows.are_two()) continue;
-      load_tile<T::HALF_ROWS>(shares + LANES * SCORE_BYTES, SCORE_BYTES);
-      if (is_wide) multiply_tiles<3, T::HALF_ROWS, T::HALF_CACHE>();
-      load_tile<T::HALF_CACHE>(values, value_bytes);
+      if (width < 2) continue;
+      load_tile<T::HALF_CACHE>(values + TILE_LINE_BYTES, value_bytes);
+      multiply_tiles<1, T::HALF_ROWS, T::HALF_CACHE>();
+      if (width < 3) continue;
+      load_tile<T::HALF_CACHE>(values + 2 * TILE_LINE_BYTES, value_bytes);
       multiply_tiles<2, T::HALF_ROWS, T::HALF_CACHE>();
+      if (width < 4) continue;
+      load_tile<T::HALF_CACHE>(values + 3 * TILE_LINE_BYTES, value_bytes);
+      multiply_tiles<3, T::HALF_ROWS, T::HALF_CACHE>();
     }
-    float* out = s_.partials + vector * LANES;
-    const ptrdiff_t stride = dim_ * sizeof(float);
-    store_tile<0>(out, stride);
-    if (is_wide) store_tile<1>(out + LANES, stride);
-    if (!rows.are_two()) return;
-    store_tile<2>(out + LANES * dim_, stride);
-    if (is_wide) store_tile<3>(out + LANES * dim_ + LANES, stride);
+    store_results(s_.partials + vector * LANES, dim_ * sizeof(float), width);
   }
 
   // ---- results ----
 
   void finish_piece(const Rows& rows, float* partials, size_t piece_stride, bool is_first) const {
     const size_t size = partial_size(dim_);
-    float* const base = partials ? partials + piece_ * piece_stride + rows.first * size : sum_of(rows.first);
-    for (int tile = 0; tile < rows.count; tile += LANES) {
-      const int count = std::min(LANES, rows.count - tile);
-      if (partials || is_first)
-        copy_rows(rows, tile, count, base + tile * size);
-      else
-        merge_rows(rows, tile, count, base + tile * size);
-    }
+    float* const to = partials ? partials + piece_ * piece_stride + rows.first * size : sum_of(rows.first);
+    if (partials || is_first)
+      copy_rows(rows, to);
+    else
+      merge_rows(rows, to);
   }
 
-  void copy_rows(const Rows& rows, int tile, int count, float* to) const {
-    for (int i = tile; i < tile + count; i++, to += partial_size(dim_)) {
+  void copy_rows(const Rows& rows, float* to) const {
+    for (int i = 0; i < rows.count; i++, to += partial_size(dim_)) {
       to[0] = rows.peaks[i];
       to[1] = rows.sums[i];
       for (int d = 0; d < dim_; d += LANES) store(to + PARTIAL_HEAD + d, load(s_.partials + i * dim_ + d));
     }
   }
 
-  // As `merge_into`, for 16 rows side by side.
-  void merge_rows(const Rows& rows, int tile, int count, float* to) const {
+  // As `merge_into`, for all rows side by side.
+  void merge_rows(const Rows& rows, float* to) const {
     const int size = partial_size(dim_);
     alignas(64) float peaks[LANES] = {}, sums[LANES] = {}, factors[2][LANES];
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < rows.count; i++) {
       peaks[i] = to[i * size];
       sums[i] = to[i * size + 1];
     }
-    const Floats peak = maximum(load(peaks), load(rows.peaks + tile));
-    const Floats old_share = power_of_two(load(peaks) - peak);
-    const Floats new_share = power_of_two(load(rows.peaks + tile) - peak);
+    const Floats peak = maximum(load(peaks), load(rows.peaks));
+    const Floats old_share = power_of_two(load(peaks) - peak), new_share = power_of_two(load(rows.peaks) - peak);
     store(peaks, peak);
-    store(sums, fma(load(rows.sums + tile), new_share, load(sums) * old_share));
+    store(sums, fma(load(rows.sums), new_share, load(sums) * old_share));
     store(factors[0], old_share);
     store(factors[1], new_share);
-    for (int i = 0; i < count; i++, to += size) {
+    for (int i = 0; i < rows.count; i++, to += size) {
       to[0] = peaks[i];
       to[1] = sums[i];
       const Floats old_factor = broadcast(factors[0][i]), new_factor = broadcast(factors[1][i]);
-      const float* values = s_.partials + (tile + i) * dim_;
+      const float* values = s_.partials + i * dim_;
       for (int d = 0; d < dim_; d += LANES)
         store(to + PARTIAL_HEAD + d, fma(load(values + d), new_factor, load(to + PARTIAL_HEAD + d) * old_factor));
     }
