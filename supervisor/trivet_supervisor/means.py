@@ -27,8 +27,8 @@ class Means:
     limits: Limits = field(default_factory=Limits)
     backoff: Backoff = field(default_factory=Backoff)
     inherited: Mapping[str, str] = field(default_factory=dict)  # environment of every engine
+    command: Callable[[Settings, str, Path], list[str]] = engine_command
     # `DeviceTable.holders`: whether the memory of an engine that has ended is back. Here nobody tells.
     memory_holders: Callable[[str, Collection[str], Collection[int], float], frozenset[int] | None] = (
         lambda backend, uids, pids, since_s: frozenset()
     )
-    command: Callable[[Settings, str, Path], list[str]] = engine_command
