@@ -58,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     insecure: bool = False  # allow a bind beyond loopback without TLS
     log_level: str = "INFO"
     web_workers: int = 1
-    web_threads: int = 512  # a stream holds one; they start on demand
+    web_threads: int = 512  # a whole answer holds one, a stream none; they start on demand
     launcher: str = "local"  # how engine processes are started; plugins offer others
     drain_timeout_s: float = 30.0
     orphan_timeout_s: float | None = None  # an engine ends itself after so long without a supervisor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trivet_web.api.request_body import MAX_BODY_BYTES
-from trivet_web.collected import MAX_HEAD_BYTES, MAX_SWALLOWED_BYTES, Collected
+from trivet_web.collected import FREE_BYTES, MAX_HEAD_BYTES, MAX_SWALLOWED_BYTES, Allowance, Collected
 
 GET = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -36,6 +36,30 @@ def test_request_is_complete_with_its_last_byte_and_not_before(request_bytes: by
     assert collected(request_bytes, piece).is_complete
     assert not collected(request_bytes[:-1], piece).is_complete
     assert bytes(collected(request_bytes, piece).data) == request_bytes
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [GET, POST % 5 + b"12345", CHUNKED + b"5\r\n12345\r\n0\r\nX-Sum: 1\r\n\r\n"]
+)
+def test_what_follows_a_request_does_not_hold_it_up(request_bytes: bytes) -> None:
+    one = collected(request_bytes + GET[:9])
+    assert one.is_complete
+    assert bytes(one.data) == request_bytes + GET[:9]
+
+
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"-1\r\n", b"\r\n", b"0" * 5000, b"0\r\n" + b"X: y\r\n" * 1000])
+def test_what_is_no_chunk_is_given_to_the_parser_that_refuses_it(rest: bytes) -> None:
+    assert collected(CHUNKED + rest, piece=7).is_complete
+
+
+def test_only_what_is_beyond_a_small_request_is_charged_and_all_is_given_back() -> None:
+    allowance = Allowance(100)
+    small, large = collected(b"x" * FREE_BYTES), collected(b"x" * (FREE_BYTES + 60))
+    assert (small.charged_bytes, large.charged_bytes) == (0, 60)
+    assert allowance.take(large.charged_bytes)
+    assert not allowance.take(large.charged_bytes)
+    allowance.give_back(60)
+    assert allowance.left_bytes == 100
 
 
 def test_header_names_may_be_written_in_any_case() -> None:

@@ -93,7 +93,7 @@ class Answer:
     @property
     def num_open(self) -> int:
         """Sequences whose last piece has not been read."""
-        return sum(not sequence.has_ended for sequence in self._sequences)
+        return len([None for sequence in self._sequences if not sequence.has_ended])
 
     @property
     def has_failed(self) -> bool:
@@ -146,6 +146,9 @@ class Answer:
         """Raises: what ends the answer."""
         if isinstance(item, Loss):
             self._on_loss(item, arrivals)
+        elif item.piece.failure is None and item.piece.finish_reason is None:  # nearly all
+            self._count(item)
+            arrivals.append(item)
         elif (error := _error_of(item.piece)) is not None:
             self._on_loss(Loss(item.choice, error), arrivals)
         else:

@@ -95,17 +95,17 @@ class Mailbox:
     def read(self, timeout_s: float) -> list[Item]:
         """Wait for the first item, then take what else is there; empty after `timeout_s`."""
         self._has_told = self.may_wait = False
-        if timeout_s > 0 and not self._items.qsize():
-            try:
-                taken = [self._items.get(timeout=timeout_s)]
-            except queue.Empty:
-                return []
-        else:
-            taken = []
-        get = self._items.get_nowait  # nobody else takes: what is counted is there
-        taken += [get() for _ in range(min(self._items.qsize(), MAX_READ - len(taken)))]
-        self._read_bytes += sum([size for size, _ in taken])
-        return [item for _, item in taken]
+        taken: list[Item] = []
+        count = self._items.qsize()
+        try:
+            # Nobody else takes: what is counted is there.
+            for _ in range(min(count, MAX_READ) or 1):
+                size, item = self._items.get_nowait() if count else self._items.get(timeout_s > 0, timeout_s)
+                self._read_bytes += size
+                taken.append(item)
+        except queue.Empty:
+            pass
+        return taken
 
     def _on_put(self) -> None:
         if self._tell is not None and not self._has_told:

@@ -27,6 +27,7 @@ class RequestTimer:
         self._sent_s = arrived_s
         self._first_s: dict[int, float] = {}  # of the first token, by choice
         self._last_s: dict[int, float] = {}  # of the newest token, by choice
+        self._known_labels: dict[str, tuple[str, ...]] = {}  # by instance
 
     def sent(self, now_s: float, instance_id: str) -> None:
         """The request is tokenised and goes to its engine."""
@@ -64,4 +65,8 @@ class RequestTimer:
             self._metrics.observe(metrics.REQUEST_DECODE_TIME, labels, at_s - self._first_s[choice])
 
     def _labels(self, instance_id: str) -> tuple[str, ...]:
-        return (self._model_name, instance_id, *self._place_of(instance_id))
+        labels = self._known_labels.get(instance_id)
+        if labels is None:
+            labels = (self._model_name, instance_id, *self._place_of(instance_id))
+            self._known_labels[instance_id] = labels
+        return labels
