@@ -75,6 +75,7 @@ class TiledAttention {
   void attend_rows(Rows& rows) {
     make_ready(rows.to);
     for (int group = rows.from; group < rows.to; group += 4) score_groups(rows, group);
+    for (int i = 0; i < rows.count; i++) find_peak(rows, i);
     for (int i = 0; i < rows.count; i++) write_shares(rows, i);
     for (int vector = 0; vector < vectors_; vector += 4) weigh(rows, vector);
   }
@@ -190,21 +191,25 @@ class TiledAttention {
     return load_bfloats((const BFloat*)(view_.keys(group) + 2 * view_.part_bytes) + part * LANES);
   }
 
-  // Of row `i`: the largest score, the sum of the shares, and the shares as bfloats in place of the scores. Two
-  // groups at a time; what the row does not see has the share 0.
-  void write_shares(Rows& rows, int i) {
+  // Pairs of groups that row `i` sees, of those with scores.
+  Pieces pairs_of(const Rows& rows, int i) const {
+    const int start = piece_ * PIECE_KEYS, from = std::max(rows.from, (q_.first[rows.first + i] - start) / LANES) / 2;
+    const int last = q_.last[rows.first + i] - start;
+    return {from, std::max(from, std::min((rows.to + 1) / 2, (last + TILE_PAIRS - 1) / TILE_PAIRS))};
+  }
+
+  // The largest score of row `i`, and its scores as they are compared: scaled, and hidden where it does not see.
+  void find_peak(Rows& rows, int i) {
     const int start = piece_ * PIECE_KEYS, first = q_.first[rows.first + i] - start;
-    const int last = q_.last[rows.first + i] - start, pairs = (rows.to + 1) / 2;
-    const int from = std::max(rows.from / 2, first / TILE_PAIRS);
-    const int to = std::max(from, std::min(pairs, (last + TILE_PAIRS - 1) / TILE_PAIRS));
-    float* scores = s_.tile_scores[i];
+    const int last = q_.last[rows.first + i] - start;
+    const Pieces pairs = pairs_of(rows, i);
     Floats peaks[2] = {broadcast(HIDDEN), broadcast(HIDDEN)};
-    for (int pair = from; pair < to; pair++) {
+    for (int pair = pairs.first; pair < pairs.last; pair++) {
       const int key = pair * TILE_PAIRS;
       const bool hides = key < first || key + TILE_PAIRS > last;
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
-        float* at = scores + key + half * LANES;
+        float* at = s_.tile_scores[i] + key + half * LANES;
         Floats lanes = load(at);
         if constexpr (K == CACHE_INT8) lanes = lanes * scales_of(2 * pair + half, 0);
         if (hides) lanes = seen_of(lanes, key + half * LANES, first, last);
@@ -213,10 +218,17 @@ class TiledAttention {
       }
     }
     rows.peaks[i] = largest(maximum(peaks[0], peaks[1]));
+  }
+
+  // Of row `i`: the sum of the shares, and the shares as bfloats in place of the scores, two groups at a time; what
+  // the row does not see has the share 0.
+  void write_shares(Rows& rows, int i) {
+    const Pieces pairs = pairs_of(rows, i);
+    const float* scores = s_.tile_scores[i];
     const Floats peak = broadcast(rows.peaks[i]);
     Floats sums[2] = {broadcast(0), broadcast(0)};
-    char* shares = (char*)scores;
-    for (int pair = from; pair < to; pair++) {
+    char* shares = (char*)s_.tile_scores[i];
+    for (int pair = pairs.first; pair < pairs.last; pair++) {
       Floats share[2];
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
@@ -228,8 +240,10 @@ class TiledAttention {
                           (__m512i)_mm512_cvtne2ps_pbh((__m512)share[1].p[0], (__m512)share[0].p[0]));
     }
     rows.sums[i] = sum(sums[0] + sums[1]);
-    for (int pair = rows.from / 2; pair < from; pair++) memset(shares + pair * TILE_LINE_BYTES, 0, TILE_LINE_BYTES);
-    for (int pair = to; pair < pairs; pair++) memset(shares + pair * TILE_LINE_BYTES, 0, TILE_LINE_BYTES);
+    for (int pair = rows.from / 2; pair < pairs.first; pair++)
+      memset(shares + pair * TILE_LINE_BYTES, 0, TILE_LINE_BYTES);
+    for (int pair = pairs.last; pair < (rows.to + 1) / 2; pair++)
+      memset(shares + pair * TILE_LINE_BYTES, 0, TILE_LINE_BYTES);
   }
 
   // What stands past the end may be NaN.
