@@ -37,8 +37,7 @@ def model_of_request(name: str) -> str:
 def answer_of_fallback(error: TrivetError) -> Response | None:
     """The first answer of the deployments that stand in, in turn; None where there is none."""
     asked: list[str] | None = request.environ.get(_MODELS)
-    process = web_process()
-    if asked is None or len(asked) > 1 or error.code not in _CODES or process.is_draining:
+    if asked is None or len(asked) > 1 or error.code not in _CODES or web_process().is_draining:
         return None
     # The worker has its place back: what it was left with has failed.
     request.environ.pop(HANDOVER, None)
