@@ -2,12 +2,11 @@
 //
 // Groups of 16 tokens lie in the cache as TDPBF16PS wants its second operand: 16 lines of keys are 32 numbers of
 // the head times 16 tokens, 8 lines of values 16 tokens times 16 numbers. The other half of a tile of values is in
-// another group. Half a tile takes as long as a whole one; to copy values side by side took longer still, and made
-// single rows half as slow again (one core of an Emerald Rapids, 8 sequences of 2,048 tokens: 0.97 ms a layer,
-// with halves 0.67).
+// another group. Half a tile takes as long as a whole one; to copy values side by side took longer still (one core
+// of an Emerald Rapids, decode of 8 sequences of 2,048 tokens: 0.97 ms a layer, with halves 0.56).
 //
-// A row's result depends on no other row, so decodes and chunks agree bit for bit: all rows come here. The three
-// rows of a decode take as long as with dot products, since both wait for memory.
+// A row's result depends on no other row, so decodes and chunks agree bit for bit: all rows come here. With the
+// three rows of a decode, dot products took 0.61 ms there: both wait for memory. Fetching ahead made it slower.
 //
 // Reference: models/torch_attention.py. Tests: test_native_attention.py, tests/contract, rules 2 to 4 and chunks.
 #pragma once
@@ -73,8 +72,10 @@ class TiledAttention {
   };
 
   void attend_rows(Rows& rows) {
-    make_ready(rows.to);
-    for (int group = rows.from; group < rows.to; group += 4) score_groups(rows, group);
+    for (int group = rows.from; group < rows.to; group += 4) {
+      make_ready(std::min(group + 4, rows.to));
+      score_groups(rows, group);
+    }
     for (int i = 0; i < rows.count; i++) find_peak(rows, i);
     for (int i = 0; i < rows.count; i++) write_shares(rows, i);
     for (int vector = 0; vector < vectors_; vector += 4) weigh(rows, vector);
@@ -130,7 +131,6 @@ class TiledAttention {
         unpack_part((const int8_t*)values, dim_, (BFloat*)values_of(num_ready_), view_.keys(num_ready_ + AHEAD));
         continue;
       }
-      for (size_t at = 0; at < view_.part_bytes; at += 64) prefetch(values + at);
       if (is_cut(num_ready_)) cut_values(values, end_ - piece_ * PIECE_KEYS - num_ready_ * LANES);
     }
   }
