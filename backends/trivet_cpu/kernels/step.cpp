@@ -260,9 +260,9 @@ void run_logits(void* argument, int thread) {
   Scratch& scratch = *(Scratch*)(m.scratch + (size_t)thread * sizeof(Scratch));
   for_units(*work.pool, thread, work.num_rows, [&](int row) {
     norm_row(m.x + (size_t)work.rows[row] * m.padded_hidden_size, m.norm, m.hidden_size, m.padded_hidden_size,
-             m.eps, m.normed, row);
+             m.eps, normed, row);
   });
-  const Product p{&m.head, &m.normed, work.logits, (int)work.stride, 0, 0, false, m.logits_scale};
+  const Product p{&m.head, &normed, work.logits, (int)work.stride, 0, 0, false, m.logits_scale, &scratch.tiles};
   const int units = (m.head.rows + UNIT_ROWS - 1) / UNIT_ROWS;
   for (int first, last; work.pool->take(thread, units, first, last);)
     for (int unit = first; unit < last; unit++) multiply(p, unit, 0, work.num_rows);
