@@ -127,8 +127,10 @@ def watch_pipe(fd: int, on_end: Callable[[], None]) -> None:
 
 def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Event) -> None:
     """Body of a thread: a probe may take seconds, and the loop must not wait for it."""
-    while not is_ending.is_set():
-        devices.is_asked.clear()
+    while True:
+        devices.is_asked.clear()  # before it is looked whether to end: who ends it sets both
+        if is_ending.is_set():
+            return
         try:
             found, usage = devices.all(max_age_s=0), devices.usage()
             with means.database.session() as session:
@@ -137,5 +139,5 @@ def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Eve
                 save_devices(session, found, ledger_of(instances).reserved, usage, users)
         except Exception:  # a border like the loop's: a stranger's probe, or the database
             logger.exception("devices cannot be probed or saved; tried again in %g s", DEVICES_INTERVAL_S)
-        if devices.is_asked.wait(DEVICES_INTERVAL_S):
+        if not is_ending.is_set() and devices.is_asked.wait(DEVICES_INTERVAL_S):
             is_ending.wait(ASKED_INTERVAL_S)  # a tool is not started without end for one who waits
