@@ -226,6 +226,8 @@ def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
             if head.startswith(b"HTTP/1.1 503"):
                 break
         assert b"shutting down" in body
+        with pytest.raises(ConnectionRefusedError):  # and is not left waiting
+            server.connect()
         assert b"[DONE]" in read_until(streaming, b"0\r\n\r\n", data)
     assert server.process.wait(20) == 0
 

@@ -303,10 +303,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         """When gunicorn's master was killed, this worker drains, and the next master needs the port."""
         if super().is_parent_alive():
             return True
-        # Left open, new connections would wait in its queue for the end of the drain.
-        self.set_accept_enabled(False)
-        for listener in self.sockets:
-            listener.close()
+        self._close_listeners()
         return False
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -315,5 +312,12 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             self.method_queue.defer(self._begin_drain)
         super().handle_exit(sig, frame)
 
+    def _close_listeners(self) -> None:
+        """Left open, new connections would wait in their queue for the end of the drain."""
+        self.set_accept_enabled(False)
+        for listener in self.sockets:
+            listener.close()
+
     def _begin_drain(self) -> None:
+        self._close_listeners()
         self.wsgi.extensions[EXTENSION].begin_drain(self.cfg.graceful_timeout)
