@@ -29,6 +29,7 @@ TOOL_CALL_PARSERS = (
     *("deepseek", "deepseek_v3", "deepseek_v31", "qwen3_coder"),
 )
 REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "glm", "glm45")
+TASKS = ("auto", "generate", "embed", "score")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
@@ -284,6 +285,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     served_model_name: str | None = None
     tool_call_parser: str = "auto"  # how the model writes calls of tools; auto: as its chat template says
     reasoning_parser: str = "auto"  # how it marks its thinking
+    task: str = "auto"  # what clients are told that it is for (vLLM's name); it can do the others as well
     trust_request_chat_template: bool = False  # requests may bring a chat template
     num_threads: int | None = None
     idle_timeout_s: float | None = None  # unloaded after so long without a request; the next one wakes it
@@ -345,7 +347,11 @@ def _check_ranges(settings: EngineSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}; it must be at least 1")
-    for name, known in (("tool_call_parser", TOOL_CALL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
+    for name, known in (
+        ("tool_call_parser", TOOL_CALL_PARSERS),
+        ("reasoning_parser", REASONING_PARSERS),
+        ("task", TASKS),
+    ):
         if getattr(settings, name) not in known:
             raise ConfigError(f"{name} is {getattr(settings, name)!r}; it must be one of {', '.join(known)}")
     share = settings.gpu_memory_utilization

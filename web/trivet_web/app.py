@@ -27,6 +27,8 @@ from trivet_web.api import (
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
 from trivet_web.batch.runner import BatchRunner
 from trivet_web.console import blueprint as console
+from trivet_web.dialects.routes import BLUEPRINTS as DIALECTS
+from trivet_web.dialects.routes import error_form_of
 from trivet_web.handover import handover_of_request
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
 
@@ -47,7 +49,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     app.before_request(_name_request)
     app.after_request(_count_request)
     guard.register(app, settings, lambda: process.token)
-    error_objects.register(app)
+    error_objects.register(app, error_form_of)
     for blueprint in (
         chat.blueprint,
         completions.blueprint,
@@ -62,6 +64,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         health.blueprint,
         metrics_page.blueprint,
         *MANAGEMENT,
+        *DIALECTS,
         console,
     ):
         app.register_blueprint(blueprint)

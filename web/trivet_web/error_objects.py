@@ -1,4 +1,4 @@
-"""OpenAI's error object, the only form in which a failure leaves this server.
+"""OpenAI's error object, or that of the dialect (dialects/) whose route was asked: how a failure leaves.
 
 One of the three borders where every exception is caught: what Trivet raised on purpose carries its
 status and code (trivet/errors.py); anything else is a 500 that names the request id in the log.
@@ -7,9 +7,11 @@ status and code (trivet/errors.py); anything else is a 500 that names the reques
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 from sqlalchemy.exc import OperationalError
 from werkzeug.exceptions import HTTPException
 
@@ -36,14 +38,20 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorObject
 
 
+# The body of a dialect and its status, from the error and the status that it has here.
+ErrorForm: TypeAlias = Callable[[ErrorObject, int], tuple[msgspec.Struct, int]]
+_FORM_OF = "trivet.error_form_of"
+
+
 def error_body(error: TrivetError) -> ErrorBody:
     """The one place where an exception becomes an object on the wire."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return ErrorBody(ErrorObject(error.message, kind, getattr(error, "param", None), error.code))
 
 
-def register(app: Flask) -> None:
-    """Make every failure of `app` an error object."""
+def register(app: Flask, form_of: Callable[[str, str], ErrorForm | None] = lambda method, path: None) -> None:
+    """Make every failure of `app` an error object; `form_of` knows dialects by method and path."""
+    app.extensions[_FORM_OF] = form_of
     app.register_error_handler(TrivetError, _on_trivet_error)
     app.register_error_handler(OperationalError, _on_registry_error)
     app.register_error_handler(HTTPException, _on_http_exception)
@@ -102,4 +110,7 @@ def request_id() -> str:
 
 
 def _response(body: ErrorBody, status: int) -> Response:
-    return Response(msgspec.json.encode(body), status, mimetype="application/json")
+    shown: Any = body
+    if (form := current_app.extensions[_FORM_OF](request.method, request.path)) is not None:
+        shown, status = form(body.error, status)
+    return Response(msgspec.json.encode(shown), status, mimetype="application/json")

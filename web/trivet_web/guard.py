@@ -9,23 +9,41 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
+from werkzeug.datastructures import Headers
 
 from trivet.access import is_loopback
 from trivet.config import Settings
 from trivet.errors import AuthenticationError, PermissionDenied, RequestError
 from trivet_web.api.request_body import MAX_BODY_BYTES
 
+V = TypeVar("V", bound=Callable[..., Any])
 MANAGEMENT = "/platform/"
 INFERENCE = "/v1/"
-_PROTECTED_BEYOND_LOOPBACK = (MANAGEMENT, INFERENCE, "/tokenize", "/detokenize", "/metrics")
+_PROTECTED_BEYOND_LOOPBACK = (
+    *(MANAGEMENT, INFERENCE, "/tokenize", "/detokenize", "/metrics"),
+    *("/api/", "/generate", "/info"),  # of other dialects
+)
+_MANAGES = "trivet_manages"  # on a view
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _CSP = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "img-src 'self' data:; object-src 'none'"
 )
+
+
+def manages(view: V) -> V:
+    """Mark a view outside /platform/ that changes what is deployed or registered: it needs the token."""
+    setattr(view, _MANAGES, True)
+    return view
+
+
+def is_managing(view: Callable[..., Any] | None) -> bool:
+    """Whether it is marked so."""
+    return getattr(view, _MANAGES, False) is True
 
 
 def register(app: Flask, settings: Settings, read_token: Callable[[], str]) -> None:
@@ -36,30 +54,40 @@ def register(app: Flask, settings: Settings, read_token: Callable[[], str]) -> N
         if local and settings.auth != "required":  # a token is what no stranger's page has
             _check_host(request.host)
         _check_origin()
-        if _needs_token(settings.auth, local, request.path):
-            _check_token(request.headers.get("Authorization", ""), read_token())
+        if _needs_token(settings.auth, local, request.method, request.path):
+            _check_token(_given_token(request.headers), read_token())
 
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.before_request(check)
     app.after_request(_add_headers)
 
 
-def _needs_token(auth: str, local: bool, path: str) -> bool:
+def _needs_token(auth: str, local: bool, method: str, path: str) -> bool:
     if auth == "off":
         return False
+    if path.startswith(MANAGEMENT) or is_managing(current_app.view_functions.get(request.endpoint or "")):
+        return True
     if auth == "required" or not local:
-        return path.startswith(_PROTECTED_BEYOND_LOOPBACK)
-    return path.startswith(MANAGEMENT)
+        # TGI's clients post to the address itself; read, it is the console.
+        return path.startswith(_PROTECTED_BEYOND_LOOPBACK) or (path == "/" and method not in _SAFE_METHODS)
+    return False
 
 
-def _check_token(header: str, token: str) -> None:
-    scheme, _, given = header.partition(" ")
-    if scheme.lower() != "bearer" or not given.strip():
+def _given_token(headers: Headers) -> str:
+    """OpenAI's header, or Anthropic's; empty where there is none."""
+    scheme, _, given = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and given.strip():
+        return given.strip()
+    return headers.get("X-Api-Key", "").strip()
+
+
+def _check_token(given: str, token: str) -> None:
+    if not given:
         raise AuthenticationError(
             "this needs the site's token; send Authorization: Bearer with the content of run/token in the "
             "server's home (trivet serve prints a link that carries it)"
         )
-    if not hmac.compare_digest(given.strip().encode(), token.encode()):
+    if not hmac.compare_digest(given.encode(), token.encode()):
         raise AuthenticationError("the token is wrong; send the content of run/token in the server's home")
 
 

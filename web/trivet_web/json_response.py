@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from flask import Response
 
+NDJSON = "application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
 
 

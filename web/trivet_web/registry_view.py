@@ -13,8 +13,8 @@ from trivet_registry.database import Database
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import list_instances
-from trivet_registry.tables import Deployment, Instance
-from trivet_web.routing import Deployed, InstanceRow, Table
+from trivet_registry.tables import Deployment, Instance, Version
+from trivet_web.routing import Deployed, InstanceRow, ModelFacts, Table
 
 
 def table_reader(database: Database) -> Callable[[], Table]:
@@ -57,7 +57,22 @@ def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed
         settings=deployment.settings,
         is_asleep=deployment.is_asleep,
         fallback=deployment.fallback,
+        facts=_facts(version),
         instances=tuple(_row(i, is_of_served_version=i.version_id == version.id) for i in instances),
+    )
+
+
+def _facts(version: Version) -> ModelFacts:
+    return ModelFacts(
+        name=version.name,
+        version=version.version,
+        format=version.format,
+        quantization=version.quantization or "",
+        architecture=version.architecture,
+        size_bytes=version.size_bytes,
+        context_length=version.context_length,
+        fingerprint=version.fingerprint,
+        created_s=int(version.created_at.timestamp()),
     )
 
 

@@ -44,6 +44,25 @@ class InstanceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the registry knows of a version's files."""
+
+    name: str
+    version: int
+    format: str  # "safetensors" | "gguf"
+    quantization: str
+    architecture: str
+    size_bytes: int
+    context_length: int
+    fingerprint: str
+    created_s: int  # seconds since the epoch
+
+    @property
+    def reference(self) -> str:
+        return f"{self.name}:{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
 class Deployed:
     """A deployment that shall run, under the name that clients give as `model`."""
 
@@ -54,6 +73,7 @@ class Deployed:
     settings: Mapping[str, str] = field(default_factory=dict)  # of its engines, as text
     fallback: str | None = None  # the deployment that answers where this one cannot
     is_asleep: bool = False  # unloaded because nobody used it
+    facts: ModelFacts | None = None  # None: not from a registry
 
     @property
     def serving(self) -> list[InstanceRow]:

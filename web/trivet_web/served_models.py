@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from trivet.errors import RequestError, TrivetError
+from trivet.errors import ModelFilesError, RequestError, TrivetError
 from trivet.models.model_files import ModelFiles, open_model
+from trivet.models.pooling_config import model_pooling
 from trivet.text.chat_template import ChatTemplate
 from trivet.text.reasoning import END, FORMATS, ReasoningFormat
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
@@ -34,6 +35,7 @@ class ServedModel:
     template_takes_tools: bool = False
     tool_format: type[ToolParser] | None = HermesParser  # None: unknown; that of text/tool_prompt.py without
     reasoning_format: ReasoningFormat | None = None
+    pools: bool = False  # its files say how a text becomes one vector: it is made for embeddings
 
     def require_template(self, name: str) -> ChatTemplate:
         """Raises: RequestError where the files bring none."""
@@ -70,7 +72,15 @@ def served_model(files: ModelFiles, tokenizer: Tokenizer) -> ServedModel:
         template_takes_tools=takes_tools,
         tool_format=format_of(source) if takes_tools else HermesParser,
         reasoning_format=FORMATS["qwen3"] if thinks else None,
+        pools=_pools(files),
     )
+
+
+def _pools(files: ModelFiles) -> bool:
+    try:
+        return model_pooling(files) is not None
+    except ModelFilesError:  # in a way that we do not carry out: whoever wants a vector is told
+        return True
 
 
 class ServedModels:

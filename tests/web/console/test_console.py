@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 STATIC = Path(trivet_web.__file__).parent / "static"
 FILES = sorted(path.name for path in STATIC.iterdir() if path.is_file())
 MODULES = [name for name in FILES if name.endswith(".js")]
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 def test_page_names_the_version_and_has_nothing_inline(client: FlaskClient) -> None:
-    page = client.get("/")
+    page = client.get("/", headers=BROWSER)
     text = page.get_data(as_text=True)
     assert page.status_code == 200
     assert page.mimetype == "text/html"
@@ -31,7 +32,7 @@ def test_page_names_the_version_and_has_nothing_inline(client: FlaskClient) -> N
 
 
 def test_page_refers_to_files_that_exist(client: FlaskClient) -> None:
-    text = client.get("/").get_data(as_text=True)
+    text = client.get("/", headers=BROWSER).get_data(as_text=True)
     referred = re.findall(r'(?:src|href)="([^"#]+)"', text)
     assert referred
     for address in referred:
@@ -68,7 +69,7 @@ def test_module_makes_no_markup_of_text_and_fetches_nothing_from_elsewhere(name:
 
 
 def test_every_element_that_a_module_asks_for_is_on_the_page(client: FlaskClient) -> None:
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/", headers=BROWSER).get_data(as_text=True)
     ids = set(re.findall(r'\bid="([^"]+)"', page))
     for name in MODULES:
         for wanted in re.findall(r'byId\("([^"]+)"\)', (STATIC / name).read_text()):

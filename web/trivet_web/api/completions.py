@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 from flask import Blueprint, Response
@@ -81,17 +82,36 @@ def create() -> Response:
     """One answer to each prompt, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(CompletionRequest)
     refuse_unsupported(COMPLETION_UNSUPPORTED)
+    if body.max_tokens is None:
+        body.max_tokens = DEFAULT_MAX_TOKENS
+    with begun(body, "cmpl") as (exchange, form):
+        if body.stream:
+            chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
+            return stream_response(exchange, chunks)
+        done = read_whole(exchange)
+        exchange.close()
+        choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
+        usage = form.usage(done)
+        name = exchange.target.deployed.name
+        return json_response(Completion(exchange.public_id, exchange.created, name, choices, usage))
+
+
+@contextmanager
+def begun(body: CompletionRequest, kind: str) -> Iterator[tuple[Exchange, ChoiceForm]]:
+    """Check the request and send it to an engine; what fails in the block ends it.
+
+    Raises: RequestError, Unavailable.
+    """
     body.check()
-    prompts = body.prompts()
+    prompts, max_tokens = body.prompts(), body.max_tokens
     target = find_target(body.model)
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     params = body.sampling_params(target.model.sampling_defaults, max_tokens, body.num_logprobs)
     if body.echo and params.logprobs is not None:
         wanted = max(params.logprobs, params.prompt_logprobs or 0)
         params = msgspec.structs.replace(params, prompt_logprobs=wanted)
     truncation = truncation_of(body.truncate_prompt_tokens, max_tokens)
-    with closing_on_error(Exchange(target, "cmpl", is_streamed=bool(body.stream))) as exchange:
-        exchange.public_id = public_id("cmpl", body.request_id, exchange.id)
+    with closing_on_error(Exchange(target, kind, is_streamed=bool(body.stream))) as exchange:
+        exchange.public_id = public_id(kind, body.request_id, exchange.id)
         whole = token_ids_of(target, prompts, "prompt", adds_special=body.add_special_tokens is not False)
         token_ids = [truncated(ids, truncation, target.max_model_len) for ids in whole]
         if token_ids != whole:
@@ -101,16 +121,7 @@ def create() -> Response:
         num_truncated = sum(map(len, whole)) - sum(map(len, token_ids))
         form = ChoiceForm(body, params, target.model.tokenizer, prompts, token_ids, num_truncated)
         exchange.start(token_ids, params, body)
-        if body.stream:
-            chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
-            return stream_response(exchange, chunks)
-        done = read_whole(exchange)
-        exchange.close()
-        choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
-        usage = form.usage(done)
-        return json_response(
-            Completion(exchange.public_id, exchange.created, target.deployed.name, choices, usage)
-        )
+        yield exchange, form
 
 
 class ChoiceForm:
@@ -126,6 +137,7 @@ class ChoiceForm:
         num_truncated: int,
     ) -> None:
         self.num_choices = len(prompts) * params.n
+        self.params = params
         self._n = params.n
         self._num_truncated = num_truncated
         self._echoes = bool(body.echo)
@@ -134,7 +146,7 @@ class ChoiceForm:
         self._tokenizer = tokenizer
         self._skips_special = params.skip_special_tokens
         self._prompts = prompts
-        self._token_ids = token_ids
+        self.token_ids = token_ids  # of each prompt
         top = params.logprobs
         self._lists = [
             None if top is None else CompletionLists(tokenizer, top) for _ in range(self.num_choices)
@@ -164,7 +176,7 @@ class ChoiceForm:
         lists = self._lists[index]
         if lists is None or not (part.logprobs or is_echoed or part.finish_reason):
             return None
-        echoed = (self._token_ids[index // self._n][0], part.prompt_logprobs or ()) if is_echoed else None
+        echoed = (self.token_ids[index // self._n][0], part.prompt_logprobs or ()) if is_echoed else None
         return lists.of(part.logprobs, echoed)
 
     def _prompt_logprobs(self, part: Completed) -> PromptLogprobs | UnsetType:

@@ -18,6 +18,8 @@ class Operation:
     returns: Any = None
     body: Any = None
     stream: Any = None  # of one event, where the request may ask for a stream
+    stream_media_type: str = "text/event-stream"
+    failed: Any = None  # None: OpenAI's error object
     status: int = 200
     media_type: str = JSON  # of the answer
     body_media_type: str = JSON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
@@ -99,12 +100,35 @@ class EmbeddingList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors of one request, in its order: little-endian float32."""
+
+    vectors: list[bytes]
+    model: str
+    num_tokens: int
+
+
 @blueprint.post("/v1/embeddings")
 @documented(EmbeddingList, body=EmbeddingRequest)
 def create() -> Response:
     """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(EmbeddingRequest)
     refuse_unsupported(EMBEDDING_UNSUPPORTED)
+    embedded = embed(body)
+    as_numbers = body.encoding_format != "base64"
+    data = [
+        EmbeddingObject(
+            number, numbers_of(vector) if as_numbers else base64.b64encode(vector).decode("ascii")
+        )
+        for number, vector in enumerate(embedded.vectors)
+    ]
+    usage = EmbeddingUsage(embedded.num_tokens, embedded.num_tokens)
+    return json_response(EmbeddingList(data, embedded.model, usage))
+
+
+def embed(body: EmbeddingRequest) -> Embedded:
+    """Send all inputs, and wait. Raises: RequestError, Unavailable, EngineLost."""
     inputs, pooling = body.inputs(), body.pooling_params()
     check_timeout(body.timeout)
     check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
@@ -129,10 +153,7 @@ def create() -> Response:
         exchange.submit(submits)
         vectors = _read_all(exchange)
         exchange.close()
-    as_numbers = body.encoding_format != "base64"
-    data = [EmbeddingObject(number, _shown(vector, as_numbers)) for number, vector in enumerate(vectors)]
-    num_tokens = sum(map(len, token_ids))
-    return json_response(EmbeddingList(data, target.deployed.name, EmbeddingUsage(num_tokens, num_tokens)))
+    return Embedded(vectors, target.deployed.name, sum(map(len, token_ids)))
 
 
 def _read_all(exchange: Exchange) -> list[bytes]:
@@ -146,8 +167,7 @@ def _read_all(exchange: Exchange) -> list[bytes]:
     return [vector for vector in vectors if vector is not None]
 
 
-def _shown(vector: bytes, as_numbers: bool) -> list[float] | str:
-    if as_numbers:
-        numbers: list[float] = np.frombuffer(vector, "<f4").tolist()
-        return numbers
-    return base64.b64encode(vector).decode("ascii")
+def numbers_of(vector: bytes) -> list[float]:
+    """Of little-endian float32."""
+    numbers: list[float] = np.frombuffer(vector, "<f4").tolist()
+    return numbers

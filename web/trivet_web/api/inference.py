@@ -144,6 +144,11 @@ class Exchange:
         """CLOCK_MONOTONIC, of a timeout that counts from the request's arrival."""
         return None if timeout_s is None else self._begun_s + timeout_s
 
+    @property
+    def begun_s(self) -> float:
+        """CLOCK_MONOTONIC, when the request came."""
+        return self._begun_s
+
     def close(self) -> None:
         """Idempotent."""
         if self._is_open:
@@ -235,9 +240,12 @@ class Completed:
     cached_tokens: int = 0
     completion_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
+    first_s: float = 0.0  # CLOCK_MONOTONIC, when the first of these pieces came
+    last_s: float = 0.0
 
     def add(self, arrival: Arrival) -> None:
         piece = arrival.piece
+        self.first_s, self.last_s = self.first_s or arrival.at_s, arrival.at_s
         self.text += piece.text
         self.token_ids += piece.token_ids
         self.logprobs.extend(piece.logprobs or ())

@@ -1,9 +1,10 @@
-"""GET /v1/models: the deployments that clients may name as `model`."""
+"""GET /v1/models: the deployments that clients may name as `model`, for OpenAI's clients and Xinference's."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response
 
+from trivet.errors import ModelFilesError
 from trivet_web.api.documented import documented
 from trivet_web.api.openai_objects import ModelList, ModelObject
 from trivet_web.json_response import json_response
@@ -11,6 +12,7 @@ from trivet_web.routing import Deployed
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("models", __name__)
+_TYPES = {"generate": "LLM", "embed": "embedding", "score": "rerank"}  # Xinference's
 
 
 @blueprint.get("/v1/models")
@@ -18,16 +20,60 @@ blueprint = Blueprint("models", __name__)
 def list_models() -> Response:
     """All that shall run; `ready` says which answer now."""
     table = web_process().router.table()
-    return json_response(ModelList([_object(table[name]) for name in sorted(table)]))
+    return json_response(ModelList([model_object(table[name]) for name in sorted(table)]))
 
 
 @blueprint.get("/v1/models/<name>")
 @documented(ModelObject)
 def get_model(name: str) -> Response:
     """Raises: ModelNotFound listing what exists."""
-    return json_response(_object(web_process().router.deployed(name)))
+    return json_response(model_object(web_process().router.deployed(name)))
 
 
-def _object(deployed: Deployed) -> ModelObject:
-    ready = web_process().router.can_serve(deployed)
-    return ModelObject(deployed.name, deployed.created_s, deployed.max_model_len, ready)
+def model_object(deployed: Deployed) -> ModelObject:
+    """As clients get it."""
+    facts = deployed.facts
+    return ModelObject(
+        id=deployed.name,
+        created=deployed.created_s,
+        max_model_len=deployed.max_model_len,
+        ready=web_process().router.can_serve(deployed),
+        model_type=_TYPES[task_of(deployed)],
+        model_ability=abilities_of(deployed),
+        model_name=facts.name if facts else deployed.name,
+        model_format=facts.format if facts else "",
+        quantization=facts.quantization if facts else "",
+        context_length=deployed.max_model_len or (facts.context_length if facts else None),
+        replica=len(deployed.serving),
+    )
+
+
+def task_of(deployed: Deployed) -> str:
+    """What it is for: as its launch says, else as its files do."""
+    task = deployed.settings.get("task", "auto")
+    if task != "auto":
+        return task
+    if deployed.facts is not None and "rerank" in deployed.facts.name.lower():
+        return "score"  # no file says so
+    try:
+        pools = web_process().models.get(deployed.model_path).pools
+    except ModelFilesError:
+        pools = False
+    return "embed" if pools else "generate"
+
+
+def abilities_of(deployed: Deployed) -> list[str]:
+    """What can be asked of it, by Xinference's words; every model also makes embeddings."""
+    try:
+        model = web_process().models.get(deployed.model_path)
+    except ModelFilesError:  # whoever asks it will be told
+        return []
+    task = task_of(deployed)
+    if task != "generate":
+        return [{"score": "rerank"}.get(task, task)]
+    abilities = ["generate"]
+    if model.template is not None:
+        abilities += ["chat", "tools"]
+    if model.reasoning_format is not None:
+        abilities.append("reasoning")
+    return [*abilities, "embed"]

@@ -208,12 +208,19 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class ModelObject(msgspec.Struct, frozen=True):
-    """A deployment that clients may name as `model`."""
+    """A deployment that clients may name as `model`. From `model_type` on the fields are Xinference's."""
 
     id: str
     created: int
     max_model_len: int | None
     ready: bool
+    model_type: str  # "LLM" | "embedding" | "rerank"
+    model_ability: list[str]
+    model_name: str  # in the registry
+    model_format: str
+    quantization: str
+    context_length: int | None
+    replica: int  # instances that serve
     object: Literal["model"] = "model"
     owned_by: str = "trivet"
 

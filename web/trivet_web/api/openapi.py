@@ -47,7 +47,7 @@ def document_of(app: Flask) -> Document:
         for rule, method, view in routes_of(app)
         if (operation := operation_of(view)) is not None
     ]
-    types = [kind for *_, one in routes for kind in (one.body, one.returns, one.stream) if kind is not None]
+    types = [kind for *_, one in routes for kind in _types_of(one)]
     used = [*dict.fromkeys([ErrorBody, *types])]
     schemas, components = msgspec.json.schema_components(used, ref_template="#/components/schemas/{name}")
     by_type = dict(zip(used, schemas, strict=True))
@@ -65,6 +65,11 @@ def document_of(app: Flask) -> Document:
         },
         "security": [{}, {"token": []}],
     }
+
+
+def _types_of(operation: Operation) -> list[Any]:
+    kinds = (operation.body, operation.returns, operation.stream, operation.failed)
+    return [kind for kind in kinds if kind is not None]
 
 
 def _operation(
@@ -89,8 +94,9 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> Document:
     schema = {} if operation.returns is None else schemas[operation.returns]
     content: Document = {operation.media_type: {"schema": schema}}
     if operation.stream is not None:
-        content["text/event-stream"] = {"schema": {"type": "string"}, "itemSchema": schemas[operation.stream]}
-    failed = {JSON: {"schema": schemas[ErrorBody]}}
+        item = schemas[operation.stream]
+        content[operation.stream_media_type] = {"schema": {"type": "string"}, "itemSchema": item}
+    failed = {JSON: {"schema": schemas[operation.failed or ErrorBody]}}
     return {
         str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content},
         "4XX": {"description": "The request is at fault; the message says how", "content": failed},

@@ -71,7 +71,7 @@ def tokenize() -> Response:
     refuse_unsupported(UNSUPPORTED)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("send either prompt or messages", param="prompt")
-    target = _target(body.model)
+    target = target_of(body.model)
     if body.messages is not None:
         ids = _chat_ids(target, body, body.messages)
     else:
@@ -92,7 +92,7 @@ def tokenize() -> Response:
 def detokenize() -> Response:
     """Text of token ids. Raises: RequestError, ModelNotFound, ModelFilesError."""
     body = read_body(DetokenizeRequest)
-    target = _target(body.model)
+    target = target_of(body.model)
     num_tokens = target.model.num_tokens
     for index, token_id in enumerate(body.tokens):
         if not 0 <= token_id < num_tokens:
@@ -103,7 +103,7 @@ def detokenize() -> Response:
     return json_response(DetokenizeResponse(text))
 
 
-def _target(name: str | None) -> Target:
+def target_of(name: str | None) -> Target:
     """An engine need not be ready. Raises: RequestError, ModelNotFound, ModelFilesError."""
     process = web_process()
     if name is None:

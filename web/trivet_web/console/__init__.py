@@ -6,7 +6,7 @@ serves them to be revalidated each time, so an upgrade never leaves a page with 
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, render_template
+from flask import Blueprint, Response, render_template, request
 
 import trivet
 from trivet_web.api.documented import documented
@@ -17,7 +17,9 @@ blueprint = Blueprint("console", __name__)
 @blueprint.get("/")
 @documented(media_type="text/html")
 def page() -> Response:
-    """The console."""
+    """The console, for who asks for a page; for others a sign of life, in the words of Ollama's clients."""
+    if "text/html" not in request.headers.get("Accept", ""):
+        return Response("Ollama is running", mimetype="text/plain")
     response = Response(render_template("console.html", version=trivet.__version__), mimetype="text/html")
     response.headers["Cache-Control"] = "no-cache"
     return response

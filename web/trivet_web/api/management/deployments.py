@@ -75,7 +75,7 @@ def launch() -> Response:
     """Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError."""
     body = read_body(LaunchRequest)
     process = web_process()
-    _check_backend(process, body.backend)
+    check_backend(process, body.backend)
     with process.database.session() as session:
         version = resolve_version(process, session, body.model)
         row = create_deployment(
@@ -110,7 +110,7 @@ def change(name: str) -> Response:
     body = read_body(UpdateRequest)
     process = web_process()
     if body.backend is not None:
-        _check_backend(process, body.backend)
+        check_backend(process, body.backend)
     with process.database.session() as session:
         update = Update(
             version=None if body.model is None else resolve_version(process, session, body.model),
@@ -144,7 +144,7 @@ def _object(process: WebProcess, session: Session, row: Deployment) -> Deploymen
     return deployment_object(row, [instance_object(i, process.engine_view(i.id)) for i in instances])
 
 
-def _check_backend(process: WebProcess, names: str) -> None:
+def check_backend(process: WebProcess, names: str) -> None:
     """Raises: Unsupported naming the backends that exist, where none of those by preference does."""
     listed = names.split(",")
     if listed == ["auto"] or any(name in process.plugins.backends for name in listed):

@@ -49,7 +49,7 @@ def register() -> Response:
     """Raises: RequestError, ModelFilesError."""
     body = read_body(RegisterRequest)
     process = web_process()
-    files = _open(process, body.path, "path")
+    files = open_servable(process, body.path, "path")
     with process.database.session() as session:
         return json_response(version_object(register_model(session, files, body.name)), 201)
 
@@ -85,10 +85,10 @@ def resolve_version(process: WebProcess, session: Session, reference: str) -> Ve
         except ModelNotFound as error:
             hint = f"{error}; or give the whole path of a folder or GGUF file"
             raise ModelNotFound(hint, param="model") from None
-    return register_model(session, _open(process, reference, "model"))
+    return register_model(session, open_servable(process, reference, "model"))
 
 
-def _open(process: WebProcess, text: str, param: str) -> ModelFiles:
+def open_servable(process: WebProcess, text: str, param: str) -> ModelFiles:
     """Files that an engine can serve. Raises: ModelFilesError; RequestError."""
     files = open_model(absolute_path(text, param), process.plugins)
     require_tokenizer(files.path, files.config)

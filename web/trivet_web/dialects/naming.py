@@ -1,0 +1,23 @@
+"""Errors of the request that a dialect was translated to, in the names of the dialect's own fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from trivet.errors import RequestError
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """What the block raises says `names[field]` where it says `field`."""
+    try:
+        yield
+    except RequestError as error:
+        words = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+        error.args = (words.sub(lambda found: names[found[0]], error.message),)
+        if error.param is not None:
+            field, dot, rest = error.param.partition(".")
+            error.param = names.get(field, field) + dot + rest
+        raise

@@ -1,0 +1,1 @@
+"""Ollama's API, translated to chats, completions and embeddings."""

@@ -1,0 +1,55 @@
+"""Which deployment a name of Ollama's form means: `name:tag`, where no tag is `latest`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trivet.errors import ModelNotFound, RequestError
+from trivet_web.dialects.ollama.variants import Variant, Variants
+from trivet_web.routing import Deployed
+from trivet_web.web_process import WebProcess, web_process
+
+LATEST = ":latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a request asks for, and what was said when it was created."""
+
+    asked: str
+    deployment: str
+    variant: Variant | None = None
+
+
+def named(name: str | None) -> Named:
+    """Raises: RequestError without a name; ModelNotFound listing what there is."""
+    if not name:
+        raise RequestError("model is missing; it is required", param="model")
+    process = web_process()
+    plain = name.removesuffix(LATEST)
+    table = process.router.table()
+    if plain not in table and (variant := variants(process).get(plain)) is not None:
+        return Named(name, variant.base, variant)
+    if plain in table:
+        return Named(name, plain)
+    table = process.router.table(fresh=True)  # it may have been launched within the last half second
+    deployment = plain if plain in table else _of_version(plain, list(table.values()))
+    if deployment is None:
+        known = ", ".join(sorted([*table, *(one for one, _ in variants(process).all())]))
+        raise ModelNotFound(
+            f"model {name[:200]!r} not found; there is: {known or 'none'}; launch it with "
+            f"`trivet launch PATH --name {plain.partition(':')[0][:80]}`",
+            param="model",
+        )
+    return Named(name, deployment)
+
+
+def variants(process: WebProcess) -> Variants:
+    """Of this site."""
+    return Variants(process.settings.paths.home / "ollama")
+
+
+def _of_version(reference: str, deployed: list[Deployed]) -> str | None:
+    """The deployment that runs `model:version` of the registry."""
+    found = [d.name for d in deployed if d.facts is not None and d.facts.reference == reference]
+    return min(found, default=None)

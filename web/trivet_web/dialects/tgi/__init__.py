@@ -1,0 +1,1 @@
+"""The API of Text Generation Inference, translated to text completions."""

@@ -1,0 +1,85 @@
+"""POST /generate, /generate_stream and /, GET /info."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+import trivet
+from trivet.sampling_params import MAX_STOP_STRINGS
+from trivet_web.api.completions import begun
+from trivet_web.api.documented import documented
+from trivet_web.api.inference import read_whole
+from trivet_web.api.request_body import read_body
+from trivet_web.api.tokenization import target_of
+from trivet_web.dialects.naming import renamed
+from trivet_web.dialects.tgi.answer import TgiAnswer, TokenEvents
+from trivet_web.dialects.tgi.objects import GenerateObject, InfoObject, StreamObject, TgiError
+from trivet_web.dialects.tgi.request import NAMES, GenerateRequest, Parameters
+from trivet_web.json_response import json_response
+from trivet_web.sse import stream_response
+from trivet_web.web_process import web_process
+
+blueprint = Blueprint("tgi", __name__)
+
+
+@blueprint.post("/generate")
+@documented(GenerateObject, body=GenerateRequest, failed=TgiError)
+def generate() -> Response:
+    """One text, whole. Raises: RequestError, Unavailable, EngineLost."""
+    answered = _answered(read_body(GenerateRequest), is_streamed=False)
+    return answered if isinstance(answered, Response) else json_response(answered)
+
+
+@blueprint.post("/generate_stream")
+@documented(body=GenerateRequest, stream=StreamObject, failed=TgiError)
+def generate_stream() -> Response:
+    """One text, an event a token. Raises: RequestError, Unavailable, EngineLost."""
+    answered = _answered(read_body(GenerateRequest), is_streamed=True)
+    return answered if isinstance(answered, Response) else json_response(answered)
+
+
+@blueprint.post("/")
+@documented(list[GenerateObject], body=GenerateRequest, stream=StreamObject, failed=TgiError)
+def generate_either() -> Response:
+    """What clients of hosted endpoints ask: a list of one, or with `stream` events. Raises: as `generate`."""
+    body = read_body(GenerateRequest)
+    answered = _answered(body, is_streamed=bool(body.stream))
+    return answered if isinstance(answered, Response) else json_response([answered])
+
+
+@blueprint.get("/info")
+@documented(InfoObject, query={"model": str}, failed=TgiError)
+def info() -> Response:
+    """The model that is served, or with `?model=` one of several. Raises: RequestError, ModelNotFound."""
+    target = target_of(request.args.get("model"))
+    facts = target.deployed.facts
+    return json_response(
+        InfoObject(
+            model_id=target.deployed.name,
+            model_sha=facts.fingerprint if facts else None,
+            model_pipeline_tag="text-generation",
+            max_concurrent_requests=web_process().settings.web_threads,
+            max_best_of=1,
+            max_stop_sequences=MAX_STOP_STRINGS,
+            max_input_tokens=target.max_model_len - 1,
+            max_total_tokens=target.max_model_len,
+            validation_workers=1,
+            max_client_batch_size=1,
+            router="trivet",
+            version=trivet.__version__,
+        )
+    )
+
+
+def _answered(body: GenerateRequest, *, is_streamed: bool) -> GenerateObject | Response:
+    """A stream's response, or the whole answer. Raises: RequestError, Unavailable, EngineLost."""
+    name = target_of(body.model).deployed.name
+    asked = body.parameters or Parameters()
+    completion = body.completion(name, is_streamed=is_streamed)
+    with renamed(NAMES), begun(completion, "gen") as (exchange, form):
+        answer = TgiAnswer(exchange, form, body.inputs, asked)
+        if is_streamed:
+            return stream_response(exchange, TokenEvents(answer))
+        (done,) = read_whole(exchange)
+        exchange.close()
+        return answer.whole(done)

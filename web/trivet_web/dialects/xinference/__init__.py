@@ -1,0 +1,1 @@
+"""Xinference's API where it is not OpenAI's: launching and ending models, and registering files."""

@@ -1,0 +1,147 @@
+"""The body that launches a model, and the deployment that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from trivet.errors import ModelNotFound, RequestError, UnsupportedParameter
+from trivet_registry.models_store import list_models
+from trivet_registry.tables import Version
+from trivet_web.api.management.models import resolve_version
+from trivet_web.web_process import WebProcess
+
+_TASKS = {"LLM": "auto", "embedding": "embed", "rerank": "score"}
+_FORMATS = {"pytorch": "safetensors", "ggufv2": "gguf"}  # theirs, and ours
+# Engines of theirs: here each kind of hardware has one.
+_ENGINES = ("vllm", "sglang", "transformers", "llama.cpp", "mlx", "lmdeploy", "sentence_transformers", "auto")
+# What is not carried out, with the values that change nothing.
+_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "peft_model_config": ({},),
+    "request_limits": (),
+    "worker_ip": (),
+    "n_worker": (1,),
+    "replica_config": ([], {}),
+    "enable_thinking": (),
+    "enable_virtual_env": (False,),
+    "virtual_env_packages": ([],),
+    "virtual_env_find_links": ([],),
+    "envs": ({},),
+    "multimodal_projector": (),
+    "download_hub": (),
+}
+_OWN = frozenset(
+    {
+        *("model_uid", "model_name", "model_engine", "model_type", "model_size_in_billions", "model_format"),
+        *("quantization", "replica", "n_gpu", "gpu_idx", "model_path", "trust_remote_code"),
+    }
+)
+
+
+class LaunchFields(msgspec.Struct, kw_only=True):
+    """What is read by name; other fields are engine settings."""
+
+    model_name: str
+    model_uid: str | None = None
+    model_engine: str | None = None
+    model_type: str | None = None
+    model_size_in_billions: int | float | str | None = None  # the files have the size that they have
+    model_format: str | None = None
+    quantization: str | None = None
+    replica: int | None = None
+    n_gpu: int | str | None = None
+    gpu_idx: int | list[int] | None = None
+    model_path: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model_uid or self.model_name
+
+    @property
+    def backend(self) -> str:
+        engine = (self.model_engine or "auto").lower()
+        return "auto" if engine in _ENGINES else engine
+
+    @property
+    def device(self) -> str | None:
+        """Raises: UnsupportedParameter for several, which the supervisor chooses."""
+        if isinstance(self.gpu_idx, list) and len(self.gpu_idx) > 1:
+            raise UnsupportedParameter(
+                f"gpu_idx is {self.gpu_idx}; several devices are chosen by the server: send n_gpu",
+                param="gpu_idx",
+            )
+        chosen = self.gpu_idx[0] if isinstance(self.gpu_idx, list) and self.gpu_idx else self.gpu_idx
+        return str(chosen) if isinstance(chosen, int) else None
+
+    def settings(self, others: Mapping[str, Any]) -> dict[str, str]:
+        """Of the engine. Raises: RequestError."""
+        task = _TASKS.get(self.model_type or "LLM")
+        if task is None:
+            raise UnsupportedParameter(
+                f"model_type is {self.model_type!r}; this version serves {', '.join(_TASKS)}",
+                param="model_type",
+            )
+        settings = {name: _text(value) for name, value in others.items() if value is not None}
+        if task != "auto":
+            settings["task"] = task
+        if isinstance(self.n_gpu, int) and self.n_gpu > 1:
+            settings["tensor_parallel_size"] = str(self.n_gpu)
+        return settings
+
+    def version(self, process: WebProcess, session: Session) -> Version:
+        """Of a path, or of the registry: the newest of the format and quantisation that are named.
+
+        Raises: ModelNotFound listing what there is; ModelFilesError; RequestError.
+        """
+        if self.model_path is not None:
+            return resolve_version(process, session, self.model_path)
+        found = [
+            version
+            for model in list_models(session)
+            if model.name == self.model_name
+            for version in model.versions
+            if self._is_wanted(version)
+        ]
+        if found:
+            return max(found, key=lambda version: version.version)
+        resolve_version(process, session, self.model_name)  # which says what is registered
+        there = ", ".join(_described(m.versions) for m in list_models(session) if m.name == self.model_name)
+        raise ModelNotFound(
+            f"model {self.model_name!r} is not there as model_format {self.model_format!r}, quantization "
+            f"{self.quantization!r}; there is: {there}",
+            param="model_name",
+        )
+
+    def _is_wanted(self, version: Version) -> bool:
+        wanted = self.model_format
+        if wanted is not None and version.format != _FORMATS.get(wanted, wanted):
+            return False
+        kind = (self.quantization or "none").lower()
+        return kind == "none" or (version.quantization or "").lower() == kind
+
+
+def read_launch(given: Mapping[str, Any]) -> tuple[LaunchFields, dict[str, str]]:
+    """What to launch, and the engine's settings. Raises: RequestError, UnsupportedParameter."""
+    for name, neutral in _UNSUPPORTED.items():
+        value = given.get(name)
+        if value is not None and value not in neutral:
+            raise UnsupportedParameter(
+                f"{name} is {str(value)[:80]}; this version does not carry it out: leave it out", param=name
+            )
+    try:
+        fields = msgspec.convert(given, LaunchFields)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"the launch is wrong: {str(error).replace('`', '')}") from error
+    others = {k: v for k, v in given.items() if k not in _OWN and k not in _UNSUPPORTED}
+    return fields, fields.settings(others)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _described(versions: Sequence[Version]) -> str:
+    return ", ".join(f"{v.format} {v.quantization or 'none'}" for v in versions)

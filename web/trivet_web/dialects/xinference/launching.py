@@ -1,0 +1,90 @@
+"""POST /v1/models launches, DELETE ends; GET is OpenAI's, with what Xinference's clients read beside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from flask import Blueprint, Response, request
+
+from trivet.errors import Unavailable
+from trivet_registry.deployments_store import create_deployment, stop_deployment
+from trivet_web.api.documented import documented
+from trivet_web.api.inference import client_fd
+from trivet_web.api.management.deployments import check_backend
+from trivet_web.api.request_body import read_body
+from trivet_web.dialects.xinference.launch_request import read_launch
+from trivet_web.dialects.xinference.objects import ClusterAuth, DetailedErrorBody, LaunchedObject
+from trivet_web.guard import manages
+from trivet_web.json_response import json_response
+from trivet_web.web_process import WebProcess, web_process
+
+blueprint = Blueprint("xinference", __name__)
+READY_TIMEOUT_S = 1800.0  # large weights from a slow disk
+_LOOK_S = 0.1
+
+
+@blueprint.get("/v1/cluster/auth")
+@documented(ClusterAuth, failed=DetailedErrorBody)
+def cluster_auth() -> Response:
+    """Whether a key is of use: launching needs one, unless the site asks for none at all."""
+    return json_response(ClusterAuth(web_process().settings.auth != "off"))
+
+
+@blueprint.post("/v1/models")
+@manages
+@documented(LaunchedObject, body=dict[str, Any], query={"wait_ready": bool}, failed=DetailedErrorBody)
+def launch() -> Response:
+    """Launch a model, and wait until it serves.
+
+    Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError, Unavailable.
+    """
+    fields, settings = read_launch(read_body(dict[str, Any]))
+    process = web_process()
+    check_backend(process, fields.backend)
+    with process.database.session() as session:
+        create_deployment(
+            session,
+            name=fields.name,
+            version=fields.version(process, session),
+            backend=fields.backend,
+            device=fields.device,
+            replicas=fields.replica or 1,
+            settings=settings,
+        )
+    process.supervisor.wake()
+    if request.args.get("wait_ready", "true").lower() != "false":
+        _wait(process, fields.name)
+    return json_response(LaunchedObject(fields.name))
+
+
+@blueprint.delete("/v1/models/<model_uid>")
+@manages
+@documented(dict[str, str], failed=DetailedErrorBody)
+def terminate(model_uid: str) -> Response:
+    """Stop a model; what it is doing may end. Raises: NotFound."""
+    process = web_process()
+    with process.database.session() as session:
+        stop_deployment(session, model_uid, None)
+    process.supervisor.wake()
+    process.router.table(fresh=True)
+    return json_response({})
+
+
+def _wait(process: WebProcess, name: str) -> None:
+    """Raises: Unavailable where its instances failed, it was stopped, or it takes too long."""
+    latest_s = time.monotonic() + READY_TIMEOUT_S
+    gone = threading.Event()
+    with process.hang_up.watching(client_fd(), gone.set):
+        while time.monotonic() < latest_s:
+            deployed = process.router.table(fresh=True).get(name)
+            if deployed is None:
+                raise Unavailable(f"model {name!r} was stopped before it was ready")
+            if process.router.has_instance(deployed):
+                return
+            if deployed.instances and all(one.state == "failed" for one in deployed.instances):
+                raise Unavailable(f"model {name!r} did not start: {process.router.why_not(deployed)}")
+            if gone.wait(_LOOK_S):
+                break
+    raise Unavailable(f"model {name!r} is not ready yet; ask for it later, or look at `trivet ps`")
