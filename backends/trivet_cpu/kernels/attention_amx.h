@@ -122,7 +122,7 @@ class TiledAttention {
   // Whether the sequence, as far as it is seen here, ends within the group.
   bool is_cut(int group) const { return piece_ * PIECE_KEYS + (group + 1) * LANES > end_; }
 
-  // Groups of the piece below `to`: asked for, unpacked, cut; what earlier rows have seen is there.
+  // Groups of the piece below `to`: int8 unpacked, the last one cut; what earlier rows have seen is there.
   void make_ready(int to) {
     for (; num_ready_ < to; num_ready_++) {
       const uint8_t *keys = view_.keys(num_ready_), *values = view_.values(num_ready_);
