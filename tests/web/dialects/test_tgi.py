@@ -60,6 +60,13 @@ def test_address_itself_answers_a_list_of_one(client: FlaskClient) -> None:
     assert generate(client, "/", max_new_tokens=1) == [{"generated_text": "w0 "}]
 
 
+def test_model_may_be_named_in_the_address(client: FlaskClient) -> None:
+    body = {"inputs": "a", "parameters": {"max_new_tokens": 1}}
+    assert client.post("/?model=demo", json=body).status_code == 200
+    response = client.post("/generate?model=nothing", json=body)
+    assert (response.status_code, "deployed: demo" in response.get_json()["error"]) == (404, True)
+
+
 def test_info_is_of_the_one_model_that_is_deployed(client: FlaskClient) -> None:
     info = client.get("/info").get_json()
     assert (info["model_id"], info["max_total_tokens"], info["max_best_of"]) == ("demo", 512, 1)

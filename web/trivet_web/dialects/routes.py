@@ -9,16 +9,17 @@ from trivet_web.dialects.ollama.objects import error_form as ollama_form
 from trivet_web.dialects.ollama.routes import BLUEPRINTS as OLLAMA
 from trivet_web.dialects.tgi import routes as tgi
 from trivet_web.dialects.tgi.objects import error_form as tgi_form
-from trivet_web.dialects.xinference import launching, registration
+from trivet_web.dialects.xinference.launching import blueprint as launching
 from trivet_web.dialects.xinference.objects import error_form as xinference_form
+from trivet_web.dialects.xinference.registration import blueprint as registration
 from trivet_web.error_objects import ErrorForm
 
 BLUEPRINTS = (
     *OLLAMA,
     anthropic.blueprint,
     tgi.blueprint,
-    launching.blueprint,
-    registration.blueprint,
+    launching,
+    registration,
 )
 _FORMS: Mapping[str, ErrorForm] = {  # by the start of the path; the first counts
     "/v1/messages": anthropic.error_form,

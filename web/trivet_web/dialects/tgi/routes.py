@@ -20,10 +20,11 @@ from trivet_web.sse import stream_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("tgi", __name__)
+MODEL = {"model": str}  # ours: its clients have no other place for it
 
 
 @blueprint.post("/generate")
-@documented(GenerateObject, body=GenerateRequest, failed=TgiError)
+@documented(GenerateObject, body=GenerateRequest, query=MODEL, failed=TgiError)
 def generate() -> Response:
     """One text, whole. Raises: RequestError, Unavailable, EngineLost."""
     answered = _answered(read_body(GenerateRequest), is_streamed=False)
@@ -31,7 +32,7 @@ def generate() -> Response:
 
 
 @blueprint.post("/generate_stream")
-@documented(body=GenerateRequest, stream=StreamObject, failed=TgiError)
+@documented(body=GenerateRequest, stream=StreamObject, query=MODEL, failed=TgiError)
 def generate_stream() -> Response:
     """One text, an event a token. Raises: RequestError, Unavailable, EngineLost."""
     answered = _answered(read_body(GenerateRequest), is_streamed=True)
@@ -39,7 +40,7 @@ def generate_stream() -> Response:
 
 
 @blueprint.post("/")
-@documented(list[GenerateObject], body=GenerateRequest, stream=StreamObject, failed=TgiError)
+@documented(list[GenerateObject], body=GenerateRequest, stream=StreamObject, query=MODEL, failed=TgiError)
 def generate_either() -> Response:
     """What clients of hosted endpoints ask: a list of one, or with `stream` events. Raises: as `generate`."""
     body = read_body(GenerateRequest)
@@ -48,7 +49,7 @@ def generate_either() -> Response:
 
 
 @blueprint.get("/info")
-@documented(InfoObject, query={"model": str}, failed=TgiError)
+@documented(InfoObject, query=MODEL, failed=TgiError)
 def info() -> Response:
     """The model that is served, or with `?model=` one of several. Raises: RequestError, ModelNotFound."""
     target = target_of(request.args.get("model"))
@@ -73,7 +74,7 @@ def info() -> Response:
 
 def _answered(body: GenerateRequest, *, is_streamed: bool) -> GenerateObject | Response:
     """A stream's response, or the whole answer. Raises: RequestError, Unavailable, EngineLost."""
-    name = target_of(body.model).deployed.name
+    name = target_of(body.model or request.args.get("model")).deployed.name
     asked = body.parameters or Parameters()
     completion = body.completion(name, is_streamed=is_streamed)
     with renamed(NAMES), begun(completion, "gen") as (exchange, form):

@@ -43,6 +43,8 @@ def launch() -> Response:
     fields, settings = read_launch(read_body(dict[str, Any]))
     process = web_process()
     check_backend(process, fields.backend)
+    earlier = process.router.table(fresh=True).get(fields.name)
+    ended = frozenset(one.id for one in earlier.instances) if earlier else frozenset()
     with process.database.session() as session:
         create_deployment(
             session,
@@ -55,7 +57,7 @@ def launch() -> Response:
         )
     process.supervisor.wake()
     if request.args.get("wait_ready", "true").lower() != "false":
-        _wait(process, fields.name)
+        _wait(process, fields.name, ended)
     return json_response(LaunchedObject(fields.name))
 
 
@@ -72,8 +74,11 @@ def terminate(model_uid: str) -> Response:
     return json_response({})
 
 
-def _wait(process: WebProcess, name: str) -> None:
-    """Raises: Unavailable where its instances failed, it was stopped, or it takes too long."""
+def _wait(process: WebProcess, name: str, ended: frozenset[str]) -> None:
+    """`ended`: ids of instances of before, whose failure is no news.
+
+    Raises: Unavailable where its instances failed, it was stopped, or it takes too long.
+    """
     latest_s = time.monotonic() + READY_TIMEOUT_S
     gone = threading.Event()
     with process.hang_up.watching(client_fd(), gone.set):
@@ -83,8 +88,9 @@ def _wait(process: WebProcess, name: str) -> None:
                 raise Unavailable(f"model {name!r} was stopped before it was ready")
             if process.router.has_instance(deployed):
                 return
-            if deployed.instances and all(one.state == "failed" for one in deployed.instances):
-                raise Unavailable(f"model {name!r} did not start: {process.router.why_not(deployed)}")
+            new = [one for one in deployed.instances if one.id not in ended]
+            if new and all(one.state == "failed" for one in new):
+                raise Unavailable(f"model {name!r} did not start: instance {new[0].id}: {new[0].reason}")
             if gone.wait(_LOOK_S):
                 break
     raise Unavailable(f"model {name!r} is not ready yet; ask for it later, or look at `trivet ps`")
