@@ -112,6 +112,23 @@ def test_a_request_that_ends_every_engine_does_not_go_through_all_of_them(
     assert engines.sent == list("abcd")
 
 
+def test_a_request_that_ends_the_same_instance_each_time_it_comes_back_is_given_up(engines: Engines) -> None:
+    """A deployment that is loaded on demand, of one replica: it is waited for, and met again."""
+    engines.choose = lambda *_: Claim(engines, "a", 10)  # type: ignore[method-assign, assignment, arg-type]
+    whole = Answer(engines, engines, "demo", lambda new, _where: None, is_whole=True)  # type: ignore[arg-type]
+    whole.start([Submit("r-0", [1, 2], SamplingParams(max_tokens=8))], 64)
+    for loss in range(MAX_ATTEMPTS - 1):
+        assert whole.num_restarts(0) == loss, "what came of each attempt is told from the next"
+        whole.mailbox.put(0, piece(1), 0.0)
+        assert len(whole.read(1)) == 1
+        whole.mailbox.fail(EngineLost("it ended"), 0)
+        assert whole.read(0.01) == []
+    whole.mailbox.fail(EngineLost("it ended"), 0)
+    with pytest.raises(EngineLost):
+        whole.read(1)
+    assert engines.sent == ["a"] * MAX_ATTEMPTS
+
+
 def test_the_completions_of_one_prompt_go_to_one_replica(engines: Engines) -> None:
     turns = iter("abab")
     engines.choose = lambda _name, tokens, *_: Claim(engines, next(turns), tokens)  # type: ignore[method-assign,assign,arg-type]

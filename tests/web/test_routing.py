@@ -9,8 +9,8 @@ import pytest
 from trivet.errors import ModelNotFound, Unavailable
 from trivet.messages import STALL_SILENCE_S, Beat, EngineLoad, Phase
 from trivet_web.engine_link import EngineView
-from trivet_web.prefix_affinity import SPAN_TOKENS
-from trivet_web.routing import MAX_LOAD, Deployed, InstanceRow, Router
+from trivet_web.prefix_affinity import SPAN_TOKENS, PrefixAffinity, span_digests
+from trivet_web.routing import MAX_LOAD, NOWHERE, Deployed, InstanceRow, Router
 
 
 class Site:
@@ -22,13 +22,16 @@ class Site:
         self.now_s = 0.0
         self.num_reads = 0
         self.is_away = False
+        self.settings: dict[str, str] = {}
+        self.is_asleep = False
         self.router = Router(self.read, self.views.get, lambda table: None, lambda: self.now_s)
 
     def read(self) -> dict[str, Deployed]:
         self.num_reads += 1
         if self.is_away:
             raise Unavailable("the registry cannot be read: disk I/O error")
-        return {"m": Deployed("m", "/models/m", 0, self.rows)}
+        asleep = self.is_asleep
+        return {"m": Deployed("m", "/models/m", 0, self.rows, settings=self.settings, is_asleep=asleep)}
 
     def beat(self, instance: str, outstanding: int, phase: Phase = Phase.READY) -> EngineView:
         load = EngineLoad(num_tokens_outstanding=outstanding)
@@ -232,3 +235,27 @@ def test_a_replica_whose_step_is_overdue_gets_nothing_unless_it_is_the_last() ->
     site.now_s = 3.1
     assert {site.router.choose("m", 1).instance_id for _ in range(4)} == {"b"}
     assert site.router.choose("m", 1, frozenset({"b"})).instance_id == "a", "waiting is better than 503"
+
+
+def test_a_beginning_that_is_remembered_in_part_is_remembered_from_its_start() -> None:
+    affinity = PrefixAffinity(max_spans=3)
+    digests = span_digests(range(4 * SPAN_TOKENS), "")
+    affinity.remember(digests, "a")
+    assert affinity.matches(digests, ["a"]) == {"a": 3 * SPAN_TOKENS}
+
+
+def test_one_that_was_refused_by_all_there_are_does_not_wait_for_the_same_again() -> None:
+    """A deployment that is loaded on demand waits for an instance only where there is none."""
+    site = Site(ready("a"))
+    site.settings = {"idle_timeout_s": "60"}
+    site.beat("a", 0)
+    with pytest.raises(Unavailable):
+        site.router.choose("m", 10, frozenset({"a"}))
+    site.views["a"].lose("ended", site.now_s)
+    assert site.router.choose("m", 10, frozenset({"a"})).instance_id == NOWHERE
+
+
+def test_what_is_asleep_waits_whatever_its_settings_say_by_now() -> None:
+    site = Site()
+    site.is_asleep = True
+    assert site.router.choose("m", 10).instance_id == NOWHERE

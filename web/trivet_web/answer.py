@@ -37,6 +37,7 @@ class _Sequence:
     tokens: int  # prompt and completion, at most
     claim: Claim
     tried: frozenset[str] = frozenset()  # instances that have lost or refused it
+    num_losses: int = 0  # more than it has tried, where one has come back
     num_tokens: int = 0
     has_ended: bool = False
 
@@ -107,7 +108,7 @@ class Answer:
     def num_restarts(self, choice: int) -> int:
         """How often a whole sequence began anew; what `read` returned of it before does not count."""
         sequence = self._sequences[choice]
-        return len(sequence.tried) if self._is_whole else 0
+        return sequence.num_losses if self._is_whole else 0
 
     def read(self, timeout_s: float) -> list[Arrival]:
         """Pieces that have come, in order; empty after `timeout_s` without any.
@@ -178,10 +179,11 @@ class Answer:
         is_retried = (
             loss.error.status in _RETRIED_STATUSES
             and loss.error.code != DeadlinePassed.code  # it has passed everywhere
-            and len(sequence.tried) < MAX_ATTEMPTS - 1
+            and sequence.num_losses < MAX_ATTEMPTS - 1
             and (self._is_whole or sequence.num_tokens == 0)
         )
         sequence.tried |= {sequence.claim.instance_id}
+        sequence.num_losses += 1
         sequence.claim.release()
         if not is_retried:
             raise loss.error

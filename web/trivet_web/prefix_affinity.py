@@ -42,7 +42,7 @@ class PrefixAffinity:
     def remember(self, digests: Sequence[bytes], instance_id: str) -> None:
         """The instance reads these spans now."""
         with self._lock:
-            for digest in digests:
+            for digest in reversed(digests):  # a beginning is forgotten last: without it the rest is vain
                 self._readers.setdefault(digest, set()).add(instance_id)
                 self._readers.move_to_end(digest)
             while len(self._readers) > self._max_spans:

@@ -83,7 +83,7 @@ class Deployed:
     @property
     def waits(self) -> bool:
         """Whether its requests wait for an instance: it is loaded when one comes."""
-        return "idle_timeout_s" in self.settings
+        return self.is_asleep or "idle_timeout_s" in self.settings
 
     @property
     def max_model_len(self) -> int | None:
@@ -180,7 +180,8 @@ class Router:
         try:
             deployed, candidates = self._ready(name, exclude)
         except Unavailable:
-            if not self.deployed(name).waits:
+            deployed = self.deployed(name)
+            if not deployed.waits or self.has_instance(deployed):  # to wait for one that refused it is vain
                 raise
             return Claim(self, NOWHERE, tokens)
         digests = span_digests(prompt, f"{name}\0{salt}") if len(deployed.instances) > 1 else []
