@@ -27,6 +27,7 @@ _PROTECTED_BEYOND_LOOPBACK = (
     *(MANAGEMENT, INFERENCE, "/tokenize", "/detokenize", "/metrics"),
     *("/api/", "/generate", "/info"),  # of other dialects
 )
+_OPEN = "/v1/cluster/auth"  # where clients of Xinference ask whether they need a key, without one
 _MANAGES = "trivet_manages"  # on a view
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _CSP = (
@@ -63,7 +64,7 @@ def register(app: Flask, settings: Settings, read_token: Callable[[], str]) -> N
 
 
 def _needs_token(auth: str, local: bool, method: str, path: str) -> bool:
-    if auth == "off":
+    if auth == "off" or path == _OPEN:
         return False
     if path.startswith(MANAGEMENT) or is_managing(current_app.view_functions.get(request.endpoint or "")):
         return True
