@@ -152,9 +152,11 @@ def _name_of(given: str | None, served: str | None, version: Version) -> str:
 
 
 def _has_failed(session: Session, deployment: Deployment) -> bool:
-    mine = Instance.deployment_id == deployment.id, Instance.generation == deployment.generation
-    states = list(session.scalars(select(Instance.state).where(*mine)))
-    return bool(states) and all(state in (InstanceState.FAILED, InstanceState.STOPPED) for state in states)
+    """Also none of the generations before an update, which serve on where the newest cannot."""
+    mine = Instance.deployment_id == deployment.id, Instance.generation >= deployment.first_generation
+    found = session.execute(select(Instance.generation, Instance.state).where(*mine)).all()
+    has_begun = any(generation == deployment.generation for generation, _ in found)
+    return has_begun and all(state in (InstanceState.FAILED, InstanceState.STOPPED) for _, state in found)
 
 
 def check_replicas(replicas: int) -> None:

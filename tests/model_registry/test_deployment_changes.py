@@ -10,6 +10,7 @@ from trivet_registry.database import Database
 from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment, wake_deployment
 from trivet_registry.deployments_store import create_deployment, get_deployment, stop_deployment
 from trivet_registry.events_store import list_events
+from trivet_registry.instances_store import create_instance
 from trivet_registry.models_store import register_model
 from trivet_registry.tables import Deployment
 
@@ -120,3 +121,25 @@ def test_what_no_request_wakes_any_more_is_awake(launched: Database, value: str 
     assert updated(launched, priority=1).is_asleep
     deployment = updated(launched, settings={"idle_timeout_s": value})
     assert (deployment.is_asleep, deployment.generation) == (False, 1)
+
+
+def test_a_launch_does_not_end_what_serves_beside_an_update_that_failed(launched: Database) -> None:
+    def with_instance(state: str) -> None:
+        with launched.session() as session:
+            instance = create_instance(session, get_deployment(session, "chat"))
+            instance.state = state
+
+    def launch() -> None:
+        with launched.session() as session:
+            version = get_deployment(session, "chat").version
+            create_deployment(session, name="chat", version=version)
+
+    with_instance("ready")
+    updated(launched, backend="cuda")
+    with_instance("failed")
+    with pytest.raises(Conflict, match="runs already"):
+        launch()
+    with launched.session() as session:
+        for instance in get_deployment(session, "chat").instances:
+            instance.state = "failed"
+    launch()
