@@ -57,10 +57,20 @@ def prune(paths: Paths, deployment: str, instance_id: str, attempt: int) -> None
         _remove(log_file(paths, deployment, instance_id, oldest))
     folder = log_file(paths, deployment, instance_id, attempt).parent
     others = [file for file in folder.glob("*.log") if not file.name.startswith(f"{instance_id}-")]
-    for file in sorted(others, key=lambda file: -file.stat().st_mtime)[KEPT_FILES - KEPT_NEWEST :]:
+    for file in sorted(others, key=_written_s, reverse=True)[KEPT_FILES - KEPT_NEWEST :]:
         _remove(file)
 
 
 def _remove(log: Path) -> None:
+    """A log that cannot be removed, or is gone, must not keep an engine from its start."""
     for suffix in ("", EARLIER):
-        Path(f"{log}{suffix}").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.unlink(f"{log}{suffix}")
+
+
+def _written_s(file: Path) -> float:
+    """When it was last written to; the oldest of all where it is gone meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0

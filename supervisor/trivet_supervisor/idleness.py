@@ -12,9 +12,11 @@ from trivet_registry.tables import Deployment, Instance
 
 def idle_timeout_s(deployment: Deployment) -> float | None:
     """None: it is never unloaded. Cheap for the many that have none."""
-    if "idle_timeout_s" not in deployment.settings:
+    text = deployment.settings.get("idle_timeout_s")
+    if text is None:
         return None
-    return parse_engine_settings(deployment.settings).idle_timeout_s
+    # Alone: another setting that this version no longer knows concerns its next launch, and no turn.
+    return parse_engine_settings({"idle_timeout_s": text}).idle_timeout_s
 
 
 def why_idle(

@@ -61,3 +61,12 @@ def test_the_logs_of_a_deployment_are_bounded_over_all_its_instances(tmp_path: P
         file.write_text("x")
     assert len(list(file.parent.iterdir())) <= engine_logs.KEPT_FILES
     assert file.exists()
+
+
+def test_a_log_that_cannot_be_removed_keeps_no_engine_from_its_start(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    oldest = engine_logs.log_file(paths, "chat", "i", 2)
+    oldest.mkdir(parents=True)  # no file: unlink(2) refuses, as in a folder that cannot be written
+    (oldest.parent / "gone-1.log").symlink_to(tmp_path / "nowhere")
+    engine_logs.prune(paths, "chat", "i", 2 + engine_logs.KEPT_NEWEST)
+    assert oldest.exists()

@@ -114,6 +114,15 @@ def test_a_deployment_that_nobody_uses_is_unloaded_and_woken_by_a_request(site: 
     assert sorted(site.states()) == ["starting", "stopped"]
 
 
+def test_a_setting_that_this_version_does_not_know_concerns_its_own_deployment_only(site: Site) -> None:
+    """A row that another version has written: the turn goes on for all others."""
+    site.make_ready(settings={"idle_timeout_s": "30"})
+    with site.database.session() as session:
+        get_deployment(session, "chat").settings = {"idle_timeout_s": "30", "of_later": "1"}
+    site.make_ready("other")
+    assert site.states() == ["ready", "ready"]
+
+
 def test_work_of_any_kind_keeps_it_loaded(site: Site) -> None:
     site.make_ready(settings={"idle_timeout_s": "30"})
     for second in range(100):
