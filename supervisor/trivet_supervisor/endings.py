@@ -44,7 +44,7 @@ class Endings:
         stable_s = self._means.backoff.stable_s
         if watched.ready_s is not None and self._means.clock() - watched.ready_s > stable_s:
             self._failures.pop(instance_id, None)
-        self._write(instance_id, exit_reason(code, watched.beat), code, was_boot)
+        self._write(instance_id, exit_reason(code, watched.beat), code, was_boot, note=watched.memory_note)
 
     def ended_unseen(self, instance_id: str) -> None:
         """A process ended while no supervisor was there: nobody's failure."""
@@ -59,7 +59,13 @@ class Endings:
         self._write(instance_id, reason, None, was_boot=True)
 
     def _write(
-        self, instance_id: str, reason: str, code: int | None, was_boot: bool, is_final: bool = False
+        self,
+        instance_id: str,
+        reason: str,
+        code: int | None,
+        was_boot: bool,
+        is_final: bool = False,
+        note: str = "",  # for one that was told to stop
     ) -> None:
         remove_run_files(self._means.settings, instance_id)
         failures = 0
@@ -68,7 +74,8 @@ class Endings:
             state = instance.instance_state
             gone = {"pid": None, "process_start_time": None, "processes": None, "exit_code": code}
             if state in (S.DRAINING, S.STOPPING):
-                move_instance(session, instance_id, S.STOPPED, stopped_reason(code), **gone)
+                stopped = "; ".join(filter(None, (stopped_reason(code), note)))
+                move_instance(session, instance_id, S.STOPPED, stopped, **gone)
                 self.forget(instance_id)
             else:
                 if state is S.LOST:  # why it was given up says more than how it was killed

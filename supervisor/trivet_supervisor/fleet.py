@@ -30,6 +30,7 @@ from trivet_supervisor.starting import start_engine
 logger = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S = 1.0
+WATCH_INTERVAL_S = 1.0
 REPEAT_DRAIN_S = 2.0
 REPEAT_KILL_S = 5.0
 OWN_GAP_S = 2.5  # this process itself was stopped or starved for so long: what it did not hear proves nothing
@@ -47,6 +48,7 @@ class Fleet:
         self._losses_s: deque[float] = deque()
         self._heard_s = means.clock()
         self._saved_s = means.clock()
+        self._watch_told_s = means.clock()
 
     @property
     def num_followed(self) -> int:
@@ -137,8 +139,17 @@ class Fleet:
         """Whether a process is gone that `check` has not seen go; cheap enough for every turn."""
         return any(watched.handle.exit_code() is not None for watched in self._watched.values())
 
+    def tell_of_watch(self) -> None:
+        """Tell the engines that somebody watches, once a second, also while no registry can be written."""
+        now = self._means.clock()
+        if now - self._watch_told_s < WATCH_INTERVAL_S:
+            return
+        self._watch_told_s = now
+        for instance_id, watched in self._watched.items():
+            self._means.wire.tell(instance_id, Watch(watched.lease))
+
     def save(self) -> None:
-        """Write loads, progress and `as_of`, and tell the engines that somebody watches; once a second."""
+        """Write loads, progress and `as_of`; once a second."""
         now = self._means.clock()
         if not self._watched or now - self._saved_s < SAVE_INTERVAL_S:
             return
@@ -158,8 +169,6 @@ class Fleet:
                     memory=dict(beat.memory),
                     notices=beat.notices,
                 )
-        for instance_id, watched in self._watched.items():
-            self._means.wire.tell(instance_id, Watch(watched.lease))
 
     # ---- states ----
 

@@ -55,6 +55,7 @@ class Watched:
     terminated_s: float | None = None  # since SIGTERM
     killed_s: float | None = None  # since SIGKILL
     gone_s: float | None = None  # since its processes have ended
+    memory_note: str = ""  # on a device that has not given its memory back
     saved: Beat | None = None  # the last beat whose content is in the registry
 
     def hear(self, beat: Beat, now: float) -> None:
@@ -131,6 +132,8 @@ def judge(watched: Watched, now: float, limits: Limits) -> Verdict:
 
 def _judge_deadlines(watched: Watched, now: float, limits: Limits) -> GiveUp | None:
     since_s = now - watched.entered_s
+    if watched.beat is None and now - watched.heard_s <= limits.silence_s:
+        return None  # adopted a moment ago: it may be far beyond the state that was written down
     if watched.failing_s is not None and now - watched.failing_s > limits.failing_s:
         return GiveUp(f"it failed and did not end within {limits.failing_s:.0f} s: {_reason(watched.beat)}")
     if watched.state is InstanceState.STARTING and since_s > limits.starting_s:

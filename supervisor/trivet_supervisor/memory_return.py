@@ -32,5 +32,7 @@ def why_memory_is_missing(means: Means, instance: Instance, watched: Watched) ->
     devices = ", ".join(instance.device_uids)
     if now - watched.gone_s > means.limits.memory_back_s:
         logger.error("instance=%s ended, and devices=%s do not give its memory back", instance.id, devices)
+        within = f"within {means.limits.memory_back_s:g} s of its end"
+        watched.memory_note = f"{devices} did not give its memory back {within}; see `trivet devices`"
         return None
     return f"its process is gone; waits until {devices} has its memory back"

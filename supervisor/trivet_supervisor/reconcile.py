@@ -72,16 +72,18 @@ class Reconciler:
     def tick(self) -> bool:
         """One turn. True if something moved, so that another turn may find more to do."""
         self.fleet.hear()
+        self.fleet.tell_of_watch()
         with self._means.database.reading() as session:
             deployments = list_deployments(session)
             instances = list_instances(session, states=LIVE_STATES)
         moved = self._check_processes(instances)
+        wanted: list[Instance] = []
         for deployment in deployments:
             own = [i for i in instances if i.deployment_id == deployment.id]
             if moved.isdisjoint(i.id for i in own):  # else these rows are old: the next turn sees the new
                 moved |= self._match(deployment, own)
-        waiting = [i for i in instances if i.id not in moved]
-        moved |= self._start_one(waiting, ledger_of(instances))
+                wanted += [i for i in own if i.id not in moved]
+        moved |= self._start_one(wanted, ledger_of(instances))
         self.fleet.save()
         return bool(moved)
 

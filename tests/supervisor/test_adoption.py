@@ -42,6 +42,34 @@ def test_an_engine_that_comes_up_meanwhile_is_adopted_too(site: Site, phase: Pha
     assert site.states() == ["ready"]
 
 
+@pytest.mark.parametrize("phase", [None, Phase.LOADING, Phase.WARMING])
+def test_what_came_up_while_nobody_watched_is_heard_before_it_is_judged(
+    site: Site, phase: Phase | None
+) -> None:
+    """The row tells of a state whose deadline has long passed; the engine has not stood still for it."""
+    site.launch()
+    site.settle()
+    if phase is not None:
+        site.say(phase)
+    site.clock.advance(3600)
+    site.start_supervisor()
+    site.settle()
+    site.say(Phase.READY)
+    assert site.states() == ["ready"]
+    assert site.process.signals == []
+
+
+def test_what_never_came_up_and_is_silent_is_given_up_by_the_next_supervisor(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.clock.advance(3600)
+    site.start_supervisor()
+    site.settle()
+    assert site.states() == ["starting"]
+    site.wait(10)
+    assert site.launcher.processes[0].signals == ["kill"]
+
+
 def test_an_engine_that_died_unwatched_is_replaced_with_a_reason(site: Site) -> None:
     site.make_ready()
     site.process.code = -9

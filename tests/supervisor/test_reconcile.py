@@ -13,6 +13,7 @@ from trivet.errors import DoesNotFit, ModelFilesError
 from trivet.messages import Drain, EngineLoad, LaunchOrder, Phase, Stop
 from trivet_registry.deployments_store import set_replicas, stop_deployment
 from trivet_registry.events_store import list_events
+from trivet_registry.instance_state import InstanceState
 from trivet_supervisor.placement import NoRoom
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ def test_memory_that_does_not_come_back_holds_a_stop_up_for_a_while_only(site: S
     assert site.states() == ["stopping"]
     site.wait(8, step_s=4)
     assert site.states() == ["stopped"]
+    assert "host did not give its memory back within 30 s of its end" in site.only().reason
 
 
 def test_a_crash_is_told_before_the_memory_is_back(site: Site) -> None:
@@ -359,3 +361,18 @@ def test_a_shutdown_ends_everything_and_the_next_supervisor_runs_it_again(site: 
     site.start_supervisor()
     site.settle()
     assert sorted(site.states()) == ["starting"] * 2 + ["stopped"] * 2
+
+
+def test_nothing_is_started_any_more_in_a_turn_of_a_shutdown_in_which_another_moves(site: Site) -> None:
+    site.launch()
+    site.settle()
+    site.places.refuses = NoRoom("full")
+    site.change(set_replicas, "chat", 2)
+    site.settle()
+    starting, waiting = site.instances()
+    site.places.refuses = None
+    site.clock.advance(3)
+    site.reconciler.shut_down(5)
+    site.say(Phase.LOADING, starting)
+    assert len(site.launcher.processes) == 1
+    assert [i.id for i in site.instances(InstanceState.STOPPED)] == [waiting.id]

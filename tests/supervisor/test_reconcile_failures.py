@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trivet.messages import Phase
+from trivet.messages import Beat, Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
@@ -314,3 +314,24 @@ def test_a_pid_that_could_not_be_written_is_written_later(
     assert site.only().pid is None
     site.settle()
     assert (site.only().pid, len(site.launcher.processes)) == (1001, 1)
+
+
+def test_engines_hear_that_somebody_watches_while_nothing_can_be_written(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a full disk would end them, `orphan_timeout_s` later."""
+    site.make_ready()
+
+    def fail(self: object, *_: object) -> None:
+        raise DiskFull
+
+    before = site.wire.num_watches
+    with monkeypatch.context() as patch:
+        patch.setattr("sqlalchemy.orm.Session.commit", fail)
+        patch.setattr("sqlalchemy.orm.SessionTransaction.commit", fail)
+        for _ in range(3):
+            site.clock.advance(2)
+            site.wire.inbox.append(Beat(site.only().id, site.only().lease or "", 1001, 1, Phase.READY))
+            with pytest.raises(DiskFull):
+                site.settle()
+    assert site.wire.num_watches == before + 3
