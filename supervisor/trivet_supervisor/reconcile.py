@@ -54,6 +54,7 @@ class Reconciler:
         self._places = places
         self.fleet = Fleet(means)
         self._room_s: dict[str, float] = {}  # when to look for room again
+        self._helped_by_room: set[str] = set()  # of those, who would have it if older ones were gone
         self._shutdown_s: float | None = None  # drain timeout of the shutdown in progress
 
     def shut_down(self, drain_timeout_s: float) -> None:
@@ -83,7 +84,7 @@ class Reconciler:
             if moved.isdisjoint(i.id for i in own):  # else these rows are old: the next turn sees the new
                 moved |= self._match(deployment, own)
                 wanted += [i for i in own if i.id not in moved]
-        moved |= self._start_one(wanted, ledger_of(instances))
+        moved |= self._start_one(wanted, instances)
         self.fleet.save()
         return bool(moved)
 
@@ -108,7 +109,7 @@ class Reconciler:
             generation=deployment.generation,
             first_generation=deployment.first_generation,
             num_wanted=deployment.replicas if is_wanted and not deployment.is_asleep else 0,
-            without_room=self._room_s,
+            helped_by_room=self._helped_by_room,
         )
         moved = {
             i.id
@@ -130,7 +131,7 @@ class Reconciler:
                 with self._means.database.session() as session:
                     move_instance(session, instance.id, S.STOPPED, reason)
                 self.fleet.endings.forget(instance.id)
-                self._room_s.pop(instance.id, None)
+                self._forget_wait(instance)
             case _:
                 self.fleet.stop(instance, self._drain_timeout_s(deployment), reason)
         return True
@@ -143,19 +144,19 @@ class Reconciler:
 
     # ---- placing ----
 
-    def _start_one(self, instances: Sequence[Instance], ledger: Ledger) -> set[str]:
+    def _start_one(self, wanted: Sequence[Instance], living: Sequence[Instance]) -> set[str]:
         """Move one waiting instance on; the next turn sees what it took."""
-        for instance in sorted(instances, key=_urgency):
+        for instance in sorted(wanted, key=_urgency):
             if instance.instance_state is S.PENDING and self._is_due(instance):
                 if instance.id in self._room_s:
-                    if self._place(instance, ledger):
+                    if self._place(instance, living):
                         return {instance.id}
                     continue
                 with self._means.database.session() as session:
                     move_instance(session, instance.id, S.PLACING, PLACING)
                 return {instance.id}
             if instance.instance_state is S.PLACING:
-                self._place(instance, ledger)
+                self._place(instance, living)
                 return {instance.id}
         return set()
 
@@ -163,12 +164,16 @@ class Reconciler:
         has_room_due = self._means.clock() >= self._room_s.get(instance.id, 0.0)
         return has_room_due and self.fleet.endings.retry_in_s(instance.id) <= 0
 
-    def _place(self, instance: Instance, ledger: Ledger) -> bool:
+    def _place(self, instance: Instance, living: Sequence[Instance]) -> bool:
         """False where it goes on waiting for room."""
         try:
-            placement, launch_env = self._choose(instance, ledger)
+            placement, launch_env = self._choose(instance, ledger_of(living))
         except NoRoom as error:
             self._wait_for_room(instance, f"waits for room: {error}")
+            if self._would_fit_without_older(instance, living):
+                self._helped_by_room.add(instance.id)
+            else:
+                self._helped_by_room.discard(instance.id)
             return False
         except TrivetError as error:
             failure = str(error)
@@ -184,7 +189,7 @@ class Reconciler:
             self.fleet.endings.not_started(instance, failure)
         else:
             self.fleet.start(instance, placement, launch_env)
-        self._room_s.pop(instance.id, None)
+        self._forget_wait(instance)
         return True
 
     def _choose(self, instance: Instance, ledger: Ledger) -> tuple[Placement, Mapping[str, str]]:
@@ -198,6 +203,25 @@ class Reconciler:
             return placement, backend_answers.launch_env(placement.backend, placement.devices)
 
         return within(self._means.limits.placing_s, "placing", choose)
+
+    def _would_fit_without_older(self, instance: Instance, living: Sequence[Instance]) -> bool:
+        """Else an update would end what serves and come up none the sooner: others hold the devices."""
+        gone = {
+            i.id
+            for i in living
+            if i.deployment_id == instance.deployment_id and i.generation < instance.generation
+        }
+        if not gone:
+            return False
+        try:
+            self._choose(instance, ledger_of(living, gone))
+        except TrivetError:
+            return False
+        return True
+
+    def _forget_wait(self, instance: Instance) -> None:
+        self._room_s.pop(instance.id, None)
+        self._helped_by_room.discard(instance.id)
 
     def _wait_for_room(self, instance: Instance, reason: str) -> None:
         """In `pending`, without a move a look: `placing` lasts for a turn."""

@@ -3,7 +3,7 @@
 A launch has one generation, and each update makes another. While the instances of the newest come up, those
 of the generations before them go on serving; each newer one that is ready takes the place of one of them.
 One more than asked for runs meanwhile, where the devices have room for it; where they have not, one of
-the older makes room first.
+the older makes room first, if that is what it takes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ def changes_of(
     generation: int,
     first_generation: int,
     num_wanted: int,
-    without_room: Collection[str],
+    helped_by_room: Collection[str],
 ) -> Changes:
-    """Args: instances that live, of any generation; without_room: ids of those that wait for room."""
+    """What to do with `instances`, which live and are of any generation.
+
+    Args:
+        helped_by_room: ids of those that wait for room, and would have it if the older ones were gone.
+    """
     staying = [i for i in instances if i.instance_state not in _ENDING]
     newest = [i for i in staying if i.generation == generation]
     older = sorted(
@@ -48,7 +52,7 @@ def changes_of(
     )
     num_ready = sum(i.instance_state is S.READY for i in newest)
     replaced = older[max(0, num_wanted - num_ready) :]
-    is_stuck = any(i.id in without_room for i in newest) and len(staying) == len(instances)
+    is_stuck = any(i.id in helped_by_room for i in newest) and len(staying) == len(instances)
     making_room = older[-1:] if is_stuck and not replaced else []
     num_kept = len(older) - len(replaced) - len(making_room)
     num_newest = min(num_wanted, max(1, num_wanted + SURGE - num_kept)) if older else num_wanted

@@ -147,6 +147,7 @@ class FakePlaces:
 
     def __init__(self) -> None:
         self.refuses: Exception | None = None
+        self.fits_without_older = False  # though it refuses
         self.backend = FakeBackend()
         self.ledgers: list[Ledger] = []
 
@@ -154,7 +155,7 @@ class FakePlaces:
         self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
     ) -> Placement:
         self.ledgers.append(ledger)
-        if self.refuses is not None:
+        if self.refuses is not None and not (self.fits_without_older and ledger.returned):
             raise self.refuses
         return Placement(self.backend, (HOST,), RunnerConfig(), PLAN)
 

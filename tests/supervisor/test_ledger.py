@@ -62,3 +62,13 @@ def test_every_device_of_an_instance_carries_its_plan() -> None:
 def test_equal_uids_of_two_backends_are_two_devices() -> None:
     ledger = ledger_of([instance(S.STARTING, 5, ("host",), "null")])
     assert ledger.reserved == {("null", "host"): 5}
+
+
+def test_the_memory_of_those_who_are_thought_gone_is_free() -> None:
+    """What they have taken the probe does not see; what they only have a claim to it does."""
+    one, other = instance(S.READY, 10), instance(S.LOADING, 30)
+    one.id = "one"
+    assert ledger_of([one, other], {"one"}).left_on(GPU).free_bytes == 70
+    assert ledger_of([one, other], {"i"}).left_on(GPU).free_bytes == 90
+    assert not ledger_of([one], {"one"}).is_used(GPU)
+    assert ledger_of([one], {"one"}).without_ours(GPU).free_bytes == 100

@@ -30,14 +30,14 @@ def fleet(*described: str) -> list[Instance]:
 
 
 def changes(
-    *described: str, wanted: int, generation: int = 2, first: int = 1, without_room: tuple[str, ...] = ()
+    *described: str, wanted: int, generation: int = 2, first: int = 1, helped_by_room: tuple[str, ...] = ()
 ) -> Changes:
     return changes_of(
         fleet(*described),
         generation=generation,
         first_generation=first,
         num_wanted=wanted,
-        without_room=without_room,
+        helped_by_room=helped_by_room,
     )
 
 
@@ -70,9 +70,9 @@ def test_older_ones_that_do_not_serve_end_at_once() -> None:
 
 
 def test_where_there_is_no_room_beside_them_one_older_makes_room() -> None:
-    found = changes("1 ready", "1 ready", "2 pending", wanted=2, without_room=("2",))
+    found = changes("1 ready", "1 ready", "2 pending", wanted=2, helped_by_room=("2",))
     assert ended(found) == ["1"]
-    found = changes("1 ready", "1 draining", "2 pending", wanted=2, without_room=("2",))
+    found = changes("1 ready", "1 draining", "2 pending", wanted=2, helped_by_room=("2",))
     assert ended(found) == [], "its room comes back first"
 
 

@@ -45,7 +45,7 @@ def test_an_update_serves_with_the_old_until_the_new_is_ready(site: Site) -> Non
 
 def test_an_update_without_room_for_both_drains_the_old_first(site: Site) -> None:
     site.make_ready()
-    site.places.refuses = NoRoom("0.1 GiB is left")
+    site.places.refuses, site.places.fits_without_older = NoRoom("0.1 GiB is left"), True
     site.change(update_deployment, "chat", NEW)
     site.settle()
     assert generations(site) == [(1, "draining"), (2, "pending")]
@@ -54,6 +54,17 @@ def test_an_update_without_room_for_both_drains_the_old_first(site: Site) -> Non
     site.places.refuses = None
     site.wait(2.5)
     assert generations(site) == [(2, "starting")]
+
+
+def test_an_update_whose_room_is_held_by_others_ends_nothing_that_serves(site: Site) -> None:
+    site.make_ready()
+    site.places.refuses = NoRoom("it would fit without other")
+    site.change(update_deployment, "chat", NEW)
+    site.keep_alive(10)
+    assert generations(site) == [(1, "ready"), (2, "pending")]
+    site.places.fits_without_older = True  # the others have gone, the older one is in the way
+    site.keep_alive(3)
+    assert generations(site) == [(1, "draining"), (2, "pending")]
 
 
 def test_an_update_that_cannot_start_leaves_the_old_serving_and_says_why(site: Site) -> None:
