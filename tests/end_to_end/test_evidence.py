@@ -70,6 +70,7 @@ def test_the_archive_explains_and_holds_no_secret(site: Site, tmp_path: Path) ->
     with (site.home / "logs" / "m" / f"{instance.id}-{instance.attempt}.log").open("a") as out:
         out.write(f"Authorization: Bearer {CANARY}\nhome token {site.token}\n")
     file = tmp_path / "d.tar.gz"
+    file.touch(0o644)  # the archive of an earlier time, which others may read
     site.wait_for(
         "the request is in the history",
         lambda: "in the mean of 1" in site.run("diagnose", "m", "-o", str(file)).stdout,

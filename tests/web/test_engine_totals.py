@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from trivet.messages import EngineLoad
 from trivet_web.engine_totals import EngineTotals, join_files
 
@@ -45,3 +47,19 @@ def test_instances_that_are_gone_are_forgotten() -> None:
     totals.observe("j", "b", load(1))
     totals.keep(["j"])
     assert list(totals.loads()) == ["j"]
+
+
+def test_a_file_that_cannot_be_read_is_left_out_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a power failure leaves it; the web server would not start."""
+    whole = EngineTotals(tmp_path)
+    whole.observe("i", "first", load(10))
+    whole.loads()
+    (tmp_path / "1-cut.engines").write_bytes(b"\x81\xa1")
+    join_files(tmp_path)
+    (tmp_path / "2-cut.engines").write_bytes(b"")
+    totals = EngineTotals(tmp_path)
+    caplog.clear()
+    assert [totals.loads()["i"].generation_tokens for _ in range(3)] == [10] * 3
+    assert not caplog.records

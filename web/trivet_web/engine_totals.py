@@ -47,6 +47,7 @@ class EngineTotals:
         name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"  # of nobody else, also where a pid is reused
         self._file = folder / name if folder else None
         self._written: bytes = b""
+        self._unreadable: set[Path] = set()
         if folder is not None:
             folder.mkdir(mode=0o700, exist_ok=True)
             self._merge_others()
@@ -85,8 +86,13 @@ class EngineTotals:
         if self._file is None:
             return
         for file in self._file.parent.glob(f"*{_SUFFIX}"):
-            if file != self._file:
+            if file == self._file or file in self._unreadable:
+                continue
+            try:
                 yield from _decoder.decode(file.read_bytes()).items()
+            except (OSError, msgspec.MsgspecError) as error:  # of another version, or cut by a power failure
+                logger.warning("file=%s is left out: %s", file, error)
+                self._unreadable.add(file)
 
     def _save(self) -> None:
         if self._file is None:

@@ -135,6 +135,7 @@ def _told(verdict: Verdict | None) -> list[str]:
 def _archive(file: Path) -> Iterator[tarfile.TarFile]:
     """Closed to other accounts: logs may name what is nobody else's business."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.fchmod(descriptor, 0o600)  # also of a file that was there
     with open(descriptor, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
         yield archive
 

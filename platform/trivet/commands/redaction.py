@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from trivet.config import Settings
 
 REMOVED = "[removed]"
@@ -31,7 +33,9 @@ class Redactor:
     """`clean` any text with it; the order of calls does not matter."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {secret for secret in secrets if len(secret) >= MIN_LENGTH}
+        known = {
+            form for secret in secrets if len(secret) >= MIN_LENGTH for form in (secret, _in_json(secret))
+        }
         longest_first = sorted(known, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
 
@@ -56,6 +60,11 @@ def secrets_of(settings: Settings, environ: Mapping[str, str]) -> list[str]:
     except OSError:
         return found  # there is none, or it cannot be read: then nothing of it is shown either
     return found
+
+
+def _in_json(secret: str) -> str:
+    """As it stands in a string of JSON, where quotes and backslashes are written otherwise."""
+    return msgspec.json.encode(secret).decode()[1:-1]
 
 
 def _without_value(match: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from trivet.commands.redaction import REMOVED, Redactor, secrets_of
@@ -42,6 +43,12 @@ def test_unknown_secrets_are_known_by_their_form(text: str) -> None:
     cleaned = Redactor([]).clean(text)
     assert CANARY not in cleaned
     assert REMOVED in cleaned
+
+
+def test_a_known_secret_goes_from_json_too_where_it_is_written_otherwise() -> None:
+    secret = 'pa"ss\\word\n'
+    text = msgspec.json.encode({"value": secret}).decode()
+    assert Redactor([secret]).clean(text) == f'{{"value":"{REMOVED}"}}'
 
 
 @pytest.mark.parametrize(
