@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
+    "AsyncClient",
     "BeamSearchParams",
     "Client",
     "CompletionOutput",
@@ -20,7 +21,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from trivet.beam_search import BeamSearchParams
-    from trivet.client import Client
+    from trivet.client import AsyncClient, Client
     from trivet.llm import LLM
     from trivet.outputs import (
         CompletionOutput,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "LLM": "trivet.llm",
+    "AsyncClient": "trivet.client",
     "BeamSearchParams": "trivet.beam_search",
     "Client": "trivet.client",
     "CompletionOutput": "trivet.outputs",

@@ -1,35 +1,67 @@
-"""Client library of a Trivet server: `Client` and the values that it answers with."""
+"""Client library of a Trivet server: `Client`, `AsyncClient`, and the values that they answer with.
 
-from trivet.client.client import Client
-from trivet.client.inference import ChatMessage
-from trivet.client.results import (
+Answers are typed values, streams can be closed, failures are `trivet.errors`. The examples in the docstrings
+of the calls are run by the tests, against a server whose deployment `null` has a model that writes nonsense.
+"""
+
+from trivet.client.answers import (
     ChatChunk,
     ChatCompletion,
     Completion,
+    Embeddings,
+    Message,
+    Ranking,
+    Scores,
+    Tokens,
+    ToolCall,
+    Usage,
+)
+from trivet.client.client import AsyncClient, Client
+from trivet.client.fields import ChatFields, CompletionFields
+from trivet.client.inference import ChatMessage
+from trivet.client.results import (
     Deployment,
     Device,
     Event,
+    History,
     Instance,
     Model,
     Plan,
     Status,
-    Usage,
     Version,
 )
+from trivet.client.stored_answers import Batch, File, Response, ResponseEvent
+from trivet.client.streams import AsyncStream, Stream
 
 __all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Batch",
     "ChatChunk",
     "ChatCompletion",
+    "ChatFields",
     "ChatMessage",
     "Client",
     "Completion",
+    "CompletionFields",
     "Deployment",
     "Device",
+    "Embeddings",
     "Event",
+    "File",
+    "History",
     "Instance",
+    "Message",
     "Model",
     "Plan",
+    "Ranking",
+    "Response",
+    "ResponseEvent",
+    "Scores",
     "Status",
+    "Stream",
+    "Tokens",
+    "ToolCall",
     "Usage",
     "Version",
 ]

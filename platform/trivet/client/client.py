@@ -1,25 +1,66 @@
-"""`Client`: one server, everything it offers."""
+"""`Client` and `AsyncClient`: one server, everything it offers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
-from urllib.parse import quote
 
-from trivet.client.connection import Connection, is_loopback
+import httpx2
+
+from trivet.client.async_connection import AsyncConnection
+from trivet.client.calls import C
+from trivet.client.connection import Connection
+from trivet.client.home import found, local_url
 from trivet.client.inference import Chat, Completions
-from trivet.client.management import ROOT, Deployments, Instances, Listing, Models
-from trivet.client.results import Device, Event, History, Plan, Status
-from trivet.config import Settings, load_settings
-from trivet.errors import ConfigError
+from trivet.client.management import Deployments, Instances, Models, Operation
+from trivet.client.retries import Retries
+from trivet.client.stored import Batches, Files, Responses
+from trivet.client.wire import Wire, pool_options
+
+__all__ = ["AsyncClient", "Client", "local_url"]
+TIMEOUT_S = 300.0
+MAX_RETRIES = 2
+MAX_CONNECTIONS = 100
 
 
-class Client:
+class Server(Operation[C]):
+    """The calls of both clients; each is written once (`calls.py`)."""
+
+    def __init__(self, connection: C, api_key: str | None) -> None:
+        super().__init__(connection)
+        self.api_key = api_key  # what it sends; None: nothing
+        self.chat = Chat(connection)
+        self.completions = Completions(connection)
+        self.responses = Responses(connection)
+        self.files = Files(connection)
+        self.batches = Batches(connection)
+        self.models = Models(connection)
+        self.deployments = Deployments(connection)
+        self.instances = Instances(connection)
+
+    @property
+    def base_url(self) -> str:
+        return self._connection.wire.base_url
+
+
+class Client(Server[Connection]):
     """A connection to a Trivet server; thread-safe, and a context manager that closes it.
 
     Without arguments it is the server of this home (`TRIVET_HOME`): the address that it left in its run
     directory, else host and port of the settings, and the token of its run directory. To a server given by
     `base_url` that token goes on this host only.
+
+    Every failure is a `trivet.errors.TrivetError`: what the server named, or `Unavailable` where there is no
+    server, no answer in time, or half an answer.
+
+    >>> from trivet.errors import ModelNotFound, Overloaded, TrivetError
+    >>> try:
+    ...     client.completions.complete("no-such-model", "Hello")
+    ... except ModelNotFound as error:
+    ...     print(error.status, error.code, error.param)
+    404 model_not_found model
+    >>> patient = client.with_options(timeout_s=600, max_retries=10)  # over the same connections
+    >>> patient.health(ready=True)
+    True
     """
 
     def __init__(
@@ -27,69 +68,32 @@ class Client:
         base_url: str | None = None,
         api_key: str | None = None,
         *,
-        timeout_s: float = 300.0,
-        max_connections: int = 100,
+        timeout_s: float = TIMEOUT_S,
+        max_retries: int = MAX_RETRIES,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        url = base_url or _url_of_home(load_settings())
-        if api_key is None and (base_url is None or is_loopback(url)):
-            api_key = _token_of_home(load_settings())
-        self.api_key = api_key  # what it sends; None: nothing
-        self._connection = Connection(url, api_key, timeout_s, max_connections)
-        self.chat = Chat(self._connection)
-        self.completions = Completions(self._connection)
-        self.models = Models(self._connection)
-        self.deployments = Deployments(self._connection)
-        self.instances = Instances(self._connection)
+        """Args:
 
-    @property
-    def base_url(self) -> str:
-        return self._connection.base_url
+        timeout_s: the longest silence of the server, and the longest wait that it may ask for.
+        max_retries: of a request that the server has certainly not begun with (`retries.py`).
+        """
+        url, key = found(base_url, api_key)
+        http = httpx2.Client(**pool_options(url, key, max_connections))
+        wire = Wire(url.rstrip("/"), timeout_s)
+        super().__init__(Connection(http, wire, Retries(max_retries, timeout_s)), key)
+
+    def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> Client:
+        """The same server and connections, which stay this client's to close."""
+        copy = Client.__new__(Client)
+        Server.__init__(copy, self._connection.with_options(timeout_s, max_retries), self.api_key)
+        return copy
 
     def health(self, *, ready: bool = False) -> bool:
         """Whether the server answers; `ready`: whether something can serve a request. Raises nothing."""
         return self._connection.answers("/health/ready" if ready else "/health")
 
-    def status(self) -> Status:
-        return self._connection.request("GET", f"{ROOT}/status", Status)
-
-    def devices(self) -> tuple[Device, ...]:
-        return self._connection.request("GET", f"{ROOT}/devices", Listing[Device]).data
-
-    def events(self, deployment: str | None = None, limit: int = 100) -> tuple[Event, ...]:
-        query = {"deployment": deployment, "limit": limit}
-        return self._connection.request("GET", f"{ROOT}/events", Listing[Event], query=query).data
-
-    def logs(
-        self, instance: str, *, follow: bool = False, attempt: int | str | None = None, tail: int = 200
-    ) -> Iterator[str]:
-        """The engine's log in pieces of text; `follow` goes on until the iterator is closed.
-
-        Args:
-            attempt: a number, "first-crash", or None for the newest.
-        """
-        query = {"attempt": attempt, "tail": tail, "follow": int(follow)}
-        return self._connection.text(f"{ROOT}/logs/{quote(instance, safe='')}", query, endless=follow)
-
-    def history(
-        self, window_s: int = 900, *, names: Iterable[str] = (), deployment: str | None = None
-    ) -> History:
-        """Figures of the last `window_s` seconds; `names` are those of `/metrics` without the prefix."""
-        query = {"window_s": window_s, "names": ",".join(names) or None, "deployment": deployment}
-        return self._connection.request("GET", f"{ROOT}/history", History, query=query)
-
-    def plan(
-        self,
-        model: str,
-        *,
-        backend: str = "auto",
-        device: str | None = None,
-        settings: Mapping[str, str] | None = None,
-    ) -> Plan:
-        """What a launch would take, on the server's host. `fits` false carries the reason."""
-        body = {"model": model, "backend": backend, "device": device, "settings": dict(settings or {})}
-        return self._connection.request("POST", f"{ROOT}/plan", Plan, body=body)
-
     def close(self) -> None:
+        """End all connections."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -99,32 +103,53 @@ class Client:
         self.close()
 
 
-def local_url(settings: Settings) -> str:
-    """Where the server of this home listens, as seen from this host."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+class AsyncClient(Server[AsyncConnection]):
+    """As `Client`, for asyncio: calls are awaited, streams iterated with `async for`.
 
-
-def _url_of_home(settings: Settings) -> str:
-    """The running server's own word; it may have been started on another port than the settings name."""
-    try:
-        return settings.paths.url_file.read_text().strip() or local_url(settings)
-    except OSError:
-        return local_url(settings)
-
-
-def _token_of_home(settings: Settings) -> str | None:
-    """None where there is no token (no server yet); the server then says what it wants.
-
-    Raises: ConfigError where it may not be read.
+    >>> import asyncio
+    >>> async def main():
+    ...     async with AsyncClient(client.base_url, client.api_key) as server:
+    ...         prompts = ["One", "Two", "Three"]
+    ...         calls = [server.completions.complete("null", p, max_tokens=4) for p in prompts]
+    ...         answers = await asyncio.gather(*calls)
+    ...         async with server.completions.stream("null", "Four", max_tokens=4) as chunks:
+    ...             text = "".join([chunk.text async for chunk in chunks])
+    ...         return [answer.usage.completion_tokens for answer in answers]
+    >>> asyncio.run(main())
+    [4, 4, 4]
     """
-    file = settings.paths.token_file
-    try:
-        return file.read_text().strip() or None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(
-            f"the management token {file} cannot be read ({error.strerror}); "
-            "use the account that started the server, or give an API key"
-        ) from error
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        max_retries: int = MAX_RETRIES,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        """As `Client`'s."""
+        url, key = found(base_url, api_key)
+        http = httpx2.AsyncClient(**pool_options(url, key, max_connections))
+        wire = Wire(url.rstrip("/"), timeout_s)
+        super().__init__(AsyncConnection(http, wire, Retries(max_retries, timeout_s)), key)
+
+    def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> AsyncClient:
+        """The same server and connections, which stay this client's to close."""
+        copy = AsyncClient.__new__(AsyncClient)
+        Server.__init__(copy, self._connection.with_options(timeout_s, max_retries), self.api_key)
+        return copy
+
+    async def health(self, *, ready: bool = False) -> bool:
+        """Whether the server answers; `ready`: whether something can serve a request. Raises nothing."""
+        return await self._connection.answers("/health/ready" if ready else "/health")
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

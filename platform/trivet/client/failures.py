@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 
 import msgspec
 
 from trivet import errors
-from trivet.errors import Overloaded, RequestError, TrivetError
+from trivet.client.retries import retry_after_s
+from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
@@ -32,8 +34,7 @@ def failure_of(status: int, body: bytes, headers: Mapping[str, str]) -> TrivetEr
     except msgspec.MsgspecError:
         text = " ".join(body[:200].decode("utf-8", "replace").split())
         error = ErrorObject(message=f"the server answered {status} and no error object: {text or 'no body'}")
-    retry_after = headers.get("retry-after", "")
-    return failure(error, status, int(retry_after) if retry_after.isdigit() else 1)
+    return failure(error, status, ceil(retry_after_s(headers) or 1))
 
 
 def failure(error: ErrorObject, status: int | None = None, retry_after_s: int = 1) -> TrivetError:
@@ -42,7 +43,7 @@ def failure(error: ErrorObject, status: int | None = None, retry_after_s: int = 
     if kind is None:
         kind = RequestError if 400 <= (status or 500) < 500 else TrivetError
     message = error.message or f"the server answered {status} without a message"
-    if issubclass(kind, Overloaded):
+    if issubclass(kind, Overloaded | DeadlinePassed):
         return kind(message, retry_after_s=retry_after_s)
     if issubclass(kind, RequestError):
         return kind(message, param=error.param)

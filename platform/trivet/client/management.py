@@ -1,68 +1,91 @@
-"""`client.models`, `.deployments`, `.instances`: what `/platform/v1` keeps, as small collections."""
+"""The calls of `/platform/v1`: the registry of models, what shall run, what does, and how it does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Generic, TypeVar
-from urllib.parse import quote
+from collections.abc import Iterable, Mapping
 
-import msgspec
-
-from trivet.client.connection import Connection
-from trivet.client.results import Deployment, Instance, Model, PrefixCacheReset, ServedModel, Version
+from trivet.client.answers import ServedModel
+from trivet.client.calls import C, Call, Group, StreamCall, ask, ask_list, call, given, place, stream
+from trivet.client.inference import Encoding
+from trivet.client.results import (
+    Deployment,
+    Device,
+    Event,
+    History,
+    Instance,
+    Model,
+    Plan,
+    PrefixCacheReset,
+    Status,
+    Version,
+)
 from trivet.errors import ModelNotFound
 
-T = TypeVar("T")
 ROOT = "/platform/v1"
 
 
-class Listing(msgspec.Struct, Generic[T], frozen=True):
-    """`{"data": [...]}`."""
+class Models(Group[C]):
+    """The registry of models.
 
-    data: tuple[T, ...] = ()
+    >>> version = client.models.add(model_path, "smollm2")
+    >>> version.name, version.version, version.format
+    ('smollm2', 1, 'gguf')
+    >>> "smollm2" in [model.name for model in client.models.list()]
+    True
+    >>> client.models.get_served("null").ready
+    True
+    """
 
+    @call
+    def list(self) -> Call[tuple[Model, ...]]:
+        """All that are registered."""
+        return ask_list(f"{ROOT}/models", Model)
 
-class Models:
-    """The registry of models."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def list(self) -> tuple[Model, ...]:
-        return self._connection.request("GET", f"{ROOT}/models", Listing[Model]).data
-
-    def get(self, name: str) -> Model:
+    @call
+    def get(self, name: str) -> Call[Model]:
         """Raises: ModelNotFound naming what exists."""
-        models = {model.name: model for model in self.list()}
-        try:
-            return models[name]
-        except KeyError:
-            known = ", ".join(sorted(models)) or "none yet; add one with `trivet models add PATH`"
-            raise ModelNotFound(f"no model is named {name!r}; registered: {known}", param="name") from None
+        return ask_list(f"{ROOT}/models", Model).then(lambda models: _named(models, name))
 
-    def add(self, path: str, name: str | None = None) -> Version:
+    @call
+    def add(self, path: str, name: str | None = None) -> Call[Version]:
         """Register a folder or GGUF file of the server's host. Raises: ModelFilesError."""
-        body = {"path": path} if name is None else {"path": path, "name": name}
-        return self._connection.request("POST", f"{ROOT}/models", Version, body=body)
+        return ask("POST", f"{ROOT}/models", Version, body=given(path=path, name=name))
 
-    def remove(self, name: str) -> None:
+    @call
+    def remove(self, name: str) -> Call[None]:
         """Forget a model ("name") or one version ("name:version"); its files stay.
 
         Raises: ModelNotFound; Conflict while it is deployed.
         """
-        self._connection.request("DELETE", f"{ROOT}/models/{quote(name, safe='')}", object)
+        return ask("DELETE", f"{ROOT}/models/{place(name)}", object).then(_nothing)
 
-    def served(self) -> tuple[ServedModel, ...]:
-        """What can be asked now, from `/v1/models`."""
-        return self._connection.request("GET", "/v1/models", Listing[ServedModel]).data
+    @call
+    def served(self) -> Call[tuple[ServedModel, ...]]:
+        """What can be asked for as `model`, from `/v1/models`."""
+        return ask_list("/v1/models", ServedModel)
+
+    @call
+    def get_served(self, name: str) -> Call[ServedModel]:
+        """Raises: ModelNotFound."""
+        return ask("GET", f"/v1/models/{place(name)}", ServedModel)
 
 
-class Deployments:
-    """What shall run."""
+class Deployments(Group[C]):
+    """What shall run.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    >>> made = client.deployments.create(model_path, name="two", backend="null", replicas=2)
+    >>> made.desired, made.replicas
+    ('running', 2)
+    >>> client.deployments.scale("two", 1).replicas
+    1
+    >>> client.deployments.update("two", {"settings": {"max_num_seqs": "4"}}).settings
+    {'max_num_seqs': '4'}
+    >>> client.deployments.stop("two", drain_timeout_s=5)
+    >>> client.deployments.get("two").desired
+    'stopped'
+    """
 
+    @call
     def create(
         self,
         model: str,
@@ -74,65 +97,160 @@ class Deployments:
         settings: Mapping[str, str] | None = None,
         priority: int = 0,
         fallback: str | None = None,
-    ) -> Deployment:
+    ) -> Call[Deployment]:
         """Ask for a model to be served; `get` shows when it is. Raises: Conflict if the name runs already."""
-        wanted = {
-            "model": model,
-            "name": name,
-            "backend": backend,
-            "device": device,
-            "replicas": replicas,
-            "settings": dict(settings or {}),
-            "priority": priority or None,
-            "fallback": fallback,
-        }
-        body = {key: value for key, value in wanted.items() if value is not None}
-        return self._connection.request("POST", f"{ROOT}/deployments", Deployment, body=body)
+        body = given(
+            model=model,
+            name=name,
+            backend=backend,
+            device=device,
+            replicas=replicas,
+            settings=dict(settings or {}),
+            priority=priority or None,
+            fallback=fallback,
+        )
+        return ask("POST", f"{ROOT}/deployments", Deployment, body=body)
 
-    def list(self) -> tuple[Deployment, ...]:
-        return self._connection.request("GET", f"{ROOT}/deployments", Listing[Deployment]).data
+    @call
+    def list(self) -> Call[tuple[Deployment, ...]]:
+        """Running and stopped ones."""
+        return ask_list(f"{ROOT}/deployments", Deployment)
 
-    def get(self, name: str) -> Deployment:
+    @call
+    def get(self, name: str) -> Call[Deployment]:
         """Raises: NotFound."""
-        return self._connection.request("GET", _path(name), Deployment)
+        return ask("GET", _deployment(name), Deployment)
 
-    def scale(self, name: str, replicas: int) -> Deployment:
+    @call
+    def scale(self, name: str, replicas: int) -> Call[Deployment]:
         """Raises: NotFound."""
-        return self._connection.request("PATCH", _path(name), Deployment, body={"replicas": replicas})
+        return ask("PATCH", _deployment(name), Deployment, body={"replicas": replicas})
 
-    def update(self, name: str, changes: Mapping[str, object]) -> Deployment:
+    @call
+    def update(self, name: str, changes: Mapping[str, object]) -> Call[Deployment]:
         """Change what runs: model, backend, device, replicas, settings, priority, fallback.
 
         Settings are merged; None takes one back. Other instances replace the running ones as they become
         ready. Raises: NotFound; Conflict where it is stopped.
         """
-        return self._connection.request("PATCH", _path(name), Deployment, body=dict(changes))
+        return ask("PATCH", _deployment(name), Deployment, body=dict(changes))
 
-    def stop(self, name: str, drain_timeout_s: float | None = None) -> None:
+    @call
+    def stop(self, name: str, drain_timeout_s: float | None = None) -> Call[None]:
         """Take no new requests, finish the running ones until the deadline, then end. Raises: NotFound."""
         query = {"drain_timeout_s": drain_timeout_s}
-        self._connection.request("DELETE", _path(name), object, query=query)
+        return ask("DELETE", _deployment(name), object, query=query).then(_nothing)
 
 
-class Instances:
-    """What does run."""
+class Instances(Group[C]):
+    """What does run.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    >>> (instance,) = client.instances.list("null")
+    >>> instance.state, instance.backend, instance.plan.block_size
+    ('ready', 'null', 128)
+    >>> client.instances.reset_prefix_cache(instance.id) >= 0
+    True
+    """
 
-    def list(self, deployment: str | None = None, *, ended: bool = False) -> tuple[Instance, ...]:
+    @call
+    def list(self, deployment: str | None = None, *, ended: bool = False) -> Call[tuple[Instance, ...]]:
         """`ended` includes those that are stopped, failed or lost."""
         query = {"deployment": deployment, "all": 1 if ended else None}
-        return self._connection.request("GET", f"{ROOT}/instances", Listing[Instance], query=query).data
+        return ask_list(f"{ROOT}/instances", Instance, query)
 
-    def reset_prefix_cache(self, instance_id: str) -> int:
+    @call
+    def reset_prefix_cache(self, instance_id: str) -> Call[int]:
         """The engine forgets every prefix, what runs goes on. Returns how many tokens it knew.
 
         Raises: NotFound; Conflict if it is not ready.
         """
-        path = f"{ROOT}/instances/{quote(instance_id, safe='')}/reset-prefix-cache"
-        return self._connection.request("POST", path, PrefixCacheReset).forgotten_tokens
+        path = f"{ROOT}/instances/{place(instance_id)}/reset-prefix-cache"
+        return ask("POST", path, PrefixCacheReset).then(lambda reset: reset.forgotten_tokens)
 
 
-def _path(deployment: str) -> str:
-    return f"{ROOT}/deployments/{quote(deployment, safe='')}"
+class Operation(Encoding[C]):
+    """How the site does: `client.status`, `.devices`, `.events`, `.logs`, `.history`, `.plan`, `.metrics`.
+
+    >>> client.status().supervisor.up
+    True
+    >>> (instance,) = client.instances.list("null")
+    >>> log = "".join(client.logs(instance.id, tail=20))
+    >>> client.events("null", limit=1)[0].deployment
+    'null'
+    >>> plan = client.plan(model_path, backend="cpu", settings={"max_model_len": "1024"})
+    >>> plan.fits, plan.max_model_len
+    (True, 1024)
+    >>> history = client.history(60, names=["num_requests_running"])
+    >>> "trivet:num_requests_running" in client.metrics()
+    True
+    """
+
+    @call
+    def status(self) -> Call[Status]:
+        """Version, and whether the supervisor lives."""
+        return ask("GET", f"{ROOT}/status", Status)
+
+    @call
+    def devices(self) -> Call[tuple[Device, ...]]:
+        """As the supervisor's probe last saw them, usable or not."""
+        return ask_list(f"{ROOT}/devices", Device)
+
+    @call
+    def events(self, deployment: str | None = None, limit: int = 100) -> Call[tuple[Event, ...]]:
+        """The newest `limit`, oldest first."""
+        return ask_list(f"{ROOT}/events", Event, {"deployment": deployment, "limit": limit})
+
+    @stream
+    def logs(
+        self, instance: str, *, follow: bool = False, attempt: int | str | None = None, tail: int = 200
+    ) -> StreamCall[str]:
+        """The engine's log in pieces of text; `follow` goes on until the stream is closed.
+
+        Args:
+            attempt: a number, "first-crash", or None for the newest.
+        """
+        query = {"attempt": attempt, "tail": tail, "follow": int(follow)}
+        return StreamCall("GET", f"{ROOT}/logs/{place(instance)}", str, query=query, is_endless=follow)
+
+    @call
+    def history(
+        self, window_s: int = 900, *, names: Iterable[str] = (), deployment: str | None = None
+    ) -> Call[History]:
+        """Figures of the last `window_s` seconds; `names` are those of `/metrics` without the prefix."""
+        query = {"window_s": window_s, "names": ",".join(names) or None, "deployment": deployment}
+        return ask("GET", f"{ROOT}/history", History, query=query)
+
+    @call
+    def plan(
+        self,
+        model: str,
+        *,
+        backend: str = "auto",
+        device: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Call[Plan]:
+        """What a launch would take, on the server's host. `fits` false carries the reason."""
+        body = {"model": model, "backend": backend, "device": device, "settings": dict(settings or {})}
+        return ask("POST", f"{ROOT}/plan", Plan, body=body)
+
+    @call
+    def metrics(self) -> Call[str]:
+        """Every figure in Prometheus' text format."""
+        return ask("GET", "/metrics", str)
+
+
+def _deployment(name: str) -> str:
+    return f"{ROOT}/deployments/{place(name)}"
+
+
+def _named(models: tuple[Model, ...], name: str) -> Model:
+    for model in models:
+        if model.name == name:
+            return model
+    known = ", ".join(sorted(model.name for model in models))
+    known = known or "none yet; add one with `trivet models add PATH`"
+    raise ModelNotFound(f"no model is named {name!r}; registered: {known}", param="name")
+
+
+def _nothing(_: object) -> None:
+    """There is nothing to tell."""

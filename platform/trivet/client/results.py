@@ -1,4 +1,4 @@
-"""What the server answers, as typed values.
+"""What `/platform/v1` answers, as typed values.
 
 Fields that a newer server adds are ignored, fields that an answer may lack have a default, so a client
 and a server that are one version apart understand each other. Times are aware and in UTC.
@@ -9,127 +9,6 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
-
-# ---- inference (OpenAI's shapes) -----------------------------------------------------------------
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the prompt was found in the prefix cache."""
-
-    cached_tokens: int = 0
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts of one request."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    prompt_tokens_details: PromptTokensDetails | None = None
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a chat."""
-
-    role: str = "assistant"
-    content: str | None = None
-    reasoning: str | None = None
-
-
-class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer of a chat completion."""
-
-    index: int = 0
-    message: Message = Message()
-    finish_reason: str | None = None
-
-
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer of `/v1/chat/completions`."""
-
-    id: str = ""
-    model: str = ""
-    choices: tuple[ChatChoice, ...] = ()
-    usage: Usage | None = None
-
-    @property
-    def text(self) -> str:
-        """Content of the first choice."""
-        return (self.choices[0].message.content or "") if self.choices else ""
-
-
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chunk adds to a message."""
-
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None
-
-
-class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice of a streamed chunk."""
-
-    index: int = 0
-    delta: Delta = Delta()
-    finish_reason: str | None = None
-
-
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a streamed chat; the last one carries `usage` and no choices."""
-
-    id: str = ""
-    model: str = ""
-    choices: tuple[ChunkChoice, ...] = ()
-    usage: Usage | None = None
-
-    @property
-    def text(self) -> str:
-        return (self.choices[0].delta.content or "") if self.choices else ""
-
-    @property
-    def reasoning(self) -> str:
-        """What the model thinks before it answers."""
-        return (self.choices[0].delta.reasoning or "") if self.choices else ""
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self.choices[0].finish_reason if self.choices else None
-
-
-class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One text of a completion, whole or one chunk of it."""
-
-    index: int = 0
-    text: str = ""
-    finish_reason: str | None = None
-
-
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of `/v1/completions`, or one event of a streamed one."""
-
-    id: str = ""
-    model: str = ""
-    choices: tuple[CompletionChoice, ...] = ()
-    usage: Usage | None = None
-
-    @property
-    def text(self) -> str:
-        return self.choices[0].text if self.choices else ""
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self.choices[0].finish_reason if self.choices else None
-
-
-class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that `/v1/*` answers for now."""
-
-    id: str
-    max_model_len: int | None = None
-    ready: bool = True
-
-
-# ---- management ----------------------------------------------------------------------------------
 
 
 class SupervisorState(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,12 +67,14 @@ class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy an instance is (messages.EngineLoad, without the counters that only metrics need)."""
+    """How busy an instance is."""
 
     num_running: int = 0
     num_waiting: int = 0
     num_tokens_outstanding: int = 0
     kv_usage: float = 0.0
+    prompt_tokens: int = 0  # since its process started, as the next
+    generation_tokens: int = 0
 
 
 class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,6 +190,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 class PrefixCacheReset(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine has forgotten."""
 
+    instance: str = ""
     forgotten_tokens: int = 0
 
 

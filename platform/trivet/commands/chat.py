@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import add_json_option, note, print_json
@@ -15,7 +15,7 @@ from trivet.errors import ModelNotFound, TrivetError, Unavailable
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
-    from trivet.client import ChatMessage, Client
+    from trivet.client import ChatFields, ChatMessage, Client
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,11 +43,8 @@ class Answer:
 
 
 def _run(given: argparse.Namespace) -> int:
-    fields = {
-        name: value
-        for name in ("temperature", "top_p", "seed", "max_tokens")
-        if (value := getattr(given, name)) is not None
-    }
+    wanted = {name: getattr(given, name) for name in ("temperature", "top_p", "seed", "max_tokens")}
+    fields = cast("ChatFields", {name: value for name, value in wanted.items() if value is not None})
     messages: list[ChatMessage] = [{"role": "system", "content": given.system}] if given.system else []
     with connect(given) as client:
         model = given.name or only_model(client)
@@ -74,9 +71,7 @@ def only_model(client: Client) -> str:
     return served[0]
 
 
-def ask(
-    client: Client, model: str, messages: list[ChatMessage], fields: dict[str, object], *, show: bool
-) -> Answer:
+def ask(client: Client, model: str, messages: list[ChatMessage], fields: ChatFields, *, show: bool) -> Answer:
     """One streamed answer, printed as it comes if `show`. Raises: TrivetError, also in mid-answer."""
     start = time.perf_counter()
     first = last = None
@@ -118,7 +113,7 @@ def _show_thinking(text: str) -> None:
         sys.stderr.flush()
 
 
-def _converse(client: Client, model: str, messages: list[ChatMessage], fields: dict[str, object]) -> int:
+def _converse(client: Client, model: str, messages: list[ChatMessage], fields: ChatFields) -> int:
     """Ask until the end of input. Ctrl-C ends an answer, or the conversation at the prompt."""
     _enable_line_editing()
     if sys.stdin.isatty():

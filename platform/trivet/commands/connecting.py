@@ -51,7 +51,8 @@ def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: f
 
     if given.url is None:
         wait_for_start(answers, load_settings().paths, patience_s)
-    return Client(given.url, key, max_connections=max_connections)
+    # Without retries: who types sees at once why, and when to come again.
+    return Client(given.url, key, max_connections=max_connections, max_retries=0)
 
 
 def model_argument(text: str) -> str:

@@ -33,13 +33,13 @@ def test_the_address_that_a_running_server_left_goes_before_the_settings(
 
 def test_the_token_of_this_home_never_goes_to_another_host(site) -> None:
     with Client("http://trivet.invalid:8000") as client:
-        assert "authorization" not in client._connection._http.headers
+        assert "authorization" not in client._connection.http.headers
 
 
 def test_the_server_of_this_home_gets_its_token_wherever_it_listens(site, monkeypatch) -> None:
     monkeypatch.setenv("TRIVET_HOST", "192.0.2.1")
     with Client() as client:
-        assert client._connection._http.headers["authorization"] == "Bearer the-token"
+        assert client._connection.http.headers["authorization"] == "Bearer the-token"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_stream_that_is_cut_is_an_error_and_no_short_answer(site) -> None:
 
 
 def test_a_full_queue_tells_when_to_come_again(site) -> None:
-    with Client() as client, pytest.raises(errors.Overloaded, match="queue is full") as caught:
+    with Client(max_retries=0) as client, pytest.raises(errors.Overloaded, match="queue is full") as caught:
         list(client.chat.stream("busy", []))
     assert caught.value.retry_after_s == 7
 

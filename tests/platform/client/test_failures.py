@@ -51,7 +51,15 @@ def test_an_unknown_code_falls_back_to_the_status() -> None:
     assert type(failure(ErrorObject("m", code=400), 400)) is errors.RequestError
 
 
-def test_a_retry_after_that_is_a_date_is_ignored() -> None:
-    error = failure_of(429, b"", {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"})
+@pytest.mark.parametrize("kind", [errors.Overloaded, errors.DeadlinePassed])
+def test_the_wait_that_the_server_asks_for_comes_back(kind: type[errors.TrivetError]) -> None:
+    body = f'{{"error": {{"message": "m", "code": "{kind.code}"}}}}'.encode()
+    error = failure_of(kind.status, body, {"retry-after": "7"})
+    assert type(error) is kind
+    assert error.retry_after_s == 7
+
+
+def test_a_wait_that_nobody_can_read_is_a_second() -> None:
+    error = failure_of(429, b"", {"retry-after": "soon"})
     assert isinstance(error, errors.Overloaded)
     assert error.retry_after_s == 1

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trivet.client.results import ChatChunk, ChunkChoice, Delta
+from trivet.client.answers import ChatChunk, ChunkChoice, Delta
 from trivet.commands.chat import ask
 
 

@@ -1,0 +1,147 @@
+"""The optional fields of requests, as keyword arguments that a type checker knows.
+
+Names and meaning are OpenAI's, and vLLM's where OpenAI has none; the README says which are carried out.
+A field that is left out has the server's default, which may be the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from trivet.client.calls import JsonObject
+
+
+class SamplingFields(TypedDict, total=False):
+    """Of chats and of completions."""
+
+    n: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    bad_words: Sequence[str]
+    seed: int
+    max_tokens: int
+    min_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    prompt_logprobs: int
+    priority: int
+    timeout: float
+    cache_salt: str
+    truncate_prompt_tokens: int
+    request_id: str
+    stream_options: JsonObject
+    response_format: JsonObject
+    structured_outputs: JsonObject
+    guided_json: str | JsonObject | bool
+    guided_regex: str
+    guided_choice: Sequence[str]
+    guided_grammar: str
+    guided_whitespace_pattern: str
+    add_special_tokens: bool
+
+
+class PromptFields(TypedDict, total=False):
+    """What a chat's prompt is made of, beside its messages."""
+
+    tools: Sequence[JsonObject]
+    chat_template: str
+    chat_template_kwargs: JsonObject
+    documents: Sequence[JsonObject]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    reasoning_effort: str
+
+
+class ChatFields(SamplingFields, PromptFields, total=False):
+    """Of a chat."""
+
+    tool_choice: str | JsonObject
+    parallel_tool_calls: bool
+    max_completion_tokens: int
+    logprobs: bool
+    top_logprobs: int
+    include_reasoning: bool
+
+
+class CompletionFields(SamplingFields, total=False):
+    """Of a completion."""
+
+    logprobs: int
+    echo: bool
+
+
+class EmbeddingFields(TypedDict, total=False):
+    """Of embeddings."""
+
+    encoding_format: str
+    dimensions: int
+    pooling: str
+    normalize: bool
+    priority: int
+    timeout: float
+    cache_salt: str
+    truncate_prompt_tokens: int
+    add_special_tokens: bool
+
+
+class ScoringFields(TypedDict, total=False):
+    """Of scores."""
+
+    instruction: str
+    truncate_prompt_tokens: int
+    priority: int
+    timeout: float
+    cache_salt: str
+    encoding_format: str
+
+
+class RerankFields(TypedDict, total=False):
+    """Of a ranking."""
+
+    instruction: str
+    truncate_prompt_tokens: int
+    priority: int
+    timeout: float
+    cache_salt: str
+    top_n: int
+    return_documents: bool
+
+
+class TokenizeFields(PromptFields, total=False):
+    """Of token ids."""
+
+    add_special_tokens: bool
+    return_token_strs: bool
+
+
+class ResponseFields(TypedDict, total=False):
+    """Of a response."""
+
+    instructions: str
+    store: bool
+    previous_response_id: str
+    max_output_tokens: int
+    temperature: float
+    top_p: float
+    tools: Sequence[JsonObject]
+    tool_choice: str | JsonObject
+    parallel_tool_calls: bool
+    text: JsonObject
+    reasoning: JsonObject
+    include: Sequence[str]
+    metadata: Mapping[str, str]
+    user: str
+    priority: int
+    timeout: float
+    cache_salt: str

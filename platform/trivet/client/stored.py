@@ -1,0 +1,152 @@
+"""The calls of what a site keeps for its users: files, batches and responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Unpack
+
+from trivet.client.calls import (
+    C,
+    Call,
+    Group,
+    JsonObject,
+    StreamCall,
+    Upload,
+    ask,
+    ask_list,
+    call,
+    given,
+    place,
+    stream,
+)
+from trivet.client.fields import ResponseFields
+from trivet.client.stored_answers import Batch, Deleted, File, Response, ResponseEvent
+
+
+class Files(Group[C]):
+    """`/v1/files`: inputs and results of batches.
+
+    >>> file = client.files.upload(b"{}", "lines.jsonl")
+    >>> file.filename, file.bytes, client.files.content(file.id)
+    ('lines.jsonl', 2, b'{}')
+    >>> client.files.delete(file.id)
+    """
+
+    @call
+    def upload(self, file: Path | bytes, filename: str | None = None, purpose: str = "batch") -> Call[File]:
+        """Keep a file of at most 200 MiB. Raises: OSError; RequestTooLarge."""
+        content = file.read_bytes() if isinstance(file, Path) else file
+        name = filename or (file.name if isinstance(file, Path) else "file")
+        return Call("POST", "/v1/files", File, upload=Upload(name, content, {"purpose": purpose}))
+
+    @call
+    def list(self, purpose: str | None = None) -> Call[tuple[File, ...]]:
+        """All that are kept, newest first."""
+        return ask_list("/v1/files", File, {"purpose": purpose})
+
+    @call
+    def get(self, file_id: str) -> Call[File]:
+        """Raises: NotFound."""
+        return ask("GET", f"/v1/files/{place(file_id)}", File)
+
+    @call
+    def content(self, file_id: str) -> Call[bytes]:
+        """Raises: NotFound."""
+        return ask("GET", f"/v1/files/{place(file_id)}/content", bytes)
+
+    @call
+    def delete(self, file_id: str) -> Call[None]:
+        """Raises: NotFound."""
+        return ask("DELETE", f"/v1/files/{place(file_id)}", Deleted).then(_nothing)
+
+
+class Batches(Group[C]):
+    """`/v1/batches`: a file of requests, answered at low priority.
+
+    >>> line = b'{"custom_id": "1", "method": "POST", "url": "/v1/completions", '
+    >>> line += b'"body": {"model": "null", "prompt": "Hello", "max_tokens": 4}}'
+    >>> file = client.files.upload(line, "requests.jsonl")
+    >>> batch = client.batches.create(file.id, "/v1/completions")
+    >>> while not batch.has_ended:
+    ...     batch = client.batches.get(batch.id)
+    >>> batch.status, batch.request_counts.completed
+    ('completed', 1)
+    >>> b'"custom_id":"1"' in client.files.content(batch.output_file_id)
+    True
+    """
+
+    @call
+    def create(
+        self,
+        input_file_id: str,
+        endpoint: str,
+        *,
+        completion_window: str = "24h",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Call[Batch]:
+        """Begin; `get` tells how far it is. Raises: NotFound; RequestError."""
+        body = given(
+            input_file_id=input_file_id,
+            endpoint=endpoint,
+            completion_window=completion_window,
+            metadata=metadata,
+        )
+        return ask("POST", "/v1/batches", Batch, body=body)
+
+    @call
+    def list(self) -> Call[tuple[Batch, ...]]:
+        """All that are kept, newest first."""
+        return ask_list("/v1/batches", Batch)
+
+    @call
+    def get(self, batch_id: str) -> Call[Batch]:
+        """Raises: NotFound."""
+        return ask("GET", f"/v1/batches/{place(batch_id)}", Batch)
+
+    @call
+    def cancel(self, batch_id: str) -> Call[Batch]:
+        """End it; what was answered can be had. Raises: NotFound; Conflict where it has ended."""
+        return ask("POST", f"/v1/batches/{place(batch_id)}/cancel", Batch)
+
+
+class Responses(Group[C]):
+    """`/v1/responses`; they are kept only where the site's `store_responses` is on.
+
+    >>> client.responses.create("null", "Hello", max_output_tokens=8).status
+    'incomplete'
+    >>> with client.responses.stream("null", "Hello", max_output_tokens=8) as events:
+    ...     *_, last = events
+    >>> last.type, last.response.usage.output_tokens
+    ('response.incomplete', 8)
+    """
+
+    @call
+    def create(
+        self, model: str, prompt: str | Sequence[JsonObject], **fields: Unpack[ResponseFields]
+    ) -> Call[Response]:
+        """The whole response. Raises: TrivetError."""
+        return ask("POST", "/v1/responses", Response, body={"model": model, "input": prompt, **fields})
+
+    @stream
+    def stream(
+        self, model: str, prompt: str | Sequence[JsonObject], **fields: Unpack[ResponseFields]
+    ) -> StreamCall[ResponseEvent]:
+        """Events of a response; the last one carries it whole. Raises: TrivetError, also in the middle."""
+        body = {"model": model, "input": prompt, **fields, "stream": True}
+        return StreamCall("POST", "/v1/responses", ResponseEvent, body, is_last=attrgetter("is_last"))
+
+    @call
+    def get(self, response_id: str) -> Call[Response]:
+        """Raises: NotFound; UnsupportedParameter where none are kept."""
+        return ask("GET", f"/v1/responses/{place(response_id)}", Response)
+
+    @call
+    def delete(self, response_id: str) -> Call[None]:
+        """Raises: NotFound; UnsupportedParameter where none are kept."""
+        return ask("DELETE", f"/v1/responses/{place(response_id)}", Deleted).then(_nothing)
+
+
+def _nothing(_: object) -> None:
+    """There is nothing to tell."""

@@ -1,0 +1,155 @@
+"""How calls look on the wire, and what comes back: the part that both kinds of connection share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+
+from trivet.client.calls import Call, JsonObject, StreamCall
+from trivet.client.failures import ErrorBody, failure, failure_of
+from trivet.errors import ConfigError, TrivetError, Unavailable
+
+T = TypeVar("T")
+CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 5.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)  # the server has seen nothing of the request
+
+
+def host_of(base_url: str) -> str:
+    """The host that a server's URL names. Raises: ConfigError where it is none."""
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise ConfigError(f"{base_url!r} is not a URL ({error}); give http://HOST:PORT") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"{base_url!r} is not the URL of a server; give http://HOST:PORT")
+    return url.host
+
+
+def is_loopback(base_url: str) -> bool:
+    """Whether the URL names this host and nobody in between. Raises: ConfigError."""
+    return host_of(base_url) in LOOPBACK
+
+
+def pool_options(base_url: str, api_key: str | None, max_connections: int) -> dict[str, Any]:
+    """What httpx's clients of both kinds are made with."""
+    return {
+        "base_url": base_url.rstrip("/"),
+        "headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
+        "limits": httpx2.Limits(
+            max_connections=max_connections,
+            max_keepalive_connections=max_connections,
+            keepalive_expiry=KEEPALIVE_S,
+        ),
+        "trust_env": not is_loopback(base_url),  # a proxy of the environment is not for this host
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Of one server."""
+
+    base_url: str
+    timeout_s: float  # the longest silence; a stream of ours has a sign of life each 15 s
+
+    def request(
+        self, http: httpx2.Client | httpx2.AsyncClient, call: Call[T] | StreamCall[T]
+    ) -> httpx2.Request:
+        """A fresh one for each attempt."""
+        upload = call.upload if isinstance(call, Call) else None
+        is_endless = isinstance(call, StreamCall) and call.is_endless
+        timeout = httpx2.Timeout(None if is_endless else self.timeout_s, connect=CONNECT_TIMEOUT_S)
+        content: dict[str, Any] = {}
+        if upload is not None:
+            content = {"data": dict(upload.fields), "files": {"file": (upload.filename, upload.content)}}
+        elif call.body is not None:
+            content = {
+                "content": msgspec.json.encode(call.body),
+                "headers": {"Content-Type": "application/json"},
+            }
+        return http.build_request(
+            call.method, call.path, params=_present(call.query), timeout=timeout, **content
+        )
+
+    def refusal(self, response: httpx2.Response) -> TrivetError:
+        """The error of an answer that has been read."""
+        error = failure_of(response.status_code, response.content, response.headers)
+        if request_id := response.headers.get("x-request-id"):
+            error.add_note(f"request id {request_id}")
+        return error
+
+    def answer(self, call: Call[T], response: httpx2.Response) -> T:
+        """Of a whole answer that has been read. Raises: TrivetError where it is another server's."""
+        value: Any = response.content
+        if call.answer is str:
+            value = response.text
+        elif call.answer is not bytes:
+            value = self.decode(response.content, call.answer)
+        return value if call.read is None else call.read(value)
+
+    def event(self, call: StreamCall[T], event: httpx2.ServerSentEvent) -> T:
+        """Raises: what an error event names."""
+        if event.event == "error" or event.data.startswith('{"error"'):
+            raise failure(self.decode(event.data, ErrorBody).error)
+        return self.decode(event.data, call.item)  # type: ignore[no-any-return]
+
+    def cut(self, call: StreamCall[T]) -> Unavailable:
+        """The connection ended in order, the answer did not."""
+        end = "its last event" if call.is_last else "[DONE]"
+        return Unavailable(
+            f"the stream from {self.base_url}{call.path} ended before {end}: the answer is not complete; "
+            "send the request again"
+        )
+
+    def decode(self, data: bytes | str, kind: Any) -> Any:
+        """Raises: TrivetError."""
+        try:
+            return msgspec.json.decode(data or b"null", type=kind)
+        except msgspec.MsgspecError as error:
+            raise TrivetError(
+                f"{self.base_url} answered something that is no {getattr(kind, '__name__', kind)}: {error}; "
+                "is it a Trivet server of this version?"
+            ) from error
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """What goes wrong between here and the server, as `Unavailable`."""
+        try:
+            yield
+        except NOT_CONNECTED as error:
+            raise self.no_connection(error) from error
+        except httpx2.PoolTimeout as error:
+            raise Unavailable(
+                f"every connection to {self.base_url} is in use by a request of this client; close streams, "
+                "or raise max_connections"
+            ) from error
+        except httpx2.TimeoutException as error:
+            raise Unavailable(
+                f"{self.base_url} accepted the request and sent nothing in time ({type(error).__name__}); "
+                "see `trivet ps` and the server's log"
+            ) from error
+        except httpx2.SSEError as error:
+            raise TrivetError(
+                f"{self.base_url} answered no stream: {error}; is it a Trivet server?"
+            ) from error
+        except httpx2.TransportError as error:
+            raise Unavailable(
+                f"the connection to {self.base_url} broke: {str(error) or type(error).__name__}"
+            ) from error
+
+    def no_connection(self, error: Exception) -> Unavailable:
+        """Nothing listens, or nothing can be reached."""
+        return Unavailable(
+            f"no server answers at {self.base_url} ({str(error) or 'timed out'}); "
+            "start one with `trivet serve`, or name another with --url"
+        )
+
+
+def _present(query: JsonObject) -> dict[str, str]:
+    return {key: str(value) for key, value in query.items() if value is not None}
