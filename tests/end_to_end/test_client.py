@@ -128,27 +128,34 @@ def test_leaving_a_stream_ends_the_request_in_the_engine(served: Site) -> None:
         served.wait_for("it has ended", lambda: running(client, "slow") == 0)
 
 
-def test_cancelling_a_task_ends_its_request_in_the_engine(served: Site) -> None:
-    async def ask(stream: bool) -> None:
+async def leave_early(client: AsyncClient) -> None:
+    async with client.completions.stream("slow", "Hello", **LONG) as chunks:
+        await anext(chunks)
+
+
+async def read_all(client: AsyncClient) -> None:
+    async for _ in client.completions.stream("slow", "Hello", **LONG):
+        pass
+
+
+async def wait_for_the_whole(client: AsyncClient) -> None:
+    await client.completions.complete("slow", "Hello", **LONG)
+
+
+@pytest.mark.parametrize("ask", [leave_early, read_all, wait_for_the_whole])
+def test_a_task_that_leaves_or_is_cancelled_ends_its_request_in_the_engine(served: Site, ask: Any) -> None:
+    async def run() -> None:
         async with AsyncClient(served.base_url, served.token) as client:
-            if stream:
-                async for _ in client.completions.stream("slow", "Hello", **LONG):
-                    pass
-            await client.completions.complete("slow", "Hello", **LONG)
+            task = asyncio.create_task(ask(client))
+            if ask is not leave_early:
+                await asyncio.to_thread(served.wait_for, "it runs", lambda: running(watching, "slow") == 1)
+                task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() == (ask is not leave_early)
+            await asyncio.to_thread(served.wait_for, "it has ended", lambda: running(watching, "slow") == 0)
 
-    async def cancel(stream: bool) -> None:
-        task = asyncio.create_task(ask(stream))
-        with served.client() as client:
-            await asyncio.to_thread(
-                served.wait_for, "it runs", lambda: task.done() or running(client, "slow") == 1
-            )
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            served.wait_for("it has ended", lambda: running(client, "slow") == 0)
-
-    for stream in (True, False):
-        asyncio.run(cancel(stream))
+    with served.client() as watching:
+        asyncio.run(run())
 
 
 def test_who_is_patient_is_answered_by_a_full_queue(served: Site) -> None:

@@ -17,7 +17,7 @@ from trivet.client.answers import (
     Usage,
 )
 from trivet.client.client import AsyncClient, Client
-from trivet.client.fields import ChatFields, CompletionFields
+from trivet.client.fields import ChatFields, CompletionFields, DeploymentChanges
 from trivet.client.inference import ChatMessage
 from trivet.client.results import (
     Deployment,
@@ -45,6 +45,7 @@ __all__ = [
     "Completion",
     "CompletionFields",
     "Deployment",
+    "DeploymentChanges",
     "Device",
     "Embeddings",
     "Event",

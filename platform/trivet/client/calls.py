@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+M = TypeVar("M")
 P = ParamSpec("P")
 C = TypeVar("C", bound="Connection | AsyncConnection")
 JsonObject: TypeAlias = Mapping[str, object]
@@ -103,12 +105,19 @@ class Group(Generic[C]):
         self._connection = connection
 
 
-class call(Generic[P, T]):  # noqa: N801  # used as a decorator
-    """A method of a group that is one request and one answer."""
+class Method(Generic[P, M]):
+    """A method of a group as it is written: what it makes of its arguments."""
 
-    def __init__(self, make: Callable[Concatenate[Any, P], Call[T]]) -> None:
+    def __init__(self, make: Callable[Concatenate[Any, P], M]) -> None:
         self.make = make
         self.__doc__ = make.__doc__
+
+    def __repr__(self) -> str:  # what `help` shows of a group
+        return f"{self.make.__name__}{signature(self.make)}"
+
+
+class call(Method[P, Call[T]], Generic[P, T]):  # noqa: N801  # used as a decorator
+    """A method of a group that is one request and one answer."""
 
     @overload
     def __get__(self, group: None, owner: type) -> call[P, T]: ...
@@ -127,12 +136,8 @@ class call(Generic[P, T]):  # noqa: N801  # used as a decorator
         return send
 
 
-class stream(Generic[P, T]):  # noqa: N801  # used as a decorator
+class stream(Method[P, StreamCall[T]], Generic[P, T]):  # noqa: N801  # used as a decorator
     """A method of a group that is one request, answered in pieces."""
-
-    def __init__(self, make: Callable[Concatenate[Any, P], StreamCall[T]]) -> None:
-        self.make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, group: None, owner: type) -> stream[P, T]: ...

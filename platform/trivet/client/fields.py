@@ -125,6 +125,18 @@ class TokenizeFields(PromptFields, total=False):
     return_token_strs: bool
 
 
+class DeploymentChanges(TypedDict, total=False):
+    """What is to be different. Settings are merged; None takes one back, and device and fallback."""
+
+    model: str
+    backend: str
+    device: str | None
+    replicas: int
+    settings: Mapping[str, str | None]
+    priority: int
+    fallback: str | None
+
+
 class ResponseFields(TypedDict, total=False):
     """Of a response."""
 

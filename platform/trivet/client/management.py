@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from trivet.client.answers import ServedModel
 from trivet.client.calls import C, Call, Group, StreamCall, ask, ask_list, call, given, place, stream
+from trivet.client.fields import DeploymentChanges
 from trivet.client.inference import Encoding
 from trivet.client.results import (
     Deployment,
@@ -127,11 +128,10 @@ class Deployments(Group[C]):
         return ask("PATCH", _deployment(name), Deployment, body={"replicas": replicas})
 
     @call
-    def update(self, name: str, changes: Mapping[str, object]) -> Call[Deployment]:
-        """Change what runs: model, backend, device, replicas, settings, priority, fallback.
+    def update(self, name: str, changes: DeploymentChanges) -> Call[Deployment]:
+        """Change what runs: other instances replace the running ones as they become ready.
 
-        Settings are merged; None takes one back. Other instances replace the running ones as they become
-        ready. Raises: NotFound; Conflict where it is stopped.
+        Raises: NotFound; Conflict where it is stopped.
         """
         return ask("PATCH", _deployment(name), Deployment, body=dict(changes))
 

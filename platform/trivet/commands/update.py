@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, cast
 
 from trivet.commands.connecting import (
     add_settings_option,
@@ -15,6 +16,9 @@ from trivet.commands.launch import add_waiting_options, finish
 from trivet.commands.output import note
 from trivet.errors import ConfigError, ModelNotFound
 from trivet.plugins import Command
+
+if TYPE_CHECKING:
+    from trivet.client import DeploymentChanges
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +56,7 @@ def _run(given: argparse.Namespace) -> int:
         return finish(client, after, given, {instance.id for instance in before.instances})
 
 
-def _changes(given: argparse.Namespace) -> dict[str, object]:
+def _changes(given: argparse.Namespace) -> DeploymentChanges:
     """As the server takes them."""
     settings: dict[str, str | None] = {**parse_pairs(given.pairs), **dict.fromkeys(given.unset)}
     changes = {
@@ -67,7 +71,7 @@ def _changes(given: argparse.Namespace) -> dict[str, object]:
         value = getattr(given, key)
         if value is not None:
             changed[key] = None if value == none else value
-    return changed
+    return cast("DeploymentChanges", changed)
 
 
 COMMANDS = (Command("update", "change a deployment while it serves", _add_arguments, _run),)

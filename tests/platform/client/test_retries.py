@@ -17,6 +17,7 @@ from trivet.client import AsyncClient, Client
 from trivet.client.retries import Retries, retry_after_s
 
 CHAT = b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'
+HANG_UP, STAY_SILENT = -1, -2  # in place of a status
 STREAM = {"Content-Type": "text/event-stream"}
 
 
@@ -26,6 +27,7 @@ class Script:
 
     answers: list[tuple[int, dict[str, str], bytes]]
     paths: list[str] = field(default_factory=list)
+    is_over: threading.Event = field(default_factory=threading.Event)
 
     def serve(self, port: int = 0) -> ThreadingHTTPServer:
         script = self
@@ -37,6 +39,11 @@ class Script:
                 status, headers, body = script.answers[0]
                 if len(script.answers) > 1:
                     script.answers.pop(0)
+                if status == HANG_UP:
+                    return
+                if status == STAY_SILENT:
+                    script.is_over.wait(60)
+                    return
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -99,13 +106,17 @@ def flavour(request: pytest.FixtureRequest) -> Sync:
 @pytest.fixture
 def serve() -> Iterator[Callable[..., tuple[Script, str]]]:
     servers: list[ThreadingHTTPServer] = []
+    scripts: list[Script] = []
 
     def start(*answers: tuple[int, dict[str, str], bytes], port: int = 0) -> tuple[Script, str]:
         script = Script(list(answers))
+        scripts.append(script)
         servers.append(script.serve(port))
         return script, f"http://127.0.0.1:{servers[-1].server_port}"
 
     yield start
+    for script in scripts:
+        script.is_over.set()
     for server in servers:
         server.shutdown()
         server.server_close()
@@ -183,11 +194,31 @@ def test_where_nothing_listens_yet_the_next_attempt_finds_it(flavour: Sync, serv
     assert len(flavour.waits) == 1
 
 
-def test_a_connection_that_breaks_is_no_reason_to_ask_again(flavour: Sync, serve: Any) -> None:
-    script, url = serve((200, {"Content-Length": "100"}, b"{"))
+@pytest.mark.parametrize("ask", [launch, chat])
+@pytest.mark.parametrize(
+    "answer", [(HANG_UP, {}, b""), (200, {**STREAM, "Content-Length": "100"}, b"{")], ids=["before", "within"]
+)
+def test_a_connection_that_breaks_is_no_reason_to_ask_again(
+    flavour: Sync, serve: Any, ask: Any, answer: Any
+) -> None:
+    script, url = serve(answer)
     with pytest.raises(errors.Unavailable, match="broke"):
-        flavour(url, launch)
+        flavour(url, ask)
     assert len(script.paths) == 1
+
+
+@pytest.mark.parametrize("ask", [launch, chat])
+def test_a_server_that_stays_silent_is_not_asked_again(flavour: Sync, serve: Any, ask: Any) -> None:
+    script, url = serve((STAY_SILENT, {}, b""))
+    with pytest.raises(errors.Unavailable, match="nothing in time"):
+        flavour(url, ask, timeout_s=0.2)
+    assert len(script.paths) == 1
+
+
+def test_a_pool_that_is_in_use_is_named(flavour: Sync, serve: Any) -> None:
+    _, url = serve(OK)
+    with pytest.raises(errors.Unavailable, match="raise max_connections"):
+        flavour(url, status, timeout_s=0.2, max_connections=0)
 
 
 def test_a_page_is_no_stream(flavour: Sync, serve: Any) -> None:
