@@ -13,8 +13,8 @@ from trivet_cpu import memory_plan
 from trivet_cpu.memory_plan import Shape
 
 # The process without what is planned for the model: Python, NumPy and torch, and code that oneDNN makes at
-# run time. 212 to 298 MiB measured with SmolLM2 beside weights, KV and workspace (Python 3.11, torch 2.13): how
-# many pages of torch's libraries are mapped depends on how the kernel holds those files; the middle is planned.
+# run time. 212 to 298 MiB measured with SmolLM2 beside weights, KV and workspace (Python 3.11, torch 2.13):
+# how many pages of torch's libraries are mapped depends on how the kernel holds those files. The middle.
 CONTEXT_BYTES = 262 << 20
 # The same without torch: 72 MiB measured.
 NATIVE_CONTEXT_BYTES = 72 << 20
