@@ -21,6 +21,7 @@ FLAGS = (
     "avx512f",
     "avx512_vnni",
     "avx512_bf16",
+    "avx512_fp16",
     "amx_tile",
     "amx_bf16",
     "amx_int8",

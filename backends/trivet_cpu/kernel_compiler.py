@@ -32,7 +32,7 @@ _AVX512_BF16 = (*_AVX512, "-mavx512bf16")
 LEVELS = MappingProxyType(
     {
         "amx": (
-            ("avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"),
+            ("avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"),
             (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16"),
         ),
         "avx512_bf16": (("avx512f", "avx512_vnni", "avx512_bf16"), _AVX512_BF16),

@@ -14,6 +14,7 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import Unavailable
 from trivet.models.model_files import open_model
 from trivet_registry.deployment_changes import Update, update_deployment
+from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance
 from trivet_registry.models_store import register_model
@@ -58,6 +59,19 @@ def test_inference_goes_on_without_the_registry(site: Site, site_client: FlaskCl
         assert set(router.table(fresh=True)) == {"demo"}  # it has been tried now
         assert site_client.post("/v1/completions", json=PROMPT).status_code == 200
         assert site_client.get("/health/ready").status_code == 200
+
+
+def test_a_stopped_deployment_is_known_while_its_instance_drains(site: Site) -> None:
+    instance = site.add_instance(*TO_READY)
+    read = table_reader(site.database)
+    with site.database.session() as session:
+        stop_deployment(session, "demo")
+        move_instance(session, instance, InstanceState.DRAINING, "stop asked for")
+    assert [row.state for row in read()["demo"].instances] == ["draining"]
+    with site.database.session() as session:
+        move_instance(session, instance, InstanceState.STOPPING, "it has drained")
+        move_instance(session, instance, InstanceState.STOPPED, "its process is gone")
+    assert not read()
 
 
 def test_while_an_update_is_under_way_requests_go_to_one_version(site: Site, tmp_path: Path) -> None:

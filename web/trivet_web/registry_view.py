@@ -33,9 +33,11 @@ def table_reader(database: Database) -> Callable[[], Table]:
     def read_rows() -> Table:
         with database.reading() as session:
             rows = list_instances(session, states=LIVE_STATES)
+            living = {i.deployment_id for i in rows}  # of a stopped one: it drains, which a request is told
             return {
                 d.name: _deployed(d, [i for i in rows if i.deployment_id == d.id])
-                for d in list_deployments(session, desired=RUNNING)
+                for d in list_deployments(session)
+                if d.desired == RUNNING or d.id in living
             }
 
     return read

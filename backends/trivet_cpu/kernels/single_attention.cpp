@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "pool.h"
+#include "tiles.h"
 
 using namespace trivet;
 
@@ -29,6 +30,7 @@ extern "C" int32_t trivet_attend_cache(void* pool, const LayerQueries* layer, co
   Job job{*(Pool*)pool, *layer, work, scratch.get()};
   job.pool.run(
       [](void* argument, int thread) {
+        const TilesInUse in_use;
         const Job& job = *(Job*)argument;
         const int heads = job.layer.cache->num_heads, num_units = job.work.num_units() * heads;
         for (int first, last; job.pool.take(thread, num_units, first, last);)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trivet.client.results import History, Series
+if TYPE_CHECKING:
+    from trivet.client.results import History, Series
 
 PARTS = {
     "tokenize": "request_tokenize_time_seconds",

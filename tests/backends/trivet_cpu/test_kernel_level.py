@@ -16,7 +16,7 @@ from trivet_cpu.kernel_build import KernelCache
 from trivet_cpu.kernel_level import choose_level
 from trivet_cpu.tile_permission import ask_for_tiles
 
-FLAGS = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8"
+FLAGS = "avx2 avx512f avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8"
 ARCH = f"x86-64 {FLAGS}"
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="levels of x86-64")

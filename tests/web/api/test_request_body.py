@@ -26,7 +26,8 @@ def error_of(client: FlaskClient, path: str, body: Any) -> tuple[int, dict[str, 
     response = client.post(path, content_type="application/json", **data)
     assert response.is_json, response.data
     answer = response.get_json()
-    assert set(answer) == {"error"}, answer
+    assert set(answer) == {"error", "detail"}, answer
+    assert answer["detail"] == answer["error"]["message"]  # where Xinference's clients look
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     return response.status_code, answer["error"]
 
