@@ -67,11 +67,26 @@ def test_a_stopped_deployment_is_known_while_its_instance_drains(site: Site) -> 
     with site.database.session() as session:
         stop_deployment(session, "demo")
         move_instance(session, instance, InstanceState.DRAINING, "stop asked for")
-    assert [row.state for row in read()["demo"].instances] == ["draining"]
+    leaving = read()["demo"]
+    assert leaving.is_leaving
+    assert [row.state for row in leaving.instances] == ["draining"]
     with site.database.session() as session:
         move_instance(session, instance, InstanceState.STOPPING, "it has drained")
         move_instance(session, instance, InstanceState.STOPPED, "its process is gone")
     assert not read()
+
+
+def test_a_deployment_that_leaves_is_not_listed_and_a_request_is_told(
+    site: Site, site_client: FlaskClient
+) -> None:
+    instance = site.add_instance(*TO_READY)
+    with site.database.session() as session:
+        stop_deployment(session, "demo")
+        move_instance(session, instance, InstanceState.DRAINING, "stop asked for")
+    assert site_client.get("/v1/models").get_json()["data"] == []
+    refused = site_client.post("/v1/completions", json=PROMPT)
+    assert refused.status_code == 503
+    assert "is draining" in refused.get_json()["error"]["message"]
 
 
 def test_while_an_update_is_under_way_requests_go_to_one_version(site: Site, tmp_path: Path) -> None:

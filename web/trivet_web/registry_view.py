@@ -58,6 +58,7 @@ def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed
         created_s=int(deployment.created_at.timestamp()),
         settings=deployment.settings,
         is_asleep=deployment.is_asleep,
+        is_leaving=deployment.desired != RUNNING,
         fallback=deployment.fallback,
         facts=_facts(version),
         instances=tuple(_row(i, is_of_served_version=i.version_id == version.id) for i in instances),

@@ -64,7 +64,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A deployment that shall run, under the name that clients give as `model`."""
+    """A deployment that shall run, or did and still drains, under the name that clients give as `model`."""
 
     name: str
     model_path: str
@@ -73,6 +73,7 @@ class Deployed:
     settings: Mapping[str, str] = field(default_factory=dict)  # of its engines, as text
     fallback: str | None = None  # the deployment that answers where this one cannot
     is_asleep: bool = False  # unloaded because nobody used it
+    is_leaving: bool = False  # stopped, while an instance of it is still there
     facts: ModelFacts | None = None  # None: not from a registry
 
     @property
@@ -83,7 +84,7 @@ class Deployed:
     @property
     def waits(self) -> bool:
         """Whether its requests wait for an instance: it is loaded when one comes."""
-        return self.is_asleep or "idle_timeout_s" in self.settings
+        return not self.is_leaving and (self.is_asleep or "idle_timeout_s" in self.settings)
 
     @property
     def max_model_len(self) -> int | None:
@@ -138,6 +139,10 @@ class Router:
 
     def table(self, *, fresh: bool = False) -> Table:
         """The deployments that shall run. Raises: Unavailable where the registry has never been read."""
+        return {name: one for name, one in self._known(fresh=fresh).items() if not one.is_leaving}
+
+    def _known(self, *, fresh: bool = False) -> Table:
+        """Those that leave, too."""
         known = self._table
         if self._reading.acquire(blocking=fresh or known is None):
             try:
@@ -149,12 +154,12 @@ class Router:
 
     def deployed(self, name: str) -> Deployed:
         """Raises: ModelNotFound listing what exists."""
-        table = self.table()
+        table = self._known()
         if name not in table:  # it may have been launched within the last half second
-            table = self.table(fresh=True)
+            table = self._known(fresh=True)
         if name in table:
             return table[name]
-        known = ", ".join(sorted(table)) or "none; launch one with `trivet launch MODEL`"
+        known = ", ".join(sorted(self.table())) or "none; launch one with `trivet launch MODEL`"
         raise ModelNotFound(f"model {name!r} does not exist; deployed: {known}", param="model")
 
     def ready(self, name: str) -> Deployed:
@@ -241,7 +246,7 @@ class Router:
         deployed = self.deployed(name)
         candidates = self._candidates(deployed, exclude)
         if not candidates:
-            deployed = self.table(fresh=True).get(name, deployed)
+            deployed = self._known(fresh=True).get(name, deployed)
             candidates = self._candidates(deployed, exclude)
         if not candidates:
             raise Unavailable(f"model {name!r} cannot serve now: {self.why_not(deployed)}; try again later")
