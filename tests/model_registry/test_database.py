@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from trivet.errors import ConfigError, Conflict
-from trivet_registry import migrations
+from trivet_registry import account_tables, migrations
 from trivet_registry.database import Database, open_database
 from trivet_registry.events_store import list_events, record_event
 from trivet_registry.tables import Base, Deployment, Model
@@ -39,6 +39,7 @@ def test_head_is_the_newest_script() -> None:
 
 
 def test_migrations_make_exactly_the_tables(db: Database) -> None:
+    assert account_tables.User.__tablename__ in Base.metadata.tables
     with db.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 

@@ -16,7 +16,7 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
 
-EARLIER = ["0001", "0002", "0003"]
+EARLIER = ["0001", "0002", "0003", "0004"]
 AT = "'2026-01-01 00:00:00'"
 ROWS = (  # in the columns of 0001, which every later revision has
     f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",
@@ -58,7 +58,8 @@ def moved(url: str, to: str, *, is_upgrade: bool, statements: tuple[str, ...] = 
 @pytest.mark.parametrize("revision", EARLIER)
 def test_a_registry_of_an_earlier_release_keeps_what_it_knows(tmp_path: Path, revision: str) -> None:
     url = f"sqlite:///{tmp_path / 'registry.db'}"
-    moved(url, revision, is_upgrade=True, statements=ROWS)
+    moved(url, "0001", is_upgrade=True, statements=ROWS)
+    moved(url, revision, is_upgrade=True)
     database = open_database(url)
     with database.reading() as session:
         deployment, (instance,) = get_deployment(session, "chat"), list_instances(session)

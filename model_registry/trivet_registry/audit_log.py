@@ -1,0 +1,169 @@
+"""The audit log: appended in the transaction of the act itself, chained by hashes, verified on demand.
+
+An entry's hash covers its fields and the hash before it, so an edited or removed row breaks the chain at its
+place, and `audit_head` shows a cut tail. Whoever may write the whole database could hash everything anew: an
+anchor (the head's id and hash, noted elsewhere) finds that, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session
+
+from trivet.errors import RequestError
+from trivet_registry.account_tables import AuditEntry, AuditHead
+from trivet_registry.tables import utc_now
+
+HEAD = 1  # id of the one row of audit_head
+ROOT_HASH = "0" * 64
+DONE, REFUSED = "done", "refused"
+PAGE = 1000
+Fields = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What somebody did; `before` and `after` hold no secret."""
+
+    actor: str
+    action: str
+    target: str = ""
+    before: Fields | None = None
+    after: Fields | None = None
+    outcome: str = DONE
+    address: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`fault` None: the chain is whole up to `last_id`, whose hash is `hash`."""
+
+    last_id: int
+    hash: str
+    fault: str | None = None
+
+
+def append(session: Session, act: Act) -> int:
+    """Add an entry. Call it last in a transaction: writers of other acts queue from here to the commit.
+
+    Returns: its id.
+    """
+    session.flush()
+    head = session.execute(
+        select(AuditHead.last_id, AuditHead.hash).where(AuditHead.id == HEAD).with_for_update()
+    ).one()
+    entry_id: int = head.last_id + 1
+    values = {
+        "id": entry_id,
+        "at": utc_now(),
+        "actor": act.actor[:160],
+        "action": act.action[:64],
+        "target": act.target[:1000],
+        "outcome": act.outcome,
+        "address": act.address[:64],
+        "request_id": act.request_id[:64],
+        "before": _text(act.before),
+        "after": _text(act.after),
+    }
+    values["hash"] = _chained(head.hash, values)
+    session.execute(insert(AuditEntry).values(values))
+    session.execute(
+        update(AuditHead).where(AuditHead.id == HEAD).values(last_id=entry_id, hash=values["hash"])
+    )
+    return entry_id
+
+
+def newest_id(session: Session) -> int:
+    """It grows with every act: whoever remembers something about accounts compares it."""
+    newest: int = session.execute(select(AuditHead.last_id)).scalar_one()
+    return newest
+
+
+def list_entries(
+    session: Session, limit: int = 100, before_id: int | None = None, action: str | None = None
+) -> Sequence[AuditEntry]:
+    """The newest first; `before_id` goes on from a list that was cut."""
+    query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(AuditEntry.id < before_id)
+    if action is not None:
+        query = query.where(AuditEntry.action == action)
+    return session.scalars(query).all()
+
+
+def verify(session: Session, anchor: str | None = None) -> Verdict:
+    """Read the whole chain; the first row that is not what was written, or is gone, is named.
+
+    Args:
+        anchor: "ID:HASH" of an earlier verdict.
+
+    Raises: RequestError for an anchor that is none.
+    """
+    known_id, known_hash = _anchor(anchor)
+    last_id, last_hash = 0, ROOT_HASH
+    for entry in _all(session):
+        if entry.id != last_id + 1:
+            return Verdict(last_id, last_hash, f"entry {last_id + 1} is missing: the next one is {entry.id}")
+        values = {name: getattr(entry, name) for name in _HASHED}
+        if not hmac.compare_digest(_chained(last_hash, values), entry.hash):
+            return Verdict(last_id, last_hash, f"entry {entry.id} is not what was written, or one before it")
+        last_id, last_hash = entry.id, entry.hash
+        if last_id == known_id and last_hash != known_hash:
+            return Verdict(last_id, last_hash, f"entry {last_id} is not the one of the anchor")
+    head = session.execute(select(AuditHead.last_id, AuditHead.hash)).one_or_none()
+    if head is None or max(head.last_id, known_id) > last_id:
+        newest = max(head.last_id if head else 0, known_id)
+        return Verdict(last_id, last_hash, f"entries {last_id + 1} to {newest} are missing")
+    if (head.last_id, head.hash) != (last_id, last_hash):
+        return Verdict(last_id, last_hash, f"entry {last_id} is not the one that the head names")
+    return Verdict(last_id, last_hash)
+
+
+_HASHED = (
+    *("id", "at", "actor", "action", "target", "outcome", "address", "request_id"),
+    *("before", "after"),
+)
+
+
+def _all(session: Session) -> Iterator[AuditEntry]:
+    last_id = -(1 << 31)
+    while True:
+        page = session.scalars(
+            select(AuditEntry).where(AuditEntry.id > last_id).order_by(AuditEntry.id).limit(PAGE)
+        ).all()
+        yield from page
+        if len(page) < PAGE:
+            return
+        last_id = page[-1].id
+        session.expunge_all()
+
+
+def _chained(previous: str, values: Mapping[str, object]) -> str:
+    fields = [_plain(values[name]) for name in _HASHED]
+    return hashlib.sha256(previous.encode() + msgspec.json.encode(fields)).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """A time in microseconds, as both databases keep it."""
+    return value.isoformat(timespec="microseconds") if isinstance(value, datetime) else value
+
+
+def _text(fields: Fields | None) -> str | None:
+    return None if fields is None else msgspec.json.encode(fields, order="sorted").decode()
+
+
+def _anchor(text: str | None) -> tuple[int, str]:
+    if text is None:
+        return 0, ROOT_HASH
+    number, _, known_hash = text.partition(":")
+    if not number.isdecimal() or len(number) > 12 or len(known_hash) != len(ROOT_HASH):
+        raise RequestError(f"anchor is {text!r:.100}; it is ID:HASH, as `trivet audit verify` prints it")
+    return int(number), known_hash
