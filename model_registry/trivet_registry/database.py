@@ -24,6 +24,14 @@ from trivet_registry.migrations import HEAD, upgrade_to_head
 
 BUSY_TIMEOUT_S = 30.0
 _UPGRADE_LOCK_KEY = 0x7472697665  # "trive", of pg_advisory_xact_lock
+# A host that is gone without a word is noticed in 25 s: by default TCP waits for a quarter of an hour.
+_LIBPQ_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 _READ_ONLY = "trivet_read_only"  # an execution option of ours
 
 
@@ -100,7 +108,8 @@ def open_database(url: str, *, is_durable: bool = True) -> Database:
 
 def _create_engine(url: URL, is_durable: bool) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True)
+        is_libpq = url.get_driver_name() in ("psycopg", "psycopg2")
+        return create_engine(url, pool_pre_ping=True, connect_args=_LIBPQ_PATIENCE if is_libpq else {})
     if url.database is None or url.database == ":memory:":
         raise ArgumentError("a registry in memory cannot be shared by processes; give a file")
     # SQLite gives -wal and -shm the mode of the database file.

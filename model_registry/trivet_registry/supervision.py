@@ -1,27 +1,49 @@
-"""One supervisor a registry: the claim that a second one is refused."""
+"""One supervisor a registry: the claim that a second one is refused.
+
+A claim is a lock that dies with its process. It can be lost while the process lives: a database ends the
+session that holds it, or somebody deletes the lock's file. Whoever acts by it asks `check` before each turn.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Protocol, TextIO
 
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from trivet.errors import Conflict
 from trivet_registry.database import Database
 
+logger = logging.getLogger(__name__)
+
 _CLAIM_KEY = 0x747276737570  # "trvsup", of pg_try_advisory_lock
-
-
 LOOK_INTERVAL_S = 0.1
+# The server forgets a client whose host is gone after 25 s; by default it holds the lock for two hours.
+_SERVER_KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
+
+
+class SupervisionLost(Conflict):
+    """Another supervisor manages this registry by now: to act on would be to act twice."""
+
+
+class Claim(Protocol):
+    """Held by one process."""
+
+    def check(self) -> None:
+        """Make sure that it is ours, taking it back where it was lost and is free.
+
+        Raises: SupervisionLost; DBAPIError or OSError while that cannot be found out.
+        """
 
 
 @contextmanager
-def claim_supervision(database: Database, holder: str, patience_s: float = 0.0) -> Iterator[None]:
+def claim_supervision(database: Database, holder: str, patience_s: float = 0.0) -> Iterator[Claim]:
     """Held until the block ends or the process dies.
 
     Args:
@@ -29,37 +51,111 @@ def claim_supervision(database: Database, holder: str, patience_s: float = 0.0) 
 
     Raises: Conflict naming the first holder, where the database can tell.
     """
+    is_sqlite = database.engine.dialect.name == "sqlite"
+    claim = _LockFile(database.engine, holder) if is_sqlite else _SessionLock(database.engine)
     deadline_s = time.monotonic() + patience_s
-    if database.engine.dialect.name != "sqlite":
-        # The lock is the session's; a transaction left open with it would hold up vacuuming for as long.
-        autocommit = database.engine.execution_options(isolation_level="AUTOCOMMIT")
-        with autocommit.connect() as connection:
-            while not connection.execute(
-                text("SELECT pg_try_advisory_lock(:key)"), {"key": _CLAIM_KEY}
-            ).scalar():
-                if time.monotonic() >= deadline_s:
-                    raise Conflict("another supervisor manages this registry; stop it first")
-                time.sleep(LOOK_INTERVAL_S)
-            yield
-        return
-    with open(
-        os.open(f"{database.engine.url.database}.supervisor", os.O_RDWR | os.O_CREAT, 0o600), "r+"
-    ) as file:
-        while not _is_locked(file):
-            if time.monotonic() >= deadline_s:
-                named = file.read().strip() or "another supervisor"
-                raise Conflict(f"this registry is managed by {named}; stop it first")
-            time.sleep(LOOK_INTERVAL_S)
-        file.truncate()
-        file.write(holder)
-        file.flush()
-        yield
-
-
-def _is_locked(file: TextIO) -> bool:
-    """By us, now."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        while not claim.take():
+            if time.monotonic() >= deadline_s:
+                raise Conflict(f"this registry is managed by {claim.held_by()}; stop it first")
+            time.sleep(LOOK_INTERVAL_S)
+        yield claim
+    finally:
+        claim.close()
+
+
+class _LockFile:
+    """flock(2) of a file beside the registry: the kernel gives it back when the process dies."""
+
+    def __init__(self, engine: Engine, holder: str) -> None:
+        self._path = f"{engine.url.database}.supervisor"
+        self._holder = holder
+        self._file: TextIO | None = None
+
+    def take(self) -> bool:
+        self.close()
+        self._file = open(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115  # a lock
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._file.truncate()
+        self._file.write(self._holder)
+        self._file.flush()
+        return True
+
+    def held_by(self) -> str:
+        return (self._file.read().strip() if self._file else "") or "another supervisor"
+
+    def check(self) -> None:
+        """Raises: SupervisionLost; OSError where the folder is gone."""
+        if self._is_the_file():
+            return
+        logger.warning("file=%s was deleted: the claim is taken anew", self._path)
+        if not self.take():
+            raise SupervisionLost(
+                f"this registry is managed by {self.held_by()}, which came when {self._path} was deleted"
+            )
+
+    def _is_the_file(self) -> bool:
+        try:
+            return self._file is not None and os.path.samestat(
+                os.fstat(self._file.fileno()), os.stat(self._path)
+            )
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class _SessionLock:
+    """PostgreSQL's advisory lock of a session: gone when its connection is, whoever ended that."""
+
+    def __init__(self, engine: Engine) -> None:
+        # A transaction left open with the lock would hold up vacuuming for as long.
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._connection: Connection | None = None
+        self._is_held = False  # by that connection
+
+    def take(self) -> bool:
+        """Raises: DBAPIError."""
+        try:
+            if self._connection is None:
+                self._connection = self._engine.connect()
+                for name, value in _SERVER_KEEPALIVE.items():
+                    self._connection.execute(text(f"SET {name} = {value}"))
+            lock = text("SELECT pg_try_advisory_lock(:key)")
+            self._is_held = bool(self._connection.execute(lock, {"key": _CLAIM_KEY}).scalar())
+        except DBAPIError:
+            self.close()  # SQLAlchemy would connect it again without a word, and without the lock
+            raise
+        return self._is_held
+
+    def held_by(self) -> str:
+        return "another supervisor"
+
+    def check(self) -> None:
+        """Raises: SupervisionLost; DBAPIError."""
+        if self._connection is not None and self._is_held:
+            try:
+                self._connection.execute(text("SELECT 1"))
+                return
+            except DBAPIError as error:
+                logger.warning("the session that holds the claim has ended: %s", error.orig)
+                self.close()
+        if not self.take():
+            raise SupervisionLost(
+                "another supervisor manages this registry, which came when the database ended our session"
+            )
+        logger.warning("the claim is held again")
+
+    def close(self) -> None:
+        """The session ends: it must not go back to the pool with the lock."""
+        self._is_held = False
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.invalidate()
+            connection.close()

@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(parent_fd: int | None) -> None:
-    """Raises: Conflict where another supervisor manages this registry; ConfigError."""
+    """Raises: Conflict where another supervisor manages this registry, or does by now; ConfigError."""
     settings = load_settings()
     settings.paths.create()
     host = load_plugins()
@@ -67,7 +67,7 @@ def run(parent_fd: int | None) -> None:
     patience_s = 0.0 if parent_fd is None else PREDECESSOR_S
     with (
         closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
-        claim_supervision(database, f"the supervisor with pid {os.getpid()}", patience_s),
+        claim_supervision(database, f"the supervisor with pid {os.getpid()}", patience_s) as claim,
         closing(ZmqWire(context)) as wire,
         closing(Server(context, settings.paths.supervisor_socket())) as server,
     ):
@@ -79,6 +79,7 @@ def run(parent_fd: int | None) -> None:
             wire=wire,
             clock=time.monotonic,
             inherited=inherited_environment(),
+            check_claim=claim.check,
             memory_holders=devices.holders,
         )
         process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)

@@ -52,12 +52,12 @@ def end_engines(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with (
         closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
-        claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}"),
+        claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}") as claim,
         closing(ZmqWire(context)) as wire,
     ):
         num_engines = _num_engines(database)
         launcher = load_plugins(check_backends=False).launcher(settings.launcher)
-        means = Means(database, settings, launcher, wire, time.monotonic)
+        means = Means(database, settings, launcher, wire, time.monotonic, check_claim=claim.check)
         reconciler = Reconciler(means, NothingIsPlaced())
         reconciler.shut_down(drain_timeout_s)
         deadline_s = time.monotonic() + drain_timeout_s + KILL_MARGIN_S

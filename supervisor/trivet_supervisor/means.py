@@ -28,6 +28,7 @@ class Means:
     backoff: Backoff = field(default_factory=Backoff)
     inherited: Mapping[str, str] = field(default_factory=dict)  # environment of every engine
     command: Callable[[Settings, str, Path], list[str]] = engine_command
+    check_claim: Callable[[], None] = lambda: None  # before each turn. Raises: SupervisionLost
     # `DeviceTable.holders`: whether the memory of an engine that has ended is back. Here nobody tells.
     memory_holders: Callable[[str, Collection[str], Collection[int], float], frozenset[int] | None] = (
         lambda backend, uids, pids, since_s: frozenset()

@@ -71,9 +71,13 @@ class Reconciler:
             return bool(list_instances(session, states=LIVE_STATES - {S.FAILED}))
 
     def tick(self) -> bool:
-        """One turn. True if something moved, so that another turn may find more to do."""
+        """One turn. True if something moved, so that another turn may find more to do.
+
+        Raises: SupervisionLost where another supervisor manages the registry by now.
+        """
         self.fleet.hear()
         self.fleet.tell_of_watch()
+        self._means.check_claim()
         with self._means.database.reading() as session:
             deployments = list_deployments(session)
             instances = list_instances(session, states=LIVE_STATES)

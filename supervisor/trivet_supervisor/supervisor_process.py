@@ -16,6 +16,7 @@ from trivet_registry.devices_store import save_devices
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.retention import prune
+from trivet_registry.supervision import SupervisionLost
 from trivet_supervisor.device_users import users_of
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
@@ -58,7 +59,10 @@ class SupervisorProcess:
         self._is_leaving = True
 
     def run(self) -> None:
-        """Until told to leave, or until a shutdown is complete."""
+        """Until told to leave, or until a shutdown is complete.
+
+        Raises: SupervisionLost where another supervisor manages the registry by now.
+        """
         while not self._is_leaving:
             self._poller.poll(int(LOOK_INTERVAL_S * 1000))
             self._server.serve(self._handle)
@@ -82,6 +86,8 @@ class SupervisorProcess:
                     break
             self._prune()
             self._server.keep_bound()
+        except SupervisionLost:
+            raise  # to leave is all that is right now: the engines are another's
         except Exception:  # the supervisor loop's border: engines must not go unwatched
             logger.exception("a turn failed; the next is in %s s", RETRY_S)
             self._has_failed = True

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from trivet.errors import Conflict
 from trivet_registry.database import Database
-from trivet_registry.supervision import claim_supervision
+from trivet_registry.supervision import SupervisionLost, claim_supervision
 
 
 def test_a_second_supervisor_is_refused_and_the_first_named(db: Database) -> None:
@@ -42,3 +43,23 @@ def test_a_holder_that_is_about_to_leave_is_waited_for(db: Database) -> None:
         assert not claimed.wait(0.3)
     assert claimed.wait(60)
     waiter.join(60)
+
+
+def test_a_claim_whose_file_was_deleted_is_taken_anew(db: Database) -> None:
+    file = Path(f"{db.engine.url.database}.supervisor")
+    with claim_supervision(db, "the first") as claim:
+        claim.check()
+        file.unlink()
+        claim.check()
+        with pytest.raises(Conflict, match="by the first"), claim_supervision(db, "the second"):
+            pass
+
+
+def test_who_lost_its_claim_to_another_is_told(db: Database) -> None:
+    file = Path(f"{db.engine.url.database}.supervisor")
+    with claim_supervision(db, "the first") as claim:
+        file.unlink()
+        with claim_supervision(db, "the second") as others:
+            others.check()
+            with pytest.raises(SupervisionLost, match="the second"):
+                claim.check()

@@ -13,6 +13,7 @@ from trivet.messages import Beat, Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
+from trivet_registry.supervision import SupervisionLost
 from trivet_registry.tables import utc_now
 from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.reconcile import Reconciler
@@ -335,3 +336,17 @@ def test_engines_hear_that_somebody_watches_while_nothing_can_be_written(
             with pytest.raises(DiskFull):
                 site.settle()
     assert site.wire.num_watches == before + 3
+
+
+def test_who_has_lost_the_claim_starts_and_ends_nothing(site: Site) -> None:
+    site.make_ready()
+
+    def lost() -> None:
+        raise SupervisionLost("another supervisor manages this registry")
+
+    site.reconciler = Reconciler(replace(site.means, check_claim=lost), site.places)
+    site.launch("second")
+    site.change(stop_deployment, "chat")
+    with pytest.raises(SupervisionLost):
+        site.settle()
+    assert (site.states(), len(site.launcher.processes), site.wire.sent) == (["ready"], 1, [])

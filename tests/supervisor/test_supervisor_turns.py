@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 import zmq
 
+from trivet_registry.supervision import SupervisionLost
 from trivet_supervisor.supervisor_process import SupervisorProcess
 
 if TYPE_CHECKING:
@@ -37,6 +39,33 @@ class BrokenReconciler:
         raise OSError("the disk is full")
 
 
+class UnclaimedReconciler(BrokenReconciler):
+    """Another supervisor has the claim."""
+
+    def tick(self) -> bool:
+        self.num_turns += 1
+        raise SupervisionLost("another supervisor manages this registry")
+
+
+def process_of(reconciler: Any, serve: Any, beats: Any, requests: Any) -> SupervisorProcess:
+    return SupervisorProcess(
+        cast("Means", None),
+        cast("Reconciler", reconciler),
+        cast("Any", SimpleNamespace(socket=beats)),
+        cast("Server", SimpleNamespace(socket=requests, serve=serve, keep_bound=None)),
+    )
+
+
+def test_who_is_supervisor_no_more_leaves_at_once() -> None:
+    """Two that act would start and kill each other's engines."""
+    with zmq.Context() as context, context.socket(zmq.SUB) as beats, context.socket(zmq.ROUTER) as requests:
+        reconciler = UnclaimedReconciler()
+        process = process_of(reconciler, lambda _handle: None, beats, requests)
+        with pytest.raises(SupervisionLost):
+            process.run()
+    assert reconciler.num_turns == 1
+
+
 def test_a_turn_that_failed_waits_although_an_engine_has_ended() -> None:
     """A full disk made five tracebacks a second."""
     with zmq.Context() as context, context.socket(zmq.SUB) as beats, context.socket(zmq.ROUTER) as requests:
@@ -47,11 +76,6 @@ def test_a_turn_that_failed_waits_although_an_engine_has_ended() -> None:
             if next(left, None) is None:
                 process.leave()
 
-        process = SupervisorProcess(
-            cast("Means", None),
-            cast("Reconciler", reconciler),
-            cast("Any", SimpleNamespace(socket=beats)),
-            cast("Server", SimpleNamespace(socket=requests, serve=serve, keep_bound=None)),
-        )
+        process = process_of(reconciler, serve, beats, requests)
         process.run()
     assert reconciler.num_turns == 1
