@@ -57,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 8000
     auth: str = "auto"  # "auto" | "required" | "off"
     insecure: bool = False  # allow a bind beyond loopback without TLS
+    allowed_hosts: str = ""  # names, with commas, that a Host header may have; empty: as `auth` says
+    num_proxies: int = 0  # in front of this server, whose X-Forwarded-* are believed
     log_level: str = "INFO"
     web_workers: int = 1
     web_threads: int = 512  # a whole answer holds one, a stream none; they start on demand
@@ -240,6 +242,7 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
     return [
         ("port", 0 <= settings.port <= 65535, "0 (any free one) to 65535"),
         ("log_level", settings.log_level.upper() in LOG_LEVELS, f"one of {', '.join(LOG_LEVELS)}"),
+        ("num_proxies", 0 <= settings.num_proxies <= 10, "0 to 10"),
         ("web_workers", settings.web_workers >= 1, "at least 1"),
         ("web_threads", settings.web_threads >= 1, "at least 1"),
         ("drain_timeout_s", 0 <= settings.drain_timeout_s < math.inf, "seconds, 0 or more"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,28 +11,43 @@ import pytest
 from flask import Flask
 
 from trivet.config import Settings
+from trivet_registry.database import open_database
 from trivet_web import error_objects, guard
+from trivet_web.accounts.rights import Right, requires
+from trivet_web.accounts.site_accounts import SiteAccounts
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 TOKEN = "secret-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+ROUTES = {
+    "/": Right.NOTHING,
+    "/health": Right.NOTHING,
+    "/metrics": Right.METRICS,
+    "/v1/models": Right.INFER,
+    "/platform/v1/status": Right.READ,
+}
 
 
 @pytest.fixture
-def open_with() -> Callable[..., FlaskClient]:
+def open_with(tmp_path: Path) -> Iterator[Callable[..., FlaskClient]]:
     """A client of an application that has nothing but the guard and a few routes."""
+
+    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
 
     def make(**settings: object) -> FlaskClient:
         app = Flask(__name__)
-        guard.register(app, Settings(**settings), lambda: TOKEN)
+        guard.register(app, SiteAccounts.of(Settings(**settings), database, lambda: TOKEN))
         error_objects.register(app)
-        for path in ("/", "/health", "/metrics", "/v1/models", "/platform/v1/status"):
-            app.add_url_rule(path, path, lambda: {"ok": True}, methods=["GET", "POST"])
+        for path, right in ROUTES.items():
+            view = requires(right)(lambda: {"ok": True})
+            app.add_url_rule(path, path, view, methods=["GET", "POST"])
+        guard.seal(app)
         return app.test_client()
 
-    return make
+    yield make
+    database.close()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +97,39 @@ def test_other_hosts_are_refused_on_loopback(open_with: Callable[..., FlaskClien
     assert response.get_json()["error"]["param"] == "Host"
     beyond = open_with(host="0.0.0.0", insecure=True)
     assert beyond.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_only_named_hosts_are_answered_where_there_is_a_list(open_with: Callable[..., FlaskClient]) -> None:
+    client = open_with(host="0.0.0.0", insecure=True, allowed_hosts="llm.example, LLM2.example")
+    for host, status in (
+        *(("llm.example:8000", 200), ("llm2.example", 200), ("localhost", 200)),
+        *(("evil.example", 400), ("llm.example.evil.example", 400), ("", 400)),
+    ):
+        assert client.get("/health", headers={"Host": host}).status_code == status, host
+
+
+def test_forwarded_headers_are_believed_of_known_proxies_only(
+    open_with: Callable[..., FlaskClient],
+) -> None:
+    forwarded = {
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "evil.example",
+        "X-Forwarded-For": "1.2.3.4",
+    }
+    assert "Strict-Transport-Security" not in open_with().get("/health", headers=forwarded).headers
+    behind = open_with(num_proxies=1, auth="required")
+    assert "Strict-Transport-Security" in behind.get("/health", headers=forwarded).headers
+
+
+def test_a_route_that_does_not_say_who_may_use_it_stops_the_start(
+    open_with: Callable[..., FlaskClient],
+) -> None:
+    app = open_with().application
+    app._got_first_request = False
+    app.add_url_rule("/forgotten", "module.forgotten", lambda: "secret")
+    with pytest.raises(RuntimeError, match=r"/forgotten \(module.forgotten\).*put @requires"):
+        guard.seal(app)
+    assert app.test_client().get("/forgotten", headers=BEARER).status_code == 403
 
 
 def test_proxy_may_keep_its_own_host_where_every_request_needs_the_token(

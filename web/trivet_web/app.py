@@ -48,7 +48,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
 
     app.before_request(_name_request)
     app.after_request(_count_request)
-    guard.register(app, settings, lambda: process.token)
+    guard.register(app, process.accounts)
     error_objects.register(app, error_form_of)
     for blueprint in (
         chat.blueprint,
@@ -68,6 +68,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         console,
     ):
         app.register_blueprint(blueprint)
+    guard.seal(app)
     process.serve_batches(BatchRunner(app, process.shelf, process.token, lambda: process.is_draining))
     return app
 

@@ -1,105 +1,91 @@
-"""Who may ask what, and what every answer carries: token, Host, Origin, size, security headers.
+"""Every request before its view, and every answer after it: Host, Origin, right, security headers.
 
-Until users exist there is one secret: the token in the run directory, which whoever may read that
-directory may use. While bound to loopback, inference is open and management needs the token; on any
-other bind, everything but liveness and the console's files needs it.
+The right that a route needs is declared at its view (accounts/rights.py); accounts/site_accounts.py finds out
+who asks. Pages of other origins may neither read nor change anything here.
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Callable
-from typing import Any, TypeVar
+import logging
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, current_app, request
-from werkzeug.datastructures import Headers
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from trivet.access import is_loopback
 from trivet.config import Settings
-from trivet.errors import AuthenticationError, PermissionDenied, RequestError
+from trivet.errors import PermissionDenied, RequestError
+from trivet_web.accounts.acts import is_recorded, record_refusal
+from trivet_web.accounts.principal import PRINCIPAL, Principal, check_right
+from trivet_web.accounts.rights import Right, check_routes, requires, right_of
+from trivet_web.accounts.site_accounts import EXTENSION, SAFE_METHODS, SiteAccounts, site_accounts
 from trivet_web.api.request_body import MAX_BODY_BYTES
 
-V = TypeVar("V", bound=Callable[..., Any])
-MANAGEMENT = "/platform/"
-INFERENCE = "/v1/"
-_PROTECTED_BEYOND_LOOPBACK = (
-    *(MANAGEMENT, INFERENCE, "/tokenize", "/detokenize", "/metrics"),
-    *("/api/", "/generate", "/info"),  # of other dialects
-)
-_OPEN = "/v1/cluster/auth"  # where clients of Xinference ask whether they need a key, without one
-_MANAGES = "trivet_manages"  # on a view
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+logger = logging.getLogger(__name__)
+_ACTS = (Right.OPERATE, Right.ADMINISTER)
 _CSP = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "img-src 'self' data:; object-src 'none'"
 )
+_HSTS = "max-age=31536000"
 
 
-def manages(view: V) -> V:
-    """Mark a view outside /platform/ that changes what is deployed or registered: it needs the token."""
-    setattr(view, _MANAGES, True)
-    return view
-
-
-def is_managing(view: Callable[..., Any] | None) -> bool:
-    """Whether it is marked so."""
-    return getattr(view, _MANAGES, False) is True
-
-
-def register(app: Flask, settings: Settings, read_token: Callable[[], str]) -> None:
-    """Check every request before its view, and dress every answer."""
-    local = is_loopback(settings.host)
+def register(app: Flask, accounts: SiteAccounts) -> None:
+    """Before the routes, of which `seal` is called when all are there."""
+    settings = accounts.settings
+    checks_host = settings.allowed_hosts or (is_loopback(settings.host) and settings.auth != "required")
+    app.extensions[EXTENSION] = accounts
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     def check() -> None:
-        if local and settings.auth != "required":  # a token is what no stranger's page has
-            _check_host(request.host)
+        if checks_host:  # a token is what no stranger's page has
+            _check_host(request.host, settings)
         _check_origin()
-        if _needs_token(settings.auth, local, request.method, request.path):
-            _check_token(_given_token(request.headers), read_token())
+        _check_right()
 
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.before_request(check)
     app.after_request(_add_headers)
+    if settings.num_proxies:
+        n = settings.num_proxies
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=n, x_proto=n, x_host=n)  # type: ignore[method-assign]
 
 
-def _needs_token(auth: str, local: bool, method: str, path: str) -> bool:
-    if auth == "off" or path == _OPEN:
-        return False
-    if path.startswith(MANAGEMENT) or is_managing(current_app.view_functions.get(request.endpoint or "")):
-        return True
-    if auth == "required" or not local:
-        # TGI's clients post to the address itself; read, it is the console.
-        return path.startswith(_PROTECTED_BEYOND_LOOPBACK) or (path == "/" and method not in _SAFE_METHODS)
-    return False
+def seal(app: Flask) -> None:
+    """Raises: RuntimeError where a route does not say who may use it."""
+    if "static" in app.view_functions:
+        requires(Right.NOTHING)(app.view_functions["static"])  # Flask's own
+    check_routes(app)
 
 
-def _given_token(headers: Headers) -> str:
-    """OpenAI's header, or Anthropic's; empty where there is none."""
-    scheme, _, given = headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and given.strip():
-        return given.strip()
-    return headers.get("X-Api-Key", "").strip()
+def _check_right() -> None:
+    """Raises: AuthenticationError, PermissionDenied, Unavailable."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    right = Right.NOTHING if view is None else right_of(view)  # without a view it is a 404 or 405
+    if right is Right.NOTHING:
+        return
+    if right is None:  # `seal` was not called
+        raise PermissionDenied(f"nobody may use {request.path}: it does not say who")
+    principal: Principal | None = request.environ.get(PRINCIPAL)  # of work for somebody, from inside
+    if principal is None:
+        principal = site_accounts().admit(right)
+        request.environ[PRINCIPAL] = principal
+    try:
+        check_right(principal, right)
+    except PermissionDenied as error:
+        if right in _ACTS and request.method not in SAFE_METHODS:
+            record_refusal(principal, f"{request.method} {request.url_rule}", str(error))
+        raise
 
 
-def _check_token(given: str, token: str) -> None:
-    if not given:
-        raise AuthenticationError(
-            "this needs the site's token; send Authorization: Bearer with the content of run/token in the "
-            "server's home (trivet serve prints a link that carries it)"
-        )
-    if not hmac.compare_digest(given.encode(), token.encode()):
-        raise AuthenticationError("the token is wrong; send the content of run/token in the server's home")
-
-
-def _check_host(host: str) -> None:
+def _check_host(host: str, settings: Settings) -> None:
     """On loopback another Host means that a stranger's page has pointed its own name here (rebinding)."""
-    name = urlsplit(f"//{host}").hostname or ""
-    if not is_loopback(name):
-        raise RequestError(
-            f"the Host header is {host!r} and this server is bound to loopback; ask for localhost",
-            param="Host",
+    name = (urlsplit(f"//{host}").hostname or "").lower()
+    known = [each.strip().lower() for each in settings.allowed_hosts.split(",") if each.strip()]
+    if not is_loopback(name) and name not in known:
+        where = (
+            "is bound to loopback; ask for localhost" if not known else "answers to others (allowed_hosts)"
         )
+        raise RequestError(f"the Host header is {host!r:.200} and this server {where}", param="Host")
 
 
 def _check_origin() -> None:
@@ -108,7 +94,7 @@ def _check_origin() -> None:
     site = request.headers.get("Sec-Fetch-Site")
     if origin is not None and origin.partition("://")[2] == request.host:
         return
-    is_navigation = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method in _SAFE_METHODS
+    is_navigation = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method in SAFE_METHODS
     if origin is not None or (site in ("cross-site", "same-site") and not is_navigation):
         raise PermissionDenied(
             f"a page of {origin or 'another site'} may not use this server; open its own console at "
@@ -125,6 +111,18 @@ def _add_headers(response: Response) -> Response:
     headers["Referrer-Policy"] = "no-referrer"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    if request.is_secure:
+        headers["Strict-Transport-Security"] = _HSTS
     if response.mimetype == "application/json":
         headers["Cache-Control"] = "no-store"
+    _check_recorded(response)
     return response
+
+
+def _check_recorded(response: Response) -> None:
+    """An act that leaves no entry is a defect of ours; what was done is done."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    if view is None or request.method in SAFE_METHODS or response.status_code >= 400:
+        return
+    if right_of(view) in _ACTS and not is_recorded():
+        logger.error("act=%s %s left no entry in the audit log", request.method, request.url_rule)

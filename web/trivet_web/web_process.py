@@ -16,6 +16,7 @@ from trivet.errors import TrivetError, Unavailable
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployment_changes import wake_deployment
+from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engine_link import EngineView
 from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
@@ -58,6 +59,7 @@ class WebProcess:
         settings.paths.create()
         self.token = management_token(settings.paths.token_file)
         self.database: Database = open_database(settings.resolved_database_url)
+        self.accounts = SiteAccounts.of(settings, self.database, lambda: self.token)
         self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
         self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER)
         self.history = History()

@@ -9,6 +9,7 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import Conflict, NotFound, RequestError, UnsupportedParameter
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.files import known_file
 from trivet_web.api.request_body import read_body, refuse_unsupported
@@ -41,6 +42,7 @@ class BatchList(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/v1/batches")
+@requires(Right.INFER)
 @documented(BatchObject, body=BatchRequest)
 def create() -> Response:
     """Run a file of requests at low priority. Raises: RequestError, NotFound."""
@@ -73,6 +75,7 @@ def create() -> Response:
 
 
 @blueprint.get("/v1/batches")
+@requires(Right.INFER)
 @documented(BatchList)
 def list_batches() -> Response:
     """All that are kept, newest first."""
@@ -82,6 +85,7 @@ def list_batches() -> Response:
 
 
 @blueprint.get("/v1/batches/<batch_id>")
+@requires(Right.INFER)
 @documented(BatchObject)
 def get_batch(batch_id: str) -> Response:
     """Raises: NotFound."""
@@ -89,6 +93,7 @@ def get_batch(batch_id: str) -> Response:
 
 
 @blueprint.post("/v1/batches/<batch_id>/cancel")
+@requires(Right.INFER)
 @documented(BatchObject)
 def cancel(batch_id: str) -> Response:
     """End it; what was answered can be had. Raises: NotFound; Conflict where it has ended."""

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from trivet.errors import RequestError
 from trivet.sampling_params import SamplingParams
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat_prompt import ChatPromptFields, Prompt
 from trivet_web.api.chat_reader import ChatReader
@@ -97,6 +98,7 @@ class ChatRequest(ChatPromptFields, kw_only=True):
 
 
 @blueprint.post("/v1/chat/completions")
+@requires(Right.INFER)
 @documented(ChatCompletion, body=ChatRequest, stream=ChatChunk)
 def create() -> Response:
     """One answer of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""

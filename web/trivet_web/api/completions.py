@@ -13,6 +13,7 @@ from trivet.errors import RequestError
 from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet.text.tokenizer import Tokenizer
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     Completed,
@@ -77,6 +78,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 
 @blueprint.post("/v1/completions")
+@requires(Right.INFER)
 @documented(Completion, body=CompletionRequest, stream=Completion)
 def create() -> Response:
     """One answer to each prompt, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""

@@ -16,6 +16,7 @@ from trivet.errors import GenerationError, RequestError
 from trivet.messages import Submit
 from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     READ_S,
@@ -110,6 +111,7 @@ class Embedded:
 
 
 @blueprint.post("/v1/embeddings")
+@requires(Right.INFER)
 @documented(EmbeddingList, body=EmbeddingRequest)
 def create() -> Response:
     """A vector for each input, in their order. Raises: RequestError, Unavailable, EngineLost."""

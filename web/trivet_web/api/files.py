@@ -12,6 +12,7 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from trivet.errors import NotFound, RequestError, RequestTooLarge
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import MAX_BODY_BYTES
 from trivet_web.batch.stored_batch import FileObject
@@ -48,6 +49,7 @@ class DeletedFile(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/v1/files")
+@requires(Right.INFER)
 @documented(FileObject, body=FileUpload, body_media_type="multipart/form-data")
 def upload() -> Response:
     """Keep a file. Raises: RequestError, RequestTooLarge."""
@@ -75,6 +77,7 @@ def upload() -> Response:
 
 
 @blueprint.get("/v1/files")
+@requires(Right.INFER)
 @documented(FileList, query={"purpose": str})
 def list_files() -> Response:
     """All that are kept, newest first."""
@@ -84,6 +87,7 @@ def list_files() -> Response:
 
 
 @blueprint.get("/v1/files/<file_id>")
+@requires(Right.INFER)
 @documented(FileObject)
 def get_file(file_id: str) -> Response:
     """Raises: NotFound."""
@@ -91,6 +95,7 @@ def get_file(file_id: str) -> Response:
 
 
 @blueprint.get("/v1/files/<file_id>/content")
+@requires(Right.INFER)
 @documented(media_type="application/octet-stream")
 def get_content(file_id: str) -> Response:
     """Raises: NotFound."""
@@ -99,6 +104,7 @@ def get_content(file_id: str) -> Response:
 
 
 @blueprint.delete("/v1/files/<file_id>")
+@requires(Right.INFER)
 @documented(DeletedFile)
 def delete_file(file_id: str) -> Response:
     """Raises: NotFound."""

@@ -7,6 +7,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 import trivet
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
@@ -16,6 +17,7 @@ blueprint = Blueprint("health", __name__)
 
 @blueprint.get("/health")
 @blueprint.get("/health/live")
+@requires(Right.NOTHING)
 @documented(dict[str, str])
 def live() -> Response:
     """This process answers."""
@@ -23,6 +25,7 @@ def live() -> Response:
 
 
 @blueprint.get("/health/ready")
+@requires(Right.NOTHING)
 @documented(dict[str, Any])
 def ready() -> Response:
     """200 while at least one model can serve, else 503 with the reason."""
@@ -41,6 +44,7 @@ def ready() -> Response:
 
 
 @blueprint.get("/version")
+@requires(Right.NOTHING)
 @documented(dict[str, str])
 def version() -> Response:
     """The version of this server."""

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.metric_families import families
 from trivet_web.web_process import WebProcess, web_process
@@ -17,6 +18,7 @@ blueprint = Blueprint("metrics", __name__)
 
 
 @blueprint.get("/metrics")
+@requires(Right.METRICS)
 @documented(media_type="text/plain")
 def page() -> Response:
     """Prometheus's text format."""

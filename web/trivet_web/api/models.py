@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from trivet.errors import ModelFilesError
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.openai_objects import ModelList, ModelObject
 from trivet_web.json_response import json_response
@@ -16,6 +17,7 @@ _TYPES = {"generate": "LLM", "embed": "embedding", "score": "rerank"}  # Xinfere
 
 
 @blueprint.get("/v1/models")
+@requires(Right.INFER)
 @documented(ModelList)
 def list_models() -> Response:
     """All that shall run; `ready` says which answer now."""
@@ -24,6 +26,7 @@ def list_models() -> Response:
 
 
 @blueprint.get("/v1/models/<name>")
+@requires(Right.INFER)
 @documented(ModelObject)
 def get_model(name: str) -> Response:
     """Raises: ModelNotFound listing what exists."""

@@ -13,6 +13,7 @@ from flask import Blueprint, Flask, Response, current_app
 from werkzeug.routing import Rule
 
 import trivet
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import JSON, Operation, documented, operation_of
 from trivet_web.error_objects import ErrorBody
 
@@ -24,6 +25,7 @@ Document = dict[str, Any]
 
 
 @blueprint.get("/openapi.json")
+@requires(Right.NOTHING)
 @documented(dict[str, Any])
 def openapi() -> Response:
     """This API, as OpenAPI 3.1."""

@@ -6,6 +6,7 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import NotFound, RequestError, UnsupportedParameter
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.conversation import FunctionCall, Message, ToolCall
 from trivet_web.api.documented import documented
@@ -45,6 +46,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/v1/responses")
+@requires(Right.INFER)
 @documented(ResponseObject, body=ResponseRequest, stream=ResponseEvent)
 def create() -> Response:
     """One response, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
@@ -68,6 +70,7 @@ def create() -> Response:
 
 
 @blueprint.get("/v1/responses/<response_id>")
+@requires(Right.INFER)
 @documented(ResponseObject)
 def get_response(response_id: str) -> Response:
     """Raises: NotFound, UnsupportedParameter."""
@@ -75,6 +78,7 @@ def get_response(response_id: str) -> Response:
 
 
 @blueprint.delete("/v1/responses/<response_id>")
+@requires(Right.INFER)
 @documented(DeletedResponse)
 def delete_response(response_id: str) -> Response:
     """Raises: NotFound, UnsupportedParameter."""

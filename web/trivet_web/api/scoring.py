@@ -15,6 +15,7 @@ from trivet.outputs import yes_probability
 from trivet.prompt_forms import text_pairs
 from trivet.sampling_params import SamplingParams
 from trivet.text.scoring_prompt import QWEN3_INSTRUCTION, QWEN3_RERANKER, ScoringPrompt, single_token
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     Exchange,
@@ -130,6 +131,7 @@ class Scores:
 
 
 @blueprint.post("/v1/score")
+@requires(Right.INFER)
 @documented(ScoreList, body=ScoreRequest)
 def score() -> Response:
     """A score for each pair, in their order. Raises: RequestError, Unavailable, EngineLost."""
@@ -144,6 +146,7 @@ def score() -> Response:
 
 
 @blueprint.post("/v1/rerank")
+@requires(Right.INFER)
 @documented(RerankResponse, body=RerankRequest)
 def rerank() -> Response:
     """Documents by how well they answer. Raises: RequestError, Unavailable, EngineLost."""

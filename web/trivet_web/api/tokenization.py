@@ -8,6 +8,7 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import RequestError
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat_prompt import ChatPromptFields
 from trivet_web.api.conversation import Message, for_template
@@ -64,6 +65,7 @@ class DetokenizeResponse(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/tokenize")
+@requires(Right.INFER)
 @documented(TokenizeResponse, body=TokenizeRequest)
 def tokenize() -> Response:
     """Token ids of a text or of a chat's prompt. Raises: RequestError, ModelNotFound, ModelFilesError."""
@@ -88,6 +90,7 @@ def tokenize() -> Response:
 
 
 @blueprint.post("/detokenize")
+@requires(Right.INFER)
 @documented(DetokenizeResponse, body=DetokenizeRequest)
 def detokenize() -> Response:
     """Text of token ids. Raises: RequestError, ModelNotFound, ModelFilesError."""

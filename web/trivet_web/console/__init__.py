@@ -9,12 +9,14 @@ from __future__ import annotations
 from flask import Blueprint, Response, render_template, request
 
 import trivet
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 
 blueprint = Blueprint("console", __name__)
 
 
 @blueprint.get("/")
+@requires(Right.NOTHING)
 @documented(media_type="text/html")
 def page() -> Response:
     """The console, for who asks for a page; for others a sign of life, in the words of Ollama's clients."""

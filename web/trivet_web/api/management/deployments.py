@@ -17,6 +17,8 @@ from trivet_registry.deployments_store import (
 from trivet_registry.instance_state import LIVE_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.tables import Deployment
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.models import resolve_version
 from trivet_web.api.management.objects import (
@@ -61,6 +63,7 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.get("")
+@requires(Right.READ)
 @documented(Listing[DeploymentObject])
 def list_all() -> Response:
     """Running and stopped ones."""
@@ -70,6 +73,7 @@ def list_all() -> Response:
 
 
 @blueprint.post("")
+@requires(Right.OPERATE)
 @documented(DeploymentObject, body=LaunchRequest, status=201)
 def launch() -> Response:
     """Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError."""
@@ -90,11 +94,13 @@ def launch() -> Response:
             fallback=body.fallback or None,
         )
         made = _object(process, session, row)
+        record(session, "deployment.launch", row.name, after=deployment_facts(row))
     process.supervisor.wake()
     return json_response(made, 201)
 
 
 @blueprint.get("/<name>")
+@requires(Right.READ)
 @documented(DeploymentObject)
 def get(name: str) -> Response:
     """Raises: NotFound listing what exists."""
@@ -104,6 +110,7 @@ def get(name: str) -> Response:
 
 
 @blueprint.patch("/<name>")
+@requires(Right.OPERATE)
 @documented(DeploymentObject, body=UpdateRequest)
 def change(name: str) -> Response:
     """Raises: NotFound, Conflict, RequestError, ConfigError, ModelNotFound, ModelFilesError."""
@@ -121,13 +128,16 @@ def change(name: str) -> Response:
             priority=body.priority,
             fallback=UNCHANGED if body.fallback is msgspec.UNSET else body.fallback or None,
         )
+        before = deployment_facts(get_deployment(session, name))
         row = update_deployment(session, name, update)
         changed = _object(process, session, row)
+        record(session, "deployment.update", name, before, deployment_facts(row))
     process.supervisor.wake()
     return json_response(changed)
 
 
 @blueprint.delete("/<name>")
+@requires(Right.OPERATE)
 @documented(DeploymentObject, query={"drain_timeout_s": float})
 def stop(name: str) -> Response:
     """Raises: NotFound, RequestError."""
@@ -135,6 +145,7 @@ def stop(name: str) -> Response:
     with process.database.session() as session:
         row = stop_deployment(session, name, _drain_timeout_s())
         stopped = _object(process, session, row)
+        record(session, "deployment.stop", name)
     process.supervisor.wake()
     return json_response(stopped)
 
@@ -142,6 +153,19 @@ def stop(name: str) -> Response:
 def _object(process: WebProcess, session: Session, row: Deployment) -> DeploymentObject:
     instances = list_instances(session, deployment=row.name, states=LIVE_STATES)
     return deployment_object(row, [instance_object(i, process.engine_view(i.id)) for i in instances])
+
+
+def deployment_facts(row: Deployment) -> dict[str, object]:
+    """What the audit log keeps of a deployment."""
+    return {
+        "model": f"{row.version.name}:{row.version.version}",
+        "backend": row.backend,
+        "device": row.device,
+        "replicas": row.replicas,
+        "settings": dict(row.settings),
+        "priority": row.priority,
+        "fallback": row.fallback,
+    }
 
 
 def check_backend(process: WebProcess, names: str) -> None:

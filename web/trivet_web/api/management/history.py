@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 from flask import Blueprint, Response, request
 
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.observations import whole_number
 from trivet_web.history import COARSE_LENGTH, COARSE_S, FINE_LENGTH, Series
@@ -38,6 +39,7 @@ class HistoryObject(msgspec.Struct, frozen=True):
 
 
 @blueprint.get("/history")
+@requires(Right.READ)
 @documented(HistoryObject, query={"window_s": int, "names": str, "deployment": str})
 def history() -> Response:
     """`names` with commas picks some, `deployment` those of one. Raises: RequestError."""

@@ -21,6 +21,7 @@ from trivet.errors import NotFound
 from trivet_registry.instances_store import get_instance
 from trivet_registry.tables import Instance
 from trivet_supervisor.engine_logs import first_crash_file
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import client_fd
 from trivet_web.api.management.observations import whole_number
@@ -36,6 +37,7 @@ FIRST_CRASH = "first-crash"
 
 
 @blueprint.get("/logs/<instance_id>")
+@requires(Right.READ)
 @documented(media_type="text/plain", query={"tail": int, "follow": int, "attempt": str})
 def logs(instance_id: str) -> Response:
     """Raises: NotFound for an instance, or an attempt of it, that left no log."""

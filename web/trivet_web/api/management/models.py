@@ -13,6 +13,8 @@ from trivet.models.model_files import ModelFiles, open_model
 from trivet.text.tokenizer_files import require_tokenizer
 from trivet_registry.models_store import find_version, list_models, register_model, remove_model
 from trivet_registry.tables import Version
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
     Listing,
@@ -36,6 +38,7 @@ class RegisterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.get("")
+@requires(Right.READ)
 @documented(Listing[ModelObject])
 def list_all() -> Response:
     """Registered models with their versions."""
@@ -44,6 +47,7 @@ def list_all() -> Response:
 
 
 @blueprint.post("")
+@requires(Right.OPERATE)
 @documented(VersionObject, body=RegisterRequest, status=201)
 def register() -> Response:
     """Raises: RequestError, ModelFilesError."""
@@ -51,15 +55,20 @@ def register() -> Response:
     process = web_process()
     files = open_servable(process, body.path, "path")
     with process.database.session() as session:
-        return json_response(version_object(register_model(session, files, body.name)), 201)
+        version = register_model(session, files, body.name)
+        session.flush()
+        record(session, "model.add", f"{version.name}:{version.version}", after={"path": version.path})
+        return json_response(version_object(version), 201)
 
 
 @blueprint.delete("/<name>")
+@requires(Right.OPERATE)
 @documented(status=204)
 def remove(name: str) -> Response:
     """Raises: ModelNotFound; Conflict while it is deployed."""
     with web_process().database.session() as session:
         remove_model(session, name)
+        record(session, "model.remove", name)
     return Response(status=204)
 
 

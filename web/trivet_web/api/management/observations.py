@@ -12,6 +12,7 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import LIVE_STATES
 from trivet_registry.instances_store import list_instances
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
     DeviceObject,
@@ -32,6 +33,7 @@ MAX_EVENTS = 1000
 
 
 @blueprint.get("/status")
+@requires(Right.READ)
 @documented(StatusObject)
 def status() -> Response:
     """Whether the supervisor lives, and who may do what."""
@@ -43,6 +45,7 @@ def status() -> Response:
 
 
 @blueprint.get("/instances")
+@requires(Right.READ)
 @documented(Listing[InstanceObject], query={"deployment": str, "all": int})
 def instances() -> Response:
     """Those that live or failed; with all=1 those that ended, too."""
@@ -54,6 +57,7 @@ def instances() -> Response:
 
 
 @blueprint.get("/events")
+@requires(Right.READ)
 @documented(Listing[EventObject], query={"deployment": str, "limit": int})
 def events() -> Response:
     """The newest `limit`, oldest first."""
@@ -64,6 +68,7 @@ def events() -> Response:
 
 
 @blueprint.get("/devices")
+@requires(Right.READ)
 @documented(Listing[DeviceObject])
 def devices() -> Response:
     """Usable or not, with the reason."""

@@ -19,6 +19,7 @@ from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import find_version
 from trivet_registry.tables import Instance
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.models import absolute_path
 from trivet_web.api.request_body import read_body
@@ -38,6 +39,7 @@ class PlanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.post("/plan")
+@requires(Right.READ)
 @documented(Plan, body=PlanRequest)
 def plan() -> Response:
     """Raises: ModelNotFound, ModelFilesError, ConfigError. What cannot run is an answer, no error."""

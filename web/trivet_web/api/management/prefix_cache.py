@@ -11,6 +11,8 @@ from trivet.errors import Conflict, Unavailable
 from trivet.messages import ResetPrefixCache
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Loss, Mailbox
@@ -28,6 +30,7 @@ class PrefixCacheReset(msgspec.Struct, frozen=True):
 
 
 @blueprint.post("/instances/<instance_id>/reset-prefix-cache")
+@requires(Right.OPERATE)
 @documented(PrefixCacheReset)
 def reset(instance_id: str) -> Response:
     """Running sequences go on. Raises: NotFound; Conflict if it is not ready; EngineLost, Unavailable."""
@@ -44,4 +47,6 @@ def reset(instance_id: str) -> Response:
         raise Unavailable(f"instance {instance_id} did not answer within {ANSWER_S:.0f} s; try again")
     if isinstance(items[0], Loss):
         raise items[0].error
+    with process.database.session() as session:
+        record(session, "instance.reset_prefix_cache", instance_id)
     return json_response(PrefixCacheReset(instance_id, items[0].piece.cached_tokens))

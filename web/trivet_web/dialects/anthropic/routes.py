@@ -6,6 +6,7 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import RequestError
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import begun
 from trivet_web.api.conversation import for_template
@@ -44,6 +45,7 @@ def name_request(response: Response) -> Response:
 
 
 @blueprint.post("/v1/messages")
+@requires(Right.INFER)
 @documented(MessageObject, body=MessageRequest, stream=MessageEvent, failed=MessageErrorBody)
 def create() -> Response:
     """One message of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
@@ -60,6 +62,7 @@ def create() -> Response:
 
 
 @blueprint.post("/v1/messages/count_tokens")
+@requires(Right.INFER)
 @documented(TokenCount, body=CountRequest, failed=MessageErrorBody)
 def count_tokens() -> Response:
     """How long the prompt would be; nothing is computed. Raises: RequestError, ModelNotFound."""

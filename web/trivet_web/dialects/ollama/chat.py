@@ -8,6 +8,7 @@ from flask import Blueprint, Response
 
 from trivet.errors import RequestError
 from trivet.text.answer_parser import AnswerParts
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Completed, Target, read_whole
@@ -32,6 +33,7 @@ blueprint = Blueprint("ollama_chat", __name__)
 
 
 @blueprint.post("/api/chat")
+@requires(Right.INFER)
 @documented(
     ChatAnswerObject,
     body=OllamaChatRequest,

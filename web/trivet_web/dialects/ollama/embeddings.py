@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response
 
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.embeddings import EmbeddingRequest, embed, numbers_of
 from trivet_web.api.request_body import read_body
@@ -44,6 +45,7 @@ class OldEmbedRequest(msgspec.Struct, kw_only=True):
 
 
 @blueprint.post("/api/embed")
+@requires(Right.INFER)
 @documented(EmbedObject, body=EmbedRequest, failed=OllamaError)
 def create() -> Response:
     """A vector of length 1 for each text. Raises: RequestError, Unavailable, EngineLost."""
@@ -69,6 +71,7 @@ def create() -> Response:
 
 
 @blueprint.post("/api/embeddings")
+@requires(Right.INFER)
 @documented(EmbeddingObject, body=OldEmbedRequest, failed=OllamaError)
 def create_one() -> Response:
     """A vector for one text, as the model makes it. Raises: RequestError, Unavailable, EngineLost."""

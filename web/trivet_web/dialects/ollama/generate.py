@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from flask import Blueprint, Response
 
 from trivet.text.answer_parser import AnswerParts
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api import completions
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.documented import documented
@@ -29,6 +30,7 @@ blueprint = Blueprint("ollama_generate", __name__)
 
 
 @blueprint.post("/api/generate")
+@requires(Right.INFER)
 @documented(
     GenerateAnswerObject,
     body=OllamaGenerateRequest,

@@ -10,6 +10,7 @@ import msgspec
 from flask import Blueprint, Response
 
 import trivet
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.models import abilities_of
 from trivet_web.api.request_body import read_body
@@ -43,6 +44,7 @@ class ShowRequest(msgspec.Struct, kw_only=True):
 
 
 @blueprint.get("/api/version")
+@requires(Right.INFER)
 @documented(VersionObject, failed=OllamaError)
 def version() -> Response:
     """Trivet's own."""
@@ -50,6 +52,7 @@ def version() -> Response:
 
 
 @blueprint.get("/api/tags")
+@requires(Right.INFER)
 @documented(TagList, failed=OllamaError)
 def tags() -> Response:
     """Everything that a request may name: deployments, and what was created of them."""
@@ -63,6 +66,7 @@ def tags() -> Response:
 
 
 @blueprint.get("/api/ps")
+@requires(Right.INFER)
 @documented(ProcessList, failed=OllamaError)
 def ps() -> Response:
     """What is loaded: deployments of which an instance is ready."""
@@ -74,6 +78,7 @@ def ps() -> Response:
 
 
 @blueprint.post("/api/show")
+@requires(Right.INFER)
 @documented(ShowObject, body=ShowRequest, failed=OllamaError)
 def show() -> Response:
     """One model: files, defaults, template, what it can do. Raises: ModelNotFound, ModelFilesError."""

@@ -12,6 +12,8 @@ from flask import Blueprint, Response
 
 from trivet.errors import Conflict, ModelNotFound, RequestError, UnsupportedParameter
 from trivet_registry.models_store import find_version, remove_model
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.ollama.modelfile import Modelfile, parse_modelfile
@@ -20,7 +22,6 @@ from trivet_web.dialects.ollama.objects import OllamaError, StatusObject
 from trivet_web.dialects.ollama.options import read_options
 from trivet_web.dialects.ollama.requests import ChatMessage, refuse_images
 from trivet_web.dialects.ollama.variants import Variant, new_variant
-from trivet_web.guard import manages
 from trivet_web.json_response import NDJSON, json_response
 from trivet_web.web_process import web_process
 
@@ -90,7 +91,7 @@ class CreateRequest(NameRequest, kw_only=True):
 
 
 @blueprint.post("/api/create")
-@manages
+@requires(Right.OPERATE)
 @documented(
     StatusObject, body=CreateRequest, stream=StatusObject, stream_media_type=NDJSON, failed=OllamaError
 )
@@ -116,7 +117,7 @@ def create() -> Response:
 
 
 @blueprint.post("/api/copy")
-@manages
+@requires(Right.OPERATE)
 @documented(body=CopyRequest, failed=OllamaError)
 def copy() -> Response:
     """A further name of a model. Raises: ModelNotFound, RequestError, Conflict."""
@@ -127,7 +128,7 @@ def copy() -> Response:
 
 
 @blueprint.delete("/api/delete")
-@manages
+@requires(Right.OPERATE)
 @documented(body=NameRequest, failed=OllamaError)
 def delete() -> Response:
     """Forget a created name, or a registered model that is not deployed. Raises: ModelNotFound, Conflict."""
@@ -135,14 +136,16 @@ def delete() -> Response:
     process = web_process()
     if name in process.router.table(fresh=True):
         raise Conflict(f"model {name!r} is deployed; stop it first: trivet stop {name}", param="model")
-    if not variants(process).remove(name):
-        with process.database.session() as session:
+    is_variant = variants(process).remove(name)
+    with process.database.session() as session:
+        if not is_variant:
             remove_model(session, name)
+        record(session, "name.remove" if is_variant else "model.remove", name)
     return Response(status=200)
 
 
 @blueprint.post("/api/pull")
-@manages
+@requires(Right.READ)
 @documented(StatusObject, body=NameRequest, stream=StatusObject, stream_media_type=NDJSON, failed=OllamaError)
 def pull() -> Response:
     """Says that a model is there; what is not there is refused. Raises: ModelNotFound."""
@@ -156,7 +159,7 @@ def pull() -> Response:
 
 
 @blueprint.post("/api/push")
-@manages
+@requires(Right.READ)
 @documented(StatusObject, body=NameRequest, failed=OllamaError)
 def push() -> Response:
     """There is nowhere to push to. Raises: UnsupportedParameter."""
@@ -188,6 +191,8 @@ def _put(name: str, variant: Variant) -> None:
             param="model",
         )
     variants(process).put(name, variant)
+    with process.database.session() as session:
+        record(session, "name.create", name, after={"base": variant.base})
 
 
 def _steps(body: NameRequest, *steps: str) -> Response:

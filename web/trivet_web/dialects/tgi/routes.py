@@ -6,6 +6,7 @@ from flask import Blueprint, Response, request
 
 import trivet
 from trivet.sampling_params import MAX_STOP_STRINGS
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.completions import begun
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import read_whole
@@ -24,6 +25,7 @@ MODEL = {"model": str}  # ours: its clients have no other place for it
 
 
 @blueprint.post("/generate")
+@requires(Right.INFER)
 @documented(GenerateObject, body=GenerateRequest, query=MODEL, failed=TgiError)
 def generate() -> Response:
     """One text, whole. Raises: RequestError, Unavailable, EngineLost."""
@@ -32,6 +34,7 @@ def generate() -> Response:
 
 
 @blueprint.post("/generate_stream")
+@requires(Right.INFER)
 @documented(body=GenerateRequest, stream=StreamObject, query=MODEL, failed=TgiError)
 def generate_stream() -> Response:
     """One text, an event a token. Raises: RequestError, Unavailable, EngineLost."""
@@ -40,6 +43,7 @@ def generate_stream() -> Response:
 
 
 @blueprint.post("/")
+@requires(Right.INFER)
 @documented(list[GenerateObject], body=GenerateRequest, stream=StreamObject, query=MODEL, failed=TgiError)
 def generate_either() -> Response:
     """What clients of hosted endpoints ask: a list of one, or with `stream` events. Raises: as `generate`."""
@@ -49,6 +53,7 @@ def generate_either() -> Response:
 
 
 @blueprint.get("/info")
+@requires(Right.INFER)
 @documented(InfoObject, query=MODEL, failed=TgiError)
 def info() -> Response:
     """The model that is served, or with `?model=` one of several. Raises: RequestError, ModelNotFound."""

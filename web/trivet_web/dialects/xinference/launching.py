@@ -10,13 +10,14 @@ from flask import Blueprint, Response, request
 
 from trivet.errors import Unavailable
 from trivet_registry.deployments_store import create_deployment, stop_deployment
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import client_fd
-from trivet_web.api.management.deployments import check_backend
+from trivet_web.api.management.deployments import check_backend, deployment_facts
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.xinference.launch_request import read_launch
 from trivet_web.dialects.xinference.objects import ClusterAuth, DetailedErrorBody, LaunchedObject
-from trivet_web.guard import manages
 from trivet_web.json_response import json_response
 from trivet_web.web_process import WebProcess, web_process
 
@@ -26,6 +27,7 @@ _LOOK_S = 0.1
 
 
 @blueprint.get("/v1/cluster/auth")
+@requires(Right.NOTHING)
 @documented(ClusterAuth, failed=DetailedErrorBody)
 def cluster_auth() -> Response:
     """Whether a key is of use: launching needs one, unless the site asks for none at all."""
@@ -33,7 +35,7 @@ def cluster_auth() -> Response:
 
 
 @blueprint.post("/v1/models")
-@manages
+@requires(Right.OPERATE)
 @documented(LaunchedObject, body=dict[str, Any], query={"wait_ready": bool}, failed=DetailedErrorBody)
 def launch() -> Response:
     """Launch a model, and wait until it serves.
@@ -46,7 +48,7 @@ def launch() -> Response:
     earlier = process.router.table(fresh=True).get(fields.name)
     ended = frozenset(one.id for one in earlier.instances) if earlier else frozenset()
     with process.database.session() as session:
-        create_deployment(
+        row = create_deployment(
             session,
             name=fields.name,
             version=fields.version(process, session),
@@ -55,6 +57,7 @@ def launch() -> Response:
             replicas=fields.replica or 1,
             settings=settings,
         )
+        record(session, "deployment.launch", row.name, after=deployment_facts(row))
     process.supervisor.wake()
     if request.args.get("wait_ready", "true").lower() != "false":
         _wait(process, fields.name, ended)
@@ -62,13 +65,14 @@ def launch() -> Response:
 
 
 @blueprint.delete("/v1/models/<model_uid>")
-@manages
+@requires(Right.OPERATE)
 @documented(dict[str, str], failed=DetailedErrorBody)
 def terminate(model_uid: str) -> Response:
     """Stop a model; what it is doing may end. Raises: NotFound."""
     process = web_process()
     with process.database.session() as session:
         stop_deployment(session, model_uid, None)
+        record(session, "deployment.stop", model_uid)
     process.supervisor.wake()
     process.router.table(fresh=True)
     return json_response({})

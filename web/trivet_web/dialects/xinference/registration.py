@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 from trivet.errors import ModelNotFound, RequestError, UnsupportedParameter
 from trivet_registry.models_store import list_models, register_model, remove_model
 from trivet_registry.tables import Model
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.models import open_servable
 from trivet_web.api.request_body import read_body
@@ -21,7 +23,6 @@ from trivet_web.dialects.xinference.objects import (
     ModelSpecObject,
     RegisteredModel,
 )
-from trivet_web.guard import manages
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
@@ -52,6 +53,7 @@ class ModelFields(msgspec.Struct, kw_only=True):
 
 
 @blueprint.get(_PLACE)
+@requires(Right.INFER)
 @documented(list[RegisteredModel], query={"detailed": bool}, failed=DetailedErrorBody)
 def list_all(model_type: str) -> Response:
     """All that are registered, whatever the type: each model serves each use."""
@@ -60,7 +62,7 @@ def list_all(model_type: str) -> Response:
 
 
 @blueprint.post(_PLACE)
-@manages
+@requires(Right.OPERATE)
 @documented(dict[str, Any], body=RegistrationRequest, failed=DetailedErrorBody)
 def register(model_type: str) -> Response:
     """Register files of the server's host. Raises: RequestError, ModelFilesError."""
@@ -81,10 +83,12 @@ def register(model_type: str) -> Response:
     with process.database.session() as session:
         for one in files:
             register_model(session, one, model.model_name)
+        record(session, "model.add", model.model_name, after={"paths": [str(one.path) for one in files]})
     return json_response({})
 
 
 @blueprint.get(f"{_PLACE}/<model_name>")
+@requires(Right.INFER)
 @documented(ModelRegistration, failed=DetailedErrorBody)
 def get(model_type: str, model_name: str) -> Response:
     """One model with its versions. Raises: ModelNotFound."""
@@ -99,12 +103,13 @@ def get(model_type: str, model_name: str) -> Response:
 
 
 @blueprint.delete(f"{_PLACE}/<model_name>")
-@manages
+@requires(Right.OPERATE)
 @documented(dict[str, Any], failed=DetailedErrorBody)
 def unregister(model_type: str, model_name: str) -> Response:
     """Forget it; its files stay. Raises: ModelNotFound, Conflict while it is deployed."""
     with web_process().database.session() as session:
         remove_model(session, model_name)
+        record(session, "model.remove", model_name)
     return json_response({})
 
 

@@ -1,0 +1,154 @@
+"""Looks up the principal behind a secret, and remembers it while nothing about accounts has changed."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from trivet.errors import Unavailable
+from trivet_registry.account_tables import ApiKey
+from trivet_registry.audit_log import newest_id
+from trivet_registry.database import Database
+from trivet_registry.keys_store import MARK, find_key
+from trivet_registry.tables import utc_now
+from trivet_registry.users_store import count_users, find_session, hash_of
+from trivet_web.accounts.principal import TOKEN, Principal, principal_of_key, principal_of_session
+
+LOOK_S = 0.5  # how old the version may be: a revoked key is refused after so long, everywhere
+TRUST_S = 30.0  # how long what is known stands while the registry cannot be read
+KEEP_S = 60.0  # then an entry is read again: sessions become idle without an act
+MAX_KNOWN = 10_000
+SESSION_MARK = "ts-"
+_UNREADABLE = (
+    "keys and logins cannot be checked, because the registry cannot be read: {}; try again when it can"
+)
+
+
+@dataclass(slots=True)
+class _Known:
+    principal: Principal
+    until_s: float  # CLOCK_MONOTONIC
+
+
+class Credentials:
+    """Thread-safe; one a web process."""
+
+    def __init__(
+        self,
+        database: Database,
+        read_token: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._read_token = read_token
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._seen: set[str] = set()
+        self._version = -1
+        self._looked_s = float("-inf")
+        self._has_users = True  # until it is known: the careful answer
+
+    def has_users(self) -> bool:
+        """Whether this site was ever set up. Raises: Unavailable."""
+        self._follow()
+        return self._has_users
+
+    def find(self, secret: str) -> Principal | None:
+        """None: it is nobody's, or no longer. Raises: Unavailable where the registry cannot be read."""
+        if hmac.compare_digest(secret.encode(), self._read_token().encode()):
+            return TOKEN
+        if not secret.startswith((MARK, SESSION_MARK)):
+            return None
+        self._follow()
+        secret_hash, now_s = hash_of(secret), self._clock()
+        memory = self._known  # replaced when something changes: what was read before is then kept nowhere
+        known = memory.get(secret_hash)
+        if known is None or now_s > known.until_s:
+            principal = self._read(secret, secret_hash)
+            if principal is None:
+                memory.pop(secret_hash, None)
+                return None
+            if len(memory) >= MAX_KNOWN:
+                memory.clear()
+            known = memory[secret_hash] = _Known(principal, now_s + KEEP_S)
+        if time.time() >= known.principal.expires_s:
+            return None
+        self._seen.add(secret_hash)
+        return known.principal
+
+    def forget_all(self) -> None:
+        """Look again at once: this process has changed something."""
+        self._looked_s = float("-inf")
+
+    def take_seen(self) -> set[str]:
+        """Hashes of what was used since it was last asked, to be written down."""
+        seen, self._seen = self._seen, set()
+        return seen
+
+    def of_key(self, key_id: int) -> Principal | None:
+        """As `find`, for work that goes on after its request. Raises: Unavailable."""
+        with self._reading() as session:
+            row = session.get(ApiKey, key_id)
+            principal = None if row is None else principal_of_key(row)
+        return None if principal is None or time.time() >= principal.expires_s else principal
+
+    def _read(self, secret: str, secret_hash: str) -> Principal | None:
+        with self._reading() as session:
+            if secret.startswith(MARK):
+                key = find_key(session, secret_hash)
+                same = key is not None and hmac.compare_digest(key.hash, secret_hash)
+                return principal_of_key(key) if key is not None and same else None
+            row = find_session(session, secret_hash, utc_now())
+            return None if row is None else principal_of_session(row)
+
+    def _follow(self) -> None:
+        """Forget everything once something has changed. Raises: Unavailable."""
+        if self._clock() - self._looked_s < LOOK_S:
+            return
+        if not self._lock.acquire(blocking=self._version < 0):
+            if self._clock() - self._looked_s > TRUST_S:  # another thread looks, and gets no answer
+                raise Unavailable(_UNREADABLE.format("it does not answer"))
+            return
+        try:
+            self._look()
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        now_s = self._clock()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        try:
+            with self._database.reading() as session:
+                version = newest_id(session)
+                if version != self._version:
+                    self._has_users = count_users(session) > 0
+        except DBAPIError as error:
+            if now_s - self._looked_s > TRUST_S:
+                raise _unavailable(error) from error
+            return
+        if version != self._version:
+            self._known = {}
+            self._version = version
+        self._looked_s = now_s
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        """Raises: Unavailable."""
+        try:
+            with self._database.reading() as session:
+                yield session
+        except DBAPIError as error:
+            raise _unavailable(error) from error
+
+
+def _unavailable(error: DBAPIError) -> Unavailable:
+    return Unavailable(_UNREADABLE.format(error.orig))
