@@ -27,6 +27,7 @@ class Update:
     """What to change; what is left out stays as it is."""
 
     version: Version | None = None
+    alias: str | None = None  # with a version: the alias by which it was named, and that is followed
     backend: str | None = None
     device: str | None = UNCHANGED
     replicas: int | None = None
@@ -93,8 +94,11 @@ def _change_engines(deployment: Deployment, update: Update) -> list[str]:
     before = _engine_rules(deployment)
     changes = []
     if update.version is not None and update.version.id != deployment.version_id:
-        changes.append(f"model {_name(deployment.version)} to {_name(update.version)}")
+        changes.append(f"model {deployment.version.reference} to {update.version.reference}")
         deployment.version = update.version
+    if update.version is not None and update.alias != deployment.alias:
+        changes.append(f"alias {deployment.alias or 'none'} to {update.alias or 'none'}")
+        deployment.alias = update.alias
     if update.backend is not None and update.backend != deployment.backend:
         changes.append(f"backend {deployment.backend} to {update.backend}")
         deployment.backend = check_backends(update.backend)
@@ -136,7 +140,3 @@ def _described(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]
-
-
-def _name(version: Version) -> str:
-    return f"{version.name}:{version.version}"

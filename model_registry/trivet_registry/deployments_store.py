@@ -11,7 +11,7 @@ from trivet.config import parse_engine_settings
 from trivet.errors import Conflict, NotFound, RequestError
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import InstanceState
-from trivet_registry.models_store import check_name
+from trivet_registry.references import check_name
 from trivet_registry.tables import Deployment, Instance, Version, utc_now
 
 RUNNING = "running"
@@ -24,6 +24,7 @@ def create_deployment(
     session: Session,
     *,
     version: Version,
+    alias: str | None = None,
     name: str | None = None,
     backend: str = "auto",
     device: str | None = None,
@@ -32,7 +33,7 @@ def create_deployment(
     priority: int = 0,
     fallback: str | None = None,
 ) -> Deployment:
-    """Want `replicas` instances of a version.
+    """Want `replicas` instances of a version. With an `alias` that points at it, it follows the alias.
 
     `backend` is "auto", a name, or names by preference with commas. Where room is scarce, who has the lower
     `priority` is placed first. `fallback` is the deployment that answers when this one is full or too late.
@@ -60,6 +61,7 @@ def create_deployment(
     else:
         deployment.created_at = utc_now()
     deployment.version = version
+    deployment.alias = alias
     deployment.backend = backend
     deployment.device = device
     deployment.replicas = replicas
@@ -73,7 +75,7 @@ def create_deployment(
     deployment.first_generation = deployment.generation
     deployment.updated_at = utc_now()
     session.flush()
-    reason = f"launch {version.name}:{version.version}, backend {backend}, replicas {replicas}"
+    reason = f"launch {version.reference}, backend {backend}, replicas {replicas}"
     record_event(session, "deployment", reason, deployment=name, to_state=RUNNING)
     return deployment
 

@@ -5,49 +5,61 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from trivet.errors import Conflict, ModelNotFound, RequestError
+from trivet.errors import Conflict
+from trivet_registry.digests import content_digest
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
+from trivet_registry.references import check_name, find_model, find_version
 from trivet_registry.tables import Deployment, Instance, Model, Version
+from trivet_registry.version_facts import abilities, spec_summary
 
 if TYPE_CHECKING:
     from trivet.models.model_files import ModelFiles
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who signed the bundle that brought a version, and its number there."""
 
-def check_name(name: str, what: str) -> str:
-    """A name that is safe in a URL, in a file name and before a colon. Raises: RequestError."""
-    if not _NAME.fullmatch(name):
-        raise RequestError(
-            f"{what} name {name!r} is not usable; use up to 128 letters, digits, '.', '_' and '-', "
-            "beginning with a letter or digit",
-            param="name",
-        )
-    return name
+    key: str  # fingerprint of the public key
+    version: int
 
 
 def register_model(
-    session: Session, files: ModelFiles, name: str | None = None, source: str = "local"
+    session: Session,
+    files: ModelFiles,
+    name: str | None = None,
+    source: str = "local",
+    *,
+    digests: Mapping[str, str] | None = None,
+    is_stored: bool = False,
+    signature: Signature | None = None,
 ) -> Version:
-    """The version of these files: an existing one where path, sizes and times are the same.
+    """The version of these files: an existing one where path, sizes and times, or all digests are the same.
 
     Without a name the files' own name is taken, or the name under which they are registered already.
+
+    Args:
+        digests: SHA-256 by name in the model's folder (`digests.digests_of`), where they are known.
+        is_stored: the files lie in the site's store, which may remove them when no version needs them.
+
     Raises: RequestError for a name that cannot be used.
     """
     listed = [_describe_file(path) for path in files.files]
     fingerprint = hashlib.sha256(json.dumps([str(files.path), listed]).encode()).hexdigest()
-    known = select(Version).where(Version.fingerprint == fingerprint).order_by(Version.id.desc())
-    if name is not None:
-        known = known.join(Version.model).where(Model.name == check_name(name, "model"))
-    existing = session.scalars(known.limit(1)).first()
+    digest = None if digests is None else content_digest(digests)
+    existing = _existing_version(session, fingerprint, digest, name)
     if existing is not None:
+        if digests is not None:
+            remember_digests(existing, digests)
         return existing
     model = _get_or_create_model(session, check_name(name or _usable_name(files.name), "model"))
     newest = session.scalar(select(func.max(Version.version)).where(Version.model_id == model.id))
@@ -64,28 +76,34 @@ def register_model(
         files=listed,
         fingerprint=fingerprint,
         source=source,
+        digests=None if digests is None else dict(digests),
+        digest=digest,
+        spec=spec_summary(files),
+        abilities=abilities(files),
+        chat_template=files.chat_template,
+        is_stored=is_stored,
+        signed_by=signature.key if signature else None,
+        signed_version=signature.version if signature else None,
     )
     session.add(version)
     session.flush()
-    record_event(session, "model", f"registered {model.name}:{version.version} from {files.path}")
+    record_event(session, "model", f"registered {version.reference} from {files.path}")
     return version
 
 
-def find_version(session: Session, reference: str) -> Version:
-    """The newest version of "name", or the one that "name:version" says.
+def version_files(version: Version) -> dict[str, dict[str, Any]]:
+    """What was registered of each file, by its name in the model's folder."""
+    place = Path(version.path)
+    names = {Path(file["name"]): file for file in version.files}
+    folder = place.parent if place in names else place
+    return {path.relative_to(folder).as_posix(): file for path, file in names.items()}
 
-    Raises: ModelNotFound listing what exists.
-    """
-    name, colon, number = reference.partition(":")
-    query = select(Version).join(Version.model).where(Model.name == name).order_by(Version.version.desc())
-    if colon:
-        # A version number is compared as text, so that "name:latest" is simply not found.
-        versions = [v for v in session.scalars(query) if str(v.version) == number]
-    else:
-        versions = list(session.scalars(query.limit(1)))
-    if versions:
-        return versions[0]
-    raise ModelNotFound(f"model {reference!r} is not registered; {_existing(session)}", param="model")
+
+def remember_digests(version: Version, digests: Mapping[str, str]) -> None:
+    """Of a version whose files had not been read through yet; of others nothing changes."""
+    if version.digests is None:
+        version.digests = dict(digests)
+        version.digest = content_digest(digests)
 
 
 def list_models(session: Session) -> Sequence[Model]:
@@ -98,12 +116,11 @@ def remove_model(session: Session, reference: str) -> None:
 
     Stopped deployments of what is removed go with it; files stay where they are.
 
-    Raises: ModelNotFound; Conflict while a deployment wants it or an instance of it lives.
+    Raises: ModelNotFound; Conflict while a deployment wants it, an instance of it lives, or an alias points
+    at the one version.
     """
     name, colon, _ = reference.partition(":")
-    model = session.scalars(select(Model).where(Model.name == name)).first()
-    if model is None:
-        raise ModelNotFound(f"model {reference!r} is not registered; {_existing(session)}", param="model")
+    model = find_model(session, name)
     going = [find_version(session, reference)] if colon else list(model.versions)
     versions = [version.id for version in going]
     wanted = select(Deployment.name).where(
@@ -120,12 +137,30 @@ def remove_model(session: Session, reference: str) -> None:
         raise Conflict(
             f"model {reference!r} is used by deployment {', '.join(users)}; stop it first", param="name"
         )
+    pointing = [alias.name for alias in model.aliases if alias.version_id in versions]
+    if colon and pointing:
+        raise Conflict(
+            f"model {reference!r} is where alias {', '.join(pointing)} points; move it, or remove it, first",
+            param="name",
+        )
     if len(going) == len(model.versions):
         session.delete(model)
     else:
         for version in going:
             session.delete(version)
     record_event(session, "model", f"removed {reference}")
+
+
+def _existing_version(
+    session: Session, fingerprint: str, digest: str | None, name: str | None
+) -> Version | None:
+    is_same = Version.fingerprint == fingerprint
+    if digest is not None and name is not None:
+        is_same |= Version.digest == digest
+    known = select(Version).where(is_same).order_by(Version.id.desc())
+    if name is not None:
+        known = known.join(Version.model).where(Model.name == check_name(name, "model"))
+    return session.scalars(known.limit(1)).first()
 
 
 def _get_or_create_model(session: Session, name: str) -> Model:
@@ -144,10 +179,3 @@ def _describe_file(path: Any) -> dict[str, Any]:
 
 def _usable_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:128] or "model"
-
-
-def _existing(session: Session) -> str:
-    names = [
-        f"{model.name}:{','.join(str(v.version) for v in model.versions)}" for model in list_models(session)
-    ]
-    return f"registered: {', '.join(names)}" if names else "no model is registered: trivet models add PATH"

@@ -29,6 +29,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column, relat
 
 from trivet_registry.instance_state import InstanceState
 
+SET_ONCE = frozenset({"digests", "digest"})  # columns of a version that may be unknown at first
+
 
 def utc_now() -> datetime:
     """Now, aware; the only clock of the registry. Durations are never computed from it."""
@@ -86,10 +88,17 @@ class Model(Base):
     versions: Mapped[list[Version]] = relationship(
         back_populates="model", order_by="Version.version", cascade="all, delete-orphan", lazy="selectin"
     )
+    aliases: Mapped[list[Alias]] = relationship(
+        back_populates="model", order_by="Alias.name", cascade="all, delete-orphan", lazy="selectin"
+    )
 
 
 class Version(Base):
-    """One set of model files. Never changed: other files are another version."""
+    """One set of model files. Never changed: other files are another version.
+
+    `digests` and `digest` may be unknown at first (large files are not read through to register them); they
+    are set once, and then stay.
+    """
 
     __tablename__ = "versions"
     __table_args__ = (UniqueConstraint("model_id", "version"),)
@@ -107,12 +116,52 @@ class Version(Base):
     files: Mapped[list[dict[str, Any]]]  # name, size_bytes, mtime_ns
     fingerprint: Mapped[str] = mapped_column(String(64), index=True)  # of path and `files`
     source: Mapped[str] = mapped_column(Text)
+    digests: Mapped[dict[str, str] | None]  # SHA-256 by the file's name in the model's folder
+    digest: Mapped[str | None] = mapped_column(String(64), index=True)  # of `digests`: what is in the files
+    spec: Mapped[dict[str, Any] | None]  # sizes of the architecture (`version_facts`)
+    abilities: Mapped[list[str] | None]  # "generate", "chat", "tools", "embed"
+    chat_template: Mapped[str | None] = mapped_column(Text, deferred=True)
+    is_stored: Mapped[bool] = mapped_column(default=False, server_default=false())  # in the site's own store
+    signed_by: Mapped[str | None] = mapped_column(String(64))  # fingerprint of the key of its bundle
+    signed_version: Mapped[int | None]  # its number where the bundle was made
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     model: Mapped[Model] = relationship(back_populates="versions", lazy="joined", innerjoin=True)
 
     @property
     def name(self) -> str:
         return self.model.name
+
+    @property
+    def reference(self) -> str:
+        return f"{self.name}:{self.version}"
+
+
+class Alias(Base):
+    """A name of one version of a model that can be moved: `prod`, `canary`."""
+
+    __tablename__ = "aliases"
+    __table_args__ = (UniqueConstraint("model_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(128))
+    version_id: Mapped[int] = mapped_column(ForeignKey("versions.id", ondelete="CASCADE"), index=True)
+    updated_at: Mapped[datetime] = mapped_column(default=utc_now)
+    model: Mapped[Model] = relationship(back_populates="aliases", lazy="joined", innerjoin=True)
+    version: Mapped[Version] = relationship(lazy="joined", innerjoin=True)
+
+
+class AliasMove(Base):
+    """Where an alias pointed, and since when. Numbers, not keys: history outlives versions."""
+
+    __tablename__ = "alias_moves"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), index=True)
+    alias: Mapped[str] = mapped_column(String(128))
+    from_version: Mapped[int | None]  # None: it was made
+    to_version: Mapped[int | None]  # None: it was removed
+    at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Deployment(Base):
@@ -123,6 +172,7 @@ class Deployment(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(128), unique=True)
     version_id: Mapped[int] = mapped_column(ForeignKey("versions.id", ondelete="CASCADE"), index=True)
+    alias: Mapped[str | None] = mapped_column(String(128))  # of the model; where it moves, `version_id` does
     backend: Mapped[str] = mapped_column(String(64))  # "auto", or names with commas, the preferred first
     device: Mapped[str | None] = mapped_column(String(128))  # uid or index; None: the supervisor chooses
     replicas: Mapped[int]
@@ -237,6 +287,11 @@ class Event(Base):
 @event.listens_for(Version, "before_update")
 def _refuse_change(mapper: Mapper[Version], connection: object, version: Version) -> None:
     state = inspect(version)
-    changed = [a.key for a in mapper.column_attrs if state.attrs[a.key].history.has_changes()]
+    histories = {a.key: state.attrs[a.key].history for a in mapper.column_attrs}
+    changed = [
+        key
+        for key, history in histories.items()
+        if history.has_changes() and not (key in SET_ONCE and list(history.deleted) in ([None], []))
+    ]
     if changed:
         raise ValueError(f"version {version.version} is immutable; {', '.join(changed)} cannot be changed")

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from trivet.weights.index import WeightIndex
 from trivet_registry.database import Database, open_database
 
 
@@ -22,6 +23,10 @@ class Files:
     context_length: int = 2048
     size_bytes: int = 4
     licence: str | None = None
+    spec: None = None
+    chat_template: str | None = None
+    weights: WeightIndex = field(default_factory=lambda: WeightIndex(()))
+    config: dict[str, object] = field(default_factory=dict)
 
 
 @pytest.fixture

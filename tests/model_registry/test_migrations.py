@@ -16,7 +16,7 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
 
-EARLIER = ["0001", "0002", "0003", "0004"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005"]
 AT = "'2026-01-01 00:00:00'"
 ROWS = (  # in the columns of 0001, which every later revision has
     f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",
@@ -66,6 +66,8 @@ def test_a_registry_of_an_earlier_release_keeps_what_it_knows(tmp_path: Path, re
         (device,), (event,) = list_devices(session), list_events(session)
     database.close()
     assert (deployment.replicas, deployment.settings) == (2, {"max_num_seqs": "4"})
+    assert (deployment.alias, deployment.version.reference) == (None, "tiny:1")
+    assert (deployment.version.digests, deployment.version.is_stored) == (None, False)
     assert (deployment.priority, deployment.fallback, deployment.is_asleep) == (0, None, False)
     assert deployment.first_generation == deployment.generation == 3, "what runs is no update in progress"
     assert (instance.pid, instance.lease, instance.process_start_time) == (17, "secret", 12.5), (

@@ -11,7 +11,8 @@ from trivet_registry.database import Database
 from trivet_registry.deployments_store import create_deployment, list_deployments, stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import create_instance, move_instance
-from trivet_registry.models_store import find_version, list_models, register_model, remove_model
+from trivet_registry.models_store import list_models, register_model, remove_model
+from trivet_registry.references import find_version
 from trivet_registry.tables import Event, Version
 
 MakeFiles = Callable[..., Any]

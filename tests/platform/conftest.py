@@ -189,6 +189,17 @@ class Views:
         self.site.models[name] = {"name": name, "versions": [version]}
         return version, 201
 
+    def model(self, name: str) -> Any:
+        if name not in self.site.models:
+            return _error(404, "model_not_found", f"model {name!r} is not registered")
+        return self.site.models[name]
+
+    def version(self, reference: str) -> Any:
+        name, _, number = reference.partition(":")
+        if name not in self.site.models or number not in ("", "1"):
+            return _error(404, "model_not_found", f"model {reference!r} is not registered")
+        return {"name": name, **self.site.models[name]["versions"][0]}
+
     def remove_model(self, name: str) -> Any:
         if any(d["model"] == name for d in self.site.deployments.values()):
             return _error(409, "conflict", f"{name} is deployed; stop it first")
@@ -324,6 +335,8 @@ ROUTES = (
     ("GET", "/platform/v1/status", "status"),
     ("GET", "/platform/v1/models", "models"),
     ("POST", "/platform/v1/models", "add_model"),
+    ("GET", "/platform/v1/models/<name>", "model"),
+    ("GET", "/platform/v1/versions/<reference>", "version"),
     ("DELETE", "/platform/v1/models/<name>", "remove_model"),
     ("POST", "/platform/v1/deployments", "create"),
     ("GET", "/platform/v1/deployments", "deployments"),

@@ -15,11 +15,13 @@ from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
 from trivet.messages import Beat, ControlRequest, Phase, Watch
+from trivet.weights.index import WeightIndex
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import create_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import list_instances
-from trivet_registry.models_store import find_version, register_model
+from trivet_registry.models_store import register_model
+from trivet_registry.references import find_version
 from trivet_registry.tables import Base, Instance, Version
 from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.means import Means
@@ -287,6 +289,10 @@ class Files:
     context_length: int = 2048
     size_bytes: int = 4
     licence: str | None = None
+    spec: None = None
+    chat_template: str | None = None
+    weights: WeightIndex = field(default_factory=lambda: WeightIndex(()))
+    config: dict[str, object] = field(default_factory=dict)
 
 
 @pytest.fixture

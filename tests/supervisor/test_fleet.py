@@ -18,7 +18,7 @@ from trivet.config import Settings
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import create_deployment, stop_deployment
 from trivet_registry.instances_store import list_instances
-from trivet_registry.models_store import find_version
+from trivet_registry.references import find_version
 from trivet_registry.tables import Instance
 from trivet_supervisor.backoff import Backoff
 from trivet_supervisor.engine_wire import ZmqWire

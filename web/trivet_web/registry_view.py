@@ -60,12 +60,12 @@ def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed
         is_asleep=deployment.is_asleep,
         is_leaving=deployment.desired != RUNNING,
         fallback=deployment.fallback,
-        facts=_facts(version),
+        facts=_facts(version, deployment.alias),
         instances=tuple(_row(i, is_of_served_version=i.version_id == version.id) for i in instances),
     )
 
 
-def _facts(version: Version) -> ModelFacts:
+def _facts(version: Version, alias: str | None) -> ModelFacts:
     return ModelFacts(
         name=version.name,
         version=version.version,
@@ -76,6 +76,7 @@ def _facts(version: Version) -> ModelFacts:
         context_length=version.context_length,
         fingerprint=version.fingerprint,
         created_s=int(version.created_at.timestamp()),
+        alias=alias,
     )
 
 

@@ -56,10 +56,15 @@ class ModelFacts:
     context_length: int
     fingerprint: str
     created_s: int  # seconds since the epoch
+    alias: str | None = None  # that the deployment follows
 
     @property
     def reference(self) -> str:
         return f"{self.name}:{self.version}"
+
+    @property
+    def followed(self) -> str | None:
+        return f"{self.name}:{self.alias}" if self.alias else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from trivet.client.client import AsyncClient, Client
 from trivet.client.fields import ChatFields, CompletionFields, DeploymentChanges
 from trivet.client.inference import ChatMessage
 from trivet.client.results import (
+    Alias,
+    AliasMove,
     Deployment,
     Device,
     Event,
@@ -29,11 +31,15 @@ from trivet.client.results import (
     Plan,
     Status,
     Version,
+    VersionDetails,
+    VersionFile,
 )
 from trivet.client.stored_answers import Batch, File, Response, ResponseEvent
 from trivet.client.streams import AsyncStream, Stream
 
 __all__ = [
+    "Alias",
+    "AliasMove",
     "AsyncClient",
     "AsyncStream",
     "Batch",
@@ -65,4 +71,6 @@ __all__ = [
     "ToolCall",
     "Usage",
     "Version",
+    "VersionDetails",
+    "VersionFile",
 ]

@@ -11,7 +11,8 @@ from trivet.client.calls import C
 from trivet.client.connection import Connection
 from trivet.client.home import found, local_url
 from trivet.client.inference import Chat, Completions
-from trivet.client.management import Deployments, Instances, Models, Operation
+from trivet.client.management import Deployments, Instances, Operation
+from trivet.client.registry import Aliases, Models
 from trivet.client.retries import Retries
 from trivet.client.stored import Batches, Files, Responses
 from trivet.client.wire import Wire, pool_options
@@ -34,6 +35,7 @@ class Server(Operation[C]):
         self.files = Files(connection)
         self.batches = Batches(connection)
         self.models = Models(connection)
+        self.aliases = Aliases(connection)
         self.deployments = Deployments(connection)
         self.instances = Instances(connection)
 

@@ -1,10 +1,9 @@
-"""The calls of `/platform/v1`: the registry of models, what shall run, what does, and how it does."""
+"""The calls of `/platform/v1` beside those of `registry.py`: what shall run, what does, and how it does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trivet.client.answers import ServedModel
 from trivet.client.calls import C, Call, Group, StreamCall, ask, ask_list, call, given, place, stream
 from trivet.client.fields import DeploymentChanges
 from trivet.client.inference import Encoding
@@ -14,61 +13,12 @@ from trivet.client.results import (
     Event,
     History,
     Instance,
-    Model,
     Plan,
     PrefixCacheReset,
     Status,
-    Version,
 )
-from trivet.errors import ModelNotFound
 
 ROOT = "/platform/v1"
-
-
-class Models(Group[C]):
-    """The registry of models.
-
-    >>> version = client.models.add(model_path, "smollm2")
-    >>> version.name, version.version, version.format
-    ('smollm2', 1, 'gguf')
-    >>> "smollm2" in [model.name for model in client.models.list()]
-    True
-    >>> client.models.get_served("null").ready
-    True
-    """
-
-    @call
-    def list(self) -> Call[tuple[Model, ...]]:
-        """All that are registered."""
-        return ask_list(f"{ROOT}/models", Model)
-
-    @call
-    def get(self, name: str) -> Call[Model]:
-        """Raises: ModelNotFound naming what exists."""
-        return ask_list(f"{ROOT}/models", Model).then(lambda models: _named(models, name))
-
-    @call
-    def add(self, path: str, name: str | None = None) -> Call[Version]:
-        """Register a folder or GGUF file of the server's host. Raises: ModelFilesError."""
-        return ask("POST", f"{ROOT}/models", Version, body=given(path=path, name=name))
-
-    @call
-    def remove(self, name: str) -> Call[None]:
-        """Forget a model ("name") or one version ("name:version"); its files stay.
-
-        Raises: ModelNotFound; Conflict while it is deployed.
-        """
-        return ask("DELETE", f"{ROOT}/models/{place(name)}", object).then(_nothing)
-
-    @call
-    def served(self) -> Call[tuple[ServedModel, ...]]:
-        """What can be asked for as `model`, from `/v1/models`."""
-        return ask_list("/v1/models", ServedModel)
-
-    @call
-    def get_served(self, name: str) -> Call[ServedModel]:
-        """Raises: ModelNotFound."""
-        return ask("GET", f"/v1/models/{place(name)}", ServedModel)
 
 
 class Deployments(Group[C]):
@@ -139,7 +89,7 @@ class Deployments(Group[C]):
     def stop(self, name: str, drain_timeout_s: float | None = None) -> Call[None]:
         """Take no new requests, finish the running ones until the deadline, then end. Raises: NotFound."""
         query = {"drain_timeout_s": drain_timeout_s}
-        return ask("DELETE", _deployment(name), object, query=query).then(_nothing)
+        return ask("DELETE", _deployment(name), object, query=query).then(nothing)
 
 
 class Instances(Group[C]):
@@ -243,14 +193,5 @@ def _deployment(name: str) -> str:
     return f"{ROOT}/deployments/{place(name)}"
 
 
-def _named(models: tuple[Model, ...], name: str) -> Model:
-    for model in models:
-        if model.name == name:
-            return model
-    known = ", ".join(sorted(model.name for model in models))
-    known = known or "none yet; add one with `trivet models add PATH`"
-    raise ModelNotFound(f"no model is named {name!r}; registered: {known}", param="name")
-
-
-def _nothing(_: object) -> None:
+def nothing(_: object) -> None:
     """There is nothing to tell."""

@@ -40,6 +40,28 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     source: str = ""
     created_at: datetime | None = None
+    licence: str | None = None
+    abilities: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # that point at it
+    digest: str | None = None  # of all its files; None until they have been read through
+    is_stored: bool = False  # in the site's own store; else the files lie where they were registered
+
+
+class VersionFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a version."""
+
+    name: str
+    size_bytes: int = 0
+    sha256: str | None = None
+
+
+class VersionDetails(Version, frozen=True, kw_only=True):
+    """All that the registry knows of a version; `spec` are sizes of its architecture."""
+
+    spec: dict[str, int] = {}
+    chat_template: str | None = None
+    files: tuple[VersionFile, ...] = ()
+    signed_by: str | None = None  # fingerprint of the key that signed its bundle
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +69,26 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     versions: tuple[Version, ...] = ()
+    aliases: dict[str, int] = {}  # version by alias
+
+
+class Alias(msgspec.Struct, frozen=True, kw_only=True):
+    """A movable name of a version."""
+
+    model: str
+    alias: str
+    version: int
+    updated_at: datetime | None = None
+
+
+class AliasMove(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"from_version": "from", "to_version": "to"}
+):
+    """It was moved; None: it was made, or removed."""
+
+    at: datetime
+    from_version: int | None = None
+    to_version: int | None = None
 
 
 class PlanPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +242,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     model: str
     version: int | None = None
+    alias: str | None = None  # that it follows
     backend: str = "auto"
     device: str | None = None
     replicas: int = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trivet.errors import ConfigError, ModelNotFound, Unavailable
 
 if TYPE_CHECKING:
-    from trivet.client import Client, Model, Version
+    from trivet.client import Client
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -90,24 +90,13 @@ def local_model(text: str) -> Path:
         return absolute_path(text)
     from trivet.client import Client
 
-    name, _, number = text.partition(":")
     try:
         with Client(timeout_s=10.0) as client:
-            model = client.models.get(name)
+            return Path(client.models.version(text).path)
     except ModelNotFound as error:
         raise with_path_hint(error, text) from None
     except Unavailable as error:
         raise Unavailable(f"{text!r} is a name (a path has a slash: ./{text}), and {error}") from error
-    return Path(chosen_version(model, number).path)
-
-
-def chosen_version(model: Model, number: str) -> Version:
-    """The version of that number, the newest without one. Raises: ModelNotFound."""
-    chosen = [v for v in model.versions if str(v.version) == number] if number else list(model.versions)
-    if not chosen:
-        have = ", ".join(str(v.version) for v in model.versions) or "none"
-        raise ModelNotFound(f"{model.name} has no version {number!r}; it has: {have}", param="model")
-    return max(chosen, key=lambda v: v.version)
 
 
 def parse_pairs(pairs: list[str]) -> dict[str, str]:

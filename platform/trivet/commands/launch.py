@@ -36,7 +36,11 @@ FAILED_STATES = ("failed", "lost")
 
 
 def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="name, name:version, a folder, or a GGUF file")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="name, name:version, name:alias (which it follows), a folder, or a GGUF file",
+    )
     parser.add_argument("--name", help="name of the deployment (default: the model's)")
     parser.add_argument(
         "--backend",

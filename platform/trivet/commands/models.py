@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trivet.commands.connecting import absolute_path, add_server_options, chosen_version, connect
-from trivet.commands.output import add_json_option, bytes_text, print_json, print_table
+from trivet.commands.connecting import absolute_path, add_server_options, connect
+from trivet.commands.output import add_json_option, age_text, bytes_text, print_json, print_table
+from trivet.errors import RequestError
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
-    from trivet.client import Model, Version
+    from trivet.client import Client, Model, Version
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,14 +25,21 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--name", help="its name (default: the one its files give)")
     add.set_defaults(action=_add)
     show = actions.add_parser("show", help="show a model and its versions")
-    show.add_argument("name", metavar="NAME[:VERSION]")
+    show.add_argument("name", metavar="NAME[:VERSION]", help="a version or an alias; without: all versions")
     show.set_defaults(action=_show)
     remove = actions.add_parser("remove", help="forget a model or one version of it; its files stay")
     remove.add_argument("name", metavar="NAME[:VERSION]", help="without a version: all of them")
     remove.set_defaults(action=_remove)
-    for action in (listing, add, show):
+    alias = actions.add_parser("alias", help="list, make, move and roll back aliases, such as prod")
+    alias.add_argument("name", metavar="NAME[:ALIAS]", help="the model, and which of its aliases")
+    alias.add_argument("version", nargs="?", metavar="VERSION", help="where it shall point")
+    change = alias.add_mutually_exclusive_group()
+    change.add_argument("--roll-back", action="store_true", help="point it at what it pointed at before")
+    change.add_argument("--remove", action="store_true", help="forget the alias")
+    alias.set_defaults(action=_alias)
+    for action in (listing, add, show, alias):
         add_json_option(action)
-    for action in (listing, add, show, remove):
+    for action in (listing, add, show, remove, alias):
         add_server_options(action)
 
 
@@ -47,7 +55,7 @@ def _list(given: argparse.Namespace) -> int:
         print_json(models)
     else:
         print_table(
-            ("NAME", "VERSION", "ARCHITECTURE", "WEIGHTS", "SIZE", "CONTEXT", "PATH"),
+            ("NAME", "VERSION", "ALIASES", "ARCHITECTURE", "WEIGHTS", "SIZE", "CONTEXT", "PATH"),
             [_row(model, version) for model in models for version in model.versions],
         )
     return 0
@@ -57,6 +65,7 @@ def _row(model: Model, version: Version) -> list[object]:
     return [
         model.name,
         version.version,
+        ",".join(version.aliases),
         version.architecture,
         version.quantization,
         bytes_text(version.size_bytes),
@@ -77,19 +86,78 @@ def _add(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    name, colon, number = given.name.partition(":")
     with connect(given) as client:
-        model = client.models.get(name)
-    if colon:
-        model = msgspec.structs.replace(model, versions=(chosen_version(model, number),))
+        if ":" in given.name:
+            details = client.models.version(given.name)
+            model = msgspec.structs.replace(client.models.get(details.name), versions=(details,))
+        else:
+            model = client.models.get(given.name)
     if given.json:
         print_json(model)
         return 0
     for version in model.versions:
         print(f"{model.name}:{version.version}")
         for field in version.__struct_fields__:
-            value = getattr(version, field)
-            print(f"  {field:<15} {bytes_text(value) if field == 'size_bytes' else value}")
+            print(f"  {field:<15} {_shown(field, getattr(version, field))}")
+    return 0
+
+
+def _shown(field: str, value: object) -> str:
+    if field == "size_bytes" and isinstance(value, int):
+        return bytes_text(value)
+    if field == "files" and isinstance(value, tuple):
+        return "".join(f"\n    {file.sha256 or '-':<64}  {file.name}" for file in value)
+    if field == "spec" and isinstance(value, dict):
+        return ", ".join(f"{name} {size:,}" for name, size in value.items()) or "-"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"
+    return "-" if value is None else str(value)
+
+
+def _alias(given: argparse.Namespace) -> int:
+    model, _, alias = given.name.partition(":")
+    if not alias and (given.version or given.roll_back or given.remove):
+        raise RequestError(f"{given.name!r} names no alias; write {model}:ALIAS, such as {model}:prod")
+    if given.version and (given.roll_back or given.remove):
+        raise RequestError("VERSION is given, and --roll-back or --remove; leave one of them out")
+    with connect(given) as client:
+        if not alias:
+            return _list_aliases(client, model, given)
+        if given.remove:
+            client.aliases.remove(model, alias)
+            print(f"{given.name} is forgotten")
+            return 0
+        if not given.version and not given.roll_back:
+            return _alias_history(client, model, alias, given)
+        moved = (
+            client.aliases.roll_back(model, alias)
+            if given.roll_back
+            else client.aliases.set(model, alias, given.version)
+        )
+    if given.json:
+        print_json(moved)
+    else:
+        print(f"{model}:{alias} is version {moved.version}; deployments that follow it are being updated")
+    return 0
+
+
+def _list_aliases(client: Client, model: str, given: argparse.Namespace) -> int:
+    aliases = client.aliases.list(model)
+    if given.json:
+        print_json(aliases)
+    else:
+        print_table(
+            ("ALIAS", "VERSION", "SINCE"), [(a.alias, a.version, age_text(a.updated_at)) for a in aliases]
+        )
+    return 0
+
+
+def _alias_history(client: Client, model: str, alias: str, given: argparse.Namespace) -> int:
+    moves = client.aliases.history(model, alias)
+    if given.json:
+        print_json(moves)
+    else:
+        print_table(("WHEN", "FROM", "TO"), [(age_text(m.at), m.from_version, m.to_version) for m in moves])
     return 0
 
 
@@ -101,4 +169,4 @@ def _remove(given: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = (Command("models", "list, add, show and remove registered models", _add_arguments, _run),)
+COMMANDS = (Command("models", "registered models, their versions and aliases", _add_arguments, _run),)

@@ -42,7 +42,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Which model on which device, how it samples, engine settings."""
-    parser.add_argument("model", metavar="MODEL", help="a folder, a GGUF file, or a registered name")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a GGUF file, name, name:version or name:alias"
+    )
     parser.add_argument("--backend", default="auto", help="cpu, cuda, ascend or auto (default)")
     parser.add_argument("--device", help="uid or index of a device, see `trivet devices`")
     parser.add_argument(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
     parser.add_argument(
-        "--model", metavar="MODEL", help="another model or version: name, name:version, a path"
+        "--model", metavar="MODEL", help="another model or version: name, name:version, name:alias, a path"
     )
     parser.add_argument(
         "--backend", help="cpu, cuda, ascend, auto, or several by preference: ascend,cuda,cpu"

@@ -57,4 +57,4 @@ def test_run_of_a_name_without_a_server_says_how_a_path_looks(trivet, tmp_path, 
 def test_run_of_a_registered_name_finds_its_files(site, trivet) -> None:
     trivet("models", "add", MODEL, "--name", "demo")
     assert trivet("run", "demo", *NULL, "--prompt", "hi", "--max-tokens", "2").code == 0
-    assert "has no version '7'" in trivet("run", "demo:7", *NULL, "--prompt", "hi").err
+    assert "model 'demo:7' is not registered" in trivet("run", "demo:7", *NULL, "--prompt", "hi").err

@@ -3,10 +3,22 @@
 The web server writes the desired state to the registry and wakes the supervisor, which makes it so.
 """
 
-from trivet_web.api.management import deployments, history, logs, models, observations, plan, prefix_cache
+from trivet_web.api.management import (
+    aliases,
+    deployments,
+    history,
+    logs,
+    models,
+    observations,
+    plan,
+    prefix_cache,
+    versions,
+)
 
 BLUEPRINTS = (
     models.blueprint,
+    versions.blueprint,
+    aliases.blueprint,
     deployments.blueprint,
     observations.blueprint,
     history.blueprint,

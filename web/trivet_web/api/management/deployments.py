@@ -20,7 +20,7 @@ from trivet_registry.tables import Deployment
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.management.models import resolve_version
+from trivet_web.api.management.models import resolve_model
 from trivet_web.api.management.objects import (
     DeploymentObject,
     Listing,
@@ -81,11 +81,12 @@ def launch() -> Response:
     process = web_process()
     check_backend(process, body.backend)
     with process.database.session() as session:
-        version = resolve_version(process, session, body.model)
+        chosen = resolve_model(process, session, body.model)
         row = create_deployment(
             session,
             name=body.name or None,
-            version=version,
+            version=chosen.version,
+            alias=chosen.alias,
             backend=body.backend,
             device=body.device,
             replicas=body.replicas,
@@ -119,8 +120,10 @@ def change(name: str) -> Response:
     if body.backend is not None:
         check_backend(process, body.backend)
     with process.database.session() as session:
+        chosen = None if body.model is None else resolve_model(process, session, body.model)
         update = Update(
-            version=None if body.model is None else resolve_version(process, session, body.model),
+            version=chosen.version if chosen else None,
+            alias=chosen.alias if chosen else None,
             backend=body.backend,
             device=UNCHANGED if body.device is msgspec.UNSET else body.device or None,
             replicas=body.replicas,

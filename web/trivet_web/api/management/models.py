@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from trivet.errors import ModelNotFound, RequestError
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.text.tokenizer_files import require_tokenizer
-from trivet_registry.models_store import find_version, list_models, register_model, remove_model
-from trivet_registry.tables import Version
+from trivet_registry.digests import digests_of
+from trivet_registry.models_store import list_models, register_model, remove_model
+from trivet_registry.references import Chosen, choose, find_model
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
@@ -35,6 +36,7 @@ class RegisterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     path: str
     name: str | None = None
+    verify: bool = True  # read all files through and remember their SHA-256; else `models verify` does
 
 
 @blueprint.get("")
@@ -54,11 +56,20 @@ def register() -> Response:
     body = read_body(RegisterRequest)
     process = web_process()
     files = open_servable(process, body.path, "path")
+    digests = digests_of(files) if body.verify else None
     with process.database.session() as session:
-        version = register_model(session, files, body.name)
+        row = register_model(session, files, body.name, digests=digests)
         session.flush()
-        record(session, "model.add", f"{version.name}:{version.version}", after={"path": version.path})
-        return json_response(version_object(version), 201)
+        record(session, "model.add", row.reference, after={"path": row.path})
+        return json_response(version_object(row), 201)
+
+
+@blueprint.get("/<name>")
+@documented(ModelObject)
+def get(name: str) -> Response:
+    """One model with its versions. Raises: ModelNotFound listing what exists."""
+    with web_process().database.reading() as session:
+        return json_response(model_object(find_model(session, name)))
 
 
 @blueprint.delete("/<name>")
@@ -83,18 +94,20 @@ def absolute_path(text: str, param: str) -> Path:
     return path
 
 
-def resolve_version(process: WebProcess, session: Session, reference: str) -> Version:
-    """The version that MODEL (name, name:version, folder, GGUF path) means; a path is registered.
+def resolve_model(process: WebProcess, session: Session, reference: str) -> Chosen:
+    """The version that MODEL (name, name:version, name:alias, folder, GGUF path) means; a path is registered.
+
+    The files of a path are not read through here: a launch need not wait for that.
 
     Raises: ModelNotFound listing what is registered; ModelFilesError; RequestError.
     """
     if "/" not in reference and not reference.startswith("~"):
         try:
-            return find_version(session, reference)
+            return choose(session, reference)
         except ModelNotFound as error:
             hint = f"{error}; or give the whole path of a folder or GGUF file"
             raise ModelNotFound(hint, param="model") from None
-    return register_model(session, open_servable(process, reference, "model"))
+    return Chosen(register_model(session, open_servable(process, reference, "model")))
 
 
 def open_servable(process: WebProcess, text: str, param: str) -> ModelFiles:

@@ -11,6 +11,8 @@ import msgspec
 
 from trivet.messages import EngineLoad
 from trivet_registry import tables
+from trivet_registry.aliases_store import followed_by
+from trivet_registry.models_store import version_files
 from trivet_web.engine_link import EngineView
 
 T = TypeVar("T")
@@ -51,6 +53,45 @@ class VersionObject(msgspec.Struct, frozen=True):
     context_length: int
     source: str
     created_at: datetime
+    licence: str | None
+    abilities: list[str]
+    aliases: list[str]  # that point at it
+    digest: str | None  # of all its files; null until they have been read through
+    is_stored: bool  # in the site's own store; else the files lie where they were registered
+
+
+class FileObject(msgspec.Struct, frozen=True):
+    """One file of a version."""
+
+    name: str
+    size_bytes: int
+    sha256: str | None
+
+
+class VersionDetails(VersionObject, frozen=True):
+    """All that the registry knows of a version."""
+
+    spec: dict[str, Any]
+    chat_template: str | None
+    files: list[FileObject]
+    signed_by: str | None
+
+
+class AliasObject(msgspec.Struct, frozen=True):
+    """A movable name of a version."""
+
+    model: str
+    alias: str
+    version: int
+    updated_at: datetime
+
+
+class AliasMoveObject(msgspec.Struct, frozen=True, rename={"from_version": "from", "to_version": "to"}):
+    """It was moved; null: it was made, or removed."""
+
+    at: datetime
+    from_version: int | None
+    to_version: int | None
 
 
 class ModelObject(msgspec.Struct, frozen=True):
@@ -58,6 +99,7 @@ class ModelObject(msgspec.Struct, frozen=True):
 
     name: str
     versions: list[VersionObject]
+    aliases: dict[str, int]  # version by alias
 
 
 class LoadObject(msgspec.Struct, frozen=True):
@@ -105,6 +147,7 @@ class DeploymentObject(msgspec.Struct, frozen=True):
     device: str | None
     replicas: int
     settings: dict[str, str]
+    alias: str | None  # that it follows
     desired: str
     created_at: datetime
     instances: list[InstanceObject]
@@ -151,23 +194,45 @@ class DeviceObject(msgspec.Struct, frozen=True):
 
 def version_object(row: tables.Version) -> VersionObject:
     """From its row."""
-    return VersionObject(
-        row.name,
-        row.version,
-        row.path,
-        row.format,
-        row.quantization,
-        row.architecture,
-        row.size_bytes,
-        row.context_length,
-        row.source,
-        row.created_at,
+    return VersionObject(**_version_fields(row))
+
+
+def version_details(row: tables.Version) -> VersionDetails:
+    """From its row."""
+    digests = row.digests or {}
+    files = [
+        FileObject(name, file["size_bytes"], digests.get(name)) for name, file in version_files(row).items()
+    ]
+    return VersionDetails(
+        **_version_fields(row),
+        spec=row.spec or {},
+        chat_template=row.chat_template,
+        files=files,
+        signed_by=row.signed_by,
     )
+
+
+def _version_fields(row: tables.Version) -> dict[str, Any]:
+    names = ("name", "version", "path", "format", "quantization", "architecture", "size_bytes")
+    more = ("context_length", "source", "created_at", "licence", "digest", "is_stored")
+    fields = {name: getattr(row, name) for name in (*names, *more)}
+    return {**fields, "abilities": row.abilities or [], "aliases": followed_by(row)}
+
+
+def alias_object(row: tables.Alias) -> AliasObject:
+    """From its row."""
+    return AliasObject(row.model.name, row.name, row.version.version, row.updated_at)
+
+
+def move_object(row: tables.AliasMove) -> AliasMoveObject:
+    """From its row."""
+    return AliasMoveObject(row.at, row.from_version, row.to_version)
 
 
 def model_object(row: tables.Model) -> ModelObject:
     """From its row."""
-    return ModelObject(row.name, [version_object(version) for version in row.versions])
+    versions = [version_object(version) for version in row.versions]
+    return ModelObject(row.name, versions, {alias.name: alias.version.version for alias in row.aliases})
 
 
 def deployment_object(row: tables.Deployment, instances: Iterable[InstanceObject]) -> DeploymentObject:
@@ -180,6 +245,7 @@ def deployment_object(row: tables.Deployment, instances: Iterable[InstanceObject
         row.device,
         row.replicas,
         row.settings,
+        row.alias,
         row.desired,
         row.created_at,
         list(instances),

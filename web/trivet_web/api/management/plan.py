@@ -17,7 +17,7 @@ from trivet.models.model_files import open_model
 from trivet.prober import Prober
 from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
 from trivet_registry.instances_store import list_instances
-from trivet_registry.models_store import find_version
+from trivet_registry.references import find_version
 from trivet_registry.tables import Instance
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented

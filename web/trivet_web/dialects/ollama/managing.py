@@ -11,7 +11,8 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import Conflict, ModelNotFound, RequestError, UnsupportedParameter
-from trivet_registry.models_store import find_version, remove_model
+from trivet_registry.models_store import remove_model
+from trivet_registry.references import find_version
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented

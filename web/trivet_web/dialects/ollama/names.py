@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trivet.errors import ModelNotFound, RequestError
+from trivet_registry.references import find_version
 from trivet_web.dialects.ollama.variants import Variant, Variants
 from trivet_web.routing import Deployed
 from trivet_web.web_process import WebProcess, web_process
@@ -33,7 +34,7 @@ def named(name: str | None) -> Named:
     if plain in table:
         return Named(name, plain)
     table = process.router.table(fresh=True)  # it may have been launched within the last half second
-    deployment = plain if plain in table else _of_version(plain, list(table.values()))
+    deployment = plain if plain in table else _of_version(process, plain, list(table.values()))
     if deployment is None:
         known = ", ".join(sorted([*table, *(one for one, _ in variants(process).all())]))
         raise ModelNotFound(
@@ -49,7 +50,17 @@ def variants(process: WebProcess) -> Variants:
     return Variants(process.settings.paths.home / "ollama")
 
 
-def _of_version(reference: str, deployed: list[Deployed]) -> str | None:
-    """The deployment that runs `model:version` of the registry."""
-    found = [d.name for d in deployed if d.facts is not None and d.facts.reference == reference]
+def _of_version(process: WebProcess, reference: str, deployed: list[Deployed]) -> str | None:
+    """The deployment that follows `model:alias` of the registry, or runs this version."""
+    if ":" not in reference:
+        return None
+    followers = [d.name for d in deployed if d.facts is not None and d.facts.followed == reference]
+    if followers:
+        return min(followers)
+    try:
+        with process.database.reading() as session:
+            wanted = find_version(session, reference).reference
+    except ModelNotFound:
+        return None
+    found = [d.name for d in deployed if d.facts is not None and d.facts.reference == wanted]
     return min(found, default=None)

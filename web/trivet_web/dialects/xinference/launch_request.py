@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 
 from trivet.errors import ModelNotFound, RequestError, UnsupportedParameter
 from trivet_registry.models_store import list_models
+from trivet_registry.references import Chosen
 from trivet_registry.tables import Version
-from trivet_web.api.management.models import resolve_version
+from trivet_web.api.management.models import resolve_model
 from trivet_web.web_process import WebProcess
 
 _TASKS = {"LLM": "auto", "embedding": "embed", "rerank": "score"}
@@ -91,13 +92,13 @@ class LaunchFields(msgspec.Struct, kw_only=True):
             settings["tensor_parallel_size"] = str(self.n_gpu)
         return settings
 
-    def version(self, process: WebProcess, session: Session) -> Version:
-        """Of a path, or of the registry: the newest of the format and quantisation that are named.
+    def chosen(self, process: WebProcess, session: Session) -> Chosen:
+        """Of a path, or of the registry: "name:alias", "name:version", or the newest of what is named.
 
         Raises: ModelNotFound listing what there is; ModelFilesError; RequestError.
         """
-        if self.model_path is not None:
-            return resolve_version(process, session, self.model_path)
+        if self.model_path is not None or ":" in self.model_name:
+            return resolve_model(process, session, self.model_path or self.model_name)
         found = [
             version
             for model in list_models(session)
@@ -106,8 +107,8 @@ class LaunchFields(msgspec.Struct, kw_only=True):
             if self._is_wanted(version)
         ]
         if found:
-            return max(found, key=lambda version: version.version)
-        resolve_version(process, session, self.model_name)  # which says what is registered
+            return Chosen(max(found, key=lambda version: version.version))
+        resolve_model(process, session, self.model_name)  # which says what is registered
         there = ", ".join(_described(m.versions) for m in list_models(session) if m.name == self.model_name)
         raise ModelNotFound(
             f"model {self.model_name!r} is not there as model_format {self.model_format!r}, quantization "

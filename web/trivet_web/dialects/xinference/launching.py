@@ -48,10 +48,12 @@ def launch() -> Response:
     earlier = process.router.table(fresh=True).get(fields.name)
     ended = frozenset(one.id for one in earlier.instances) if earlier else frozenset()
     with process.database.session() as session:
+        chosen = fields.chosen(process, session)
         row = create_deployment(
             session,
             name=fields.name,
-            version=fields.version(process, session),
+            version=chosen.version,
+            alias=chosen.alias,
             backend=fields.backend,
             device=fields.device,
             replicas=fields.replica or 1,
