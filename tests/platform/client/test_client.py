@@ -176,7 +176,7 @@ def test_models_are_added_found_and_removed(site) -> None:
         assert (version.version, version.quantization) == (1, "q4_1")
         assert client.models.get("a").versions == (version,)
         client.models.remove("a")
-        with pytest.raises(errors.ModelNotFound, match="registered: none yet"):
+        with pytest.raises(errors.ModelNotFound, match="is not registered"):
             client.models.get("a")
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trivet_registry.aliases_store import remove_alias, set_alias
+from trivet_web.web_process import EXTENSION
+
 if TYPE_CHECKING:
     from conftest import Speaker
     from flask.testing import FlaskClient
@@ -162,6 +165,18 @@ def test_name_has_a_tag_and_latest_is_none(client: FlaskClient) -> None:
     assert response.get_json() == {
         "error": "model 'demo:7b' not found; there is: demo; launch it with `trivet launch PATH --name demo`"
     }
+
+
+def test_a_tag_may_be_an_alias(client: FlaskClient) -> None:
+    database = client.application.extensions[EXTENSION].database
+    with database.session() as session:
+        set_alias(session, "smollm2", "prod", "1")
+    options = {"num_predict": 1}
+    answer = post(client, "/api/generate", model="smollm2:prod", prompt="a", stream=False, options=options)
+    assert answer["model"] == "smollm2:prod"
+    with database.session() as session:
+        remove_alias(session, "smollm2", "prod")
+    assert client.post("/api/generate", json={"model": "smollm2:prod", "prompt": "a"}).status_code == 404
 
 
 def test_request_without_prompt_says_whether_it_is_loaded(client: FlaskClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,28 @@ def test_models_are_registered_listed_and_removed(api: Api) -> None:
     assert api("DELETE", "/models/mine", status=204) is None
     assert api("DELETE", "/models/mine", status=404)["error"]["code"] == "model_not_found"
     assert api("DELETE", "/models/smollm2", status=409)["error"]["code"] == "conflict"
+
+
+def test_versions_tell_of_their_files_and_aliases(api: Api) -> None:
+    path = str(find_demo_model())
+    api("POST", "/models", {"path": path, "name": "mine"}, 201)
+    api("PUT", "/aliases/mine/prod", {"version": "1"})
+    details = api("GET", "/versions/mine:prod")
+    (file,) = details["files"]
+    assert file["sha256"] == hashlib.sha256(find_demo_model().read_bytes()).hexdigest()
+    assert (details["aliases"], details["abilities"]) == (["prod"], ["generate", "chat"])
+    assert details["spec"]["num_layers"] == 30
+    assert "<|im_start|>" in details["chat_template"]
+    assert [one["digest"] for one in api("GET", "/versions?model=mine")["data"]] == [details["digest"]]
+    assert api("GET", "/models/mine")["aliases"] == {"prod": 1}
+    launched = api("POST", "/deployments", {"model": "mine:prod", "backend": "null"}, 201)
+    assert launched["alias"] == "prod"
+    assert api("DELETE", "/aliases/mine/prod", status=409)["error"]["code"] == "conflict"
+    api("PATCH", "/deployments/mine", {"model": "mine:1"})
+    api("DELETE", "/aliases/mine/prod", status=204)
+    (removed, made) = api("GET", "/aliases/mine/prod/history")["data"]
+    assert ((removed["from"], removed["to"]), (made["from"], made["to"])) == ((1, None), (None, 1))
+    assert "mine:1" in api("GET", "/versions/mine:prod", status=404)["error"]["message"]
 
 
 @pytest.mark.parametrize(
