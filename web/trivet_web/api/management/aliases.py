@@ -12,6 +12,8 @@ from trivet_registry.aliases_store import (
     roll_back_alias,
     set_alias,
 )
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
     AliasMoveObject,
@@ -34,6 +36,7 @@ class AliasRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @blueprint.get("")
+@requires(Right.READ)
 @documented(Listing[AliasObject], query={"model": str})
 def list_all() -> Response:
     """Of one model, or of all. Raises: ModelNotFound."""
@@ -43,6 +46,7 @@ def list_all() -> Response:
 
 
 @blueprint.put("/<model>/<alias>")
+@requires(Right.OPERATE)
 @documented(AliasObject, body=AliasRequest)
 def put(model: str, alias: str) -> Response:
     """Make it, or move it: running deployments that follow it are updated.
@@ -53,22 +57,26 @@ def put(model: str, alias: str) -> Response:
     process = web_process()
     with process.database.session() as session:
         made = alias_object(set_alias(session, model, alias, body.version))
+        record(session, "alias.set", f"{model}:{alias}", after={"version": made.version})
     process.supervisor.wake()
     return json_response(made)
 
 
 @blueprint.post("/<model>/<alias>/roll-back")
+@requires(Right.OPERATE)
 @documented(AliasObject)
 def roll_back(model: str, alias: str) -> Response:
     """Point it at what it pointed at before. Raises: ModelNotFound, NotFound, Conflict."""
     process = web_process()
     with process.database.session() as session:
         made = alias_object(roll_back_alias(session, model, alias))
+        record(session, "alias.roll_back", f"{model}:{alias}", after={"version": made.version})
     process.supervisor.wake()
     return json_response(made)
 
 
 @blueprint.get("/<model>/<alias>/history")
+@requires(Right.READ)
 @documented(Listing[AliasMoveObject])
 def history(model: str, alias: str) -> Response:
     """Its moves, the newest first. Raises: ModelNotFound."""
@@ -77,9 +85,11 @@ def history(model: str, alias: str) -> Response:
 
 
 @blueprint.delete("/<model>/<alias>")
+@requires(Right.OPERATE)
 @documented(status=204)
 def remove(model: str, alias: str) -> Response:
     """Raises: ModelNotFound, NotFound; Conflict while a deployment follows it."""
     with web_process().database.session() as session:
         remove_alias(session, model, alias)
+        record(session, "alias.remove", f"{model}:{alias}")
     return Response(status=204)

@@ -65,6 +65,7 @@ def register() -> Response:
 
 
 @blueprint.get("/<name>")
+@requires(Right.READ)
 @documented(ModelObject)
 def get(name: str) -> Response:
     """One model with its versions. Raises: ModelNotFound listing what exists."""

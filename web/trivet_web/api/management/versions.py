@@ -6,6 +6,7 @@ from flask import Blueprint, Response, request
 
 from trivet_registry.models_store import list_models
 from trivet_registry.references import find_model, find_version
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
     Listing,
@@ -21,6 +22,7 @@ blueprint = Blueprint("management_versions", __name__, url_prefix="/platform/v1/
 
 
 @blueprint.get("")
+@requires(Right.READ)
 @documented(Listing[VersionObject], query={"model": str})
 def list_all() -> Response:
     """Of one model, or of all. Raises: ModelNotFound."""
@@ -31,6 +33,7 @@ def list_all() -> Response:
 
 
 @blueprint.get("/<reference>")
+@requires(Right.READ)
 @documented(VersionDetails)
 def get(reference: str) -> Response:
     """One version, named "model", "model:3" or "model:prod", with its files. Raises: ModelNotFound."""
