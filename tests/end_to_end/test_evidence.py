@@ -51,14 +51,16 @@ def test_logs_follow_the_next_attempt_and_keep_the_first_crash(site: Site, tmp_p
         (engine,) = site.engine_pids()
         os.kill(engine, signal.SIGKILL)
         site.wait_for("the next one, too", lambda: shown.read_text().count("first_token=") == 2)
+        first = site.run("logs", "m", "--first-crash")
+        assert first.stdout.count("first_token=") == 1
+        with site.client() as client:
+            (instance,) = client.instances.list("m")
+        assert site.run("update", "m", "--set", "max_num_seqs=9").returncode == 0
+        site.wait_for("and its successor", lambda: shown.read_text().count("first_token=") == 3)
     finally:
         following.terminate()
         following.wait(30)
     assert "-2.log ====" in shown.read_text()
-    first = site.run("logs", "m", "--first-crash")
-    assert first.stdout.count("first_token=") == 1
-    with site.client() as client:
-        (instance,) = client.instances.list("m")
     assert (site.home / "logs" / "m" / f"{instance.id}-first-crash.log").exists()
 
 

@@ -265,6 +265,12 @@ def test_nothing_is_kept_of_an_engine_that_is_no_longer_watched(
     eventually(lambda: relay.view(engine.instance) is None, what="its view is gone")
 
 
+def test_an_engine_that_has_failed_says_why() -> None:
+    view = EngineView("one", last_seen_s=10.0)
+    view.on_beat(Beat("one", "lease", 7, 1, Phase.FAILED, reason="the device is lost"), 10.0)
+    assert (view.can_serve, view.why_not) == (False, "is failed: the device is lost")
+
+
 def test_a_beat_that_was_sent_before_the_end_brings_no_engine_back() -> None:
     """It may be read after the connection has closed; a process that was started again has another pid."""
     view = EngineView("one", last_seen_s=10.0)

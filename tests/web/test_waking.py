@@ -100,8 +100,18 @@ def fail(site: Site) -> None:
     site.add_instance(State.PLACING, State.FAILED, reason="0.1 GiB is left")
 
 
+def scale_to_0(site: Site) -> None:
+    with site.database.session() as session:
+        update_deployment(session, "demo", Update(replicas=0))
+
+
 @pytest.mark.parametrize(
-    ("mishap", "words"), [(stop, "was stopped while"), (fail, "cannot be loaded: 0.1 GiB is left")]
+    ("mishap", "words"),
+    [
+        (stop, "was stopped while"),
+        (fail, "cannot be loaded: 0.1 GiB is left"),
+        (scale_to_0, "cannot be loaded: it has 0 replicas: trivet scale demo 1"),
+    ],
 )
 def test_what_will_never_be_loaded_is_told_at_once(
     asleep: Site,
@@ -115,6 +125,15 @@ def test_what_will_never_be_loaded_is_told_at_once(
     mishap(asleep)
     assert request.end().status_code == 503
     assert words in json.loads(request.data)["error"]["message"]
+
+
+def test_a_deployment_of_0_replicas_is_waited_for_by_nobody(asleep: Site, site_client: FlaskClient) -> None:
+    """Else a request would wait for a quarter of an hour, for what nobody starts."""
+    scale_to_0(asleep)
+    request = Request(site_client)
+    assert request.end().status_code == 503
+    assert "it has 0 replicas: trivet scale demo 1" in json.loads(request.data)["error"]["message"]
+    assert site_client.get("/health/ready").status_code == 503
 
 
 def test_a_request_that_meets_its_unloading_waits_for_the_next_instance(

@@ -212,7 +212,10 @@ class EngineView:
     def why_not(self) -> str:
         if self.lost_because is not None:
             return self.lost_because
-        return f"is {self.beat.phase}" if self.beat and not self.can_serve else ""
+        if self.beat is None or self.can_serve:
+            return ""
+        reason = f": {self.beat.reason}" if self.beat.reason else ""
+        return f"is {self.beat.phase}{reason}"
 
 
 def _drain(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:

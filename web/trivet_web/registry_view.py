@@ -56,6 +56,7 @@ def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed
         name=deployment.name,
         model_path=version.path,
         created_s=int(deployment.created_at.timestamp()),
+        replicas=deployment.replicas,
         settings=deployment.settings,
         is_asleep=deployment.is_asleep,
         is_leaving=deployment.desired != RUNNING,

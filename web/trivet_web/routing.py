@@ -75,6 +75,7 @@ class Deployed:
     model_path: str
     created_s: int  # seconds since the epoch
     instances: Sequence[InstanceRow] = ()
+    replicas: int = 1  # wanted
     settings: Mapping[str, str] = field(default_factory=dict)  # of its engines, as text
     fallback: str | None = None  # the deployment that answers where this one cannot
     is_asleep: bool = False  # unloaded because nobody used it
@@ -89,7 +90,8 @@ class Deployed:
     @property
     def waits(self) -> bool:
         """Whether its requests wait for an instance: it is loaded when one comes."""
-        return not self.is_leaving and (self.is_asleep or "idle_timeout_s" in self.settings)
+        may_come = self.replicas > 0 and not self.is_leaving
+        return may_come and (self.is_asleep or "idle_timeout_s" in self.settings)
 
     @property
     def max_model_len(self) -> int | None:
@@ -230,7 +232,7 @@ class Router:
 
     def can_serve(self, deployed: Deployed) -> bool:
         """Whether a request would be answered, be it that it wakes the deployment first."""
-        return deployed.is_asleep or self.has_instance(deployed)
+        return (deployed.is_asleep and deployed.waits) or self.has_instance(deployed)
 
     def has_instance(self, deployed: Deployed) -> bool:
         return bool(self._candidates(deployed, frozenset()))
@@ -238,7 +240,10 @@ class Router:
     def why_not(self, deployed: Deployed) -> str:
         """State and reason of the instance that is nearest to serving."""
         if not deployed.instances:
-            return "it has no instance yet"
+            name = deployed.name
+            return (
+                "it has no instance yet" if deployed.replicas else f"it has 0 replicas: trivet scale {name} 1"
+            )
         order = ("ready", "warming", "loading", "starting", "placing", "pending", "draining")
         rank = {state: place for place, state in enumerate(order)}
         nearest = min(deployed.instances, key=lambda i: rank.get(i.state, len(rank)))

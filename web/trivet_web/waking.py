@@ -89,7 +89,7 @@ class Waker:
             self._tell(waiting, Unavailable(f"model {name!r} was stopped while it was waited for"))
         elif self._router.has_instance(deployed):
             self._tell(waiting, InstanceReady(f"model {name!r} is ready"))
-        elif (reason := _why_never(deployed)) is not None:
+        elif (reason := self._why_never(deployed)) is not None:
             self._tell(waiting, Unavailable(f"model {name!r} cannot be loaded: {reason}"))
         else:
             late = [one for one in waiting if now >= one.until_s]
@@ -99,16 +99,17 @@ class Waker:
                 self._woken_s[name] = now
                 self._wake(name)
 
+    def _why_never(self, deployed: Deployed) -> str | None:
+        instances = deployed.instances
+        if deployed.replicas == 0:
+            return self._router.why_not(deployed)
+        if deployed.is_asleep or not instances or any(i.state not in GIVEN_UP for i in instances):
+            return None
+        return instances[0].reason or "it failed"
+
     def _tell(self, waiting: list[_Waiting], error: TrivetError) -> None:
         with self._lock:
             told = [one for one in waiting if one in self._waiting]
             self._waiting = [one for one in self._waiting if one not in told]
         for one in told:  # what is no readiness ends the whole request: another try would wait again
             one.mailbox.fail(error, one.choice if isinstance(error, InstanceReady) else None)
-
-
-def _why_never(deployed: Deployed) -> str | None:
-    instances = deployed.instances
-    if deployed.is_asleep or not instances or any(i.state not in GIVEN_UP for i in instances):
-        return None
-    return instances[0].reason or "it failed"

@@ -213,7 +213,8 @@ class Display:
 
     def show(self, deployment: Deployment) -> None:
         live = [instance for instance in deployment.instances if instance.state != "stopped"]
-        states = ", ".join(_state(instance) for instance in live) or "pending"
+        states = ", ".join(_state(instance) for instance in live)
+        states = states or ("pending" if deployment.replicas else "0 replicas")
         if states == self._last:
             return
         line = f"{self._name}: {states}"

@@ -64,8 +64,11 @@ def _rows(deployment: Deployment, ended: bool) -> list[list[object]]:
 
 
 def _state_without_instances(deployment: Deployment) -> str:
-    if deployment.desired != "running" or not deployment.replicas:
+    """What is wanted is no state: nothing runs here."""
+    if deployment.desired != "running":
         return deployment.desired
+    if not deployment.replicas:
+        return "0 replicas"
     return "asleep" if deployment.is_asleep else "pending"
 
 

@@ -58,6 +58,11 @@ def test_ps_shows_a_deployment_that_has_no_instance_yet(launched, trivet) -> Non
     assert trivet("ps").out.splitlines()[1].split()[:5] == ["smollm2", "smollm2:1", "-", "pending", "auto"]
 
 
+def test_what_is_wanted_0_times_is_not_called_running(launched, trivet) -> None:
+    assert "smollm2: 0 replicas" in trivet("scale", "smollm2", "0").err
+    assert "  0 replicas  " in trivet("ps").out.splitlines()[1]
+
+
 def test_ps_shows_no_process_and_no_load_of_what_has_failed(site, trivet) -> None:
     site.boot = ["failed"]
     site.failure_reason = "exit code 3:\n" + "no room " * 20 + "at all"

@@ -1,14 +1,14 @@
 """GET /platform/v1/logs/INSTANCE: an engine's log as text, its end or as it is written.
 
-`attempt` is a number, or "first-crash". Who follows goes on with the next attempt when one starts.
+`attempt` is a number, or "first-crash". Who follows goes on with the next attempt when one starts,
+and with the newest instance of the deployment when this one has stopped, as an update replaces it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +18,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from trivet.engine.log_bound import EARLIER
 from trivet.errors import NotFound
-from trivet_registry.instances_store import get_instance
+from trivet_registry.instance_state import LIVE_STATES, InstanceState
+from trivet_registry.instances_store import get_instance, list_instances
 from trivet_registry.tables import Instance
 from trivet_supervisor.engine_logs import first_crash_file
 from trivet_web.accounts.rights import Right, requires
@@ -48,7 +49,7 @@ def logs(instance_id: str) -> Response:
     tail = whole_number("tail", 200, 0, MAX_TAIL)
     if request.args.get("follow") != "1":
         return Response(_tail(file, tail), mimetype="text/plain")
-    follower = Follower(process, file, tail, client_fd(), partial(_next_file, process, instance_id))
+    follower = Follower(process, file, tail, client_fd(), NextFile(process, instance_id))
     response = Response(follower, mimetype="text/plain")
     response.headers["X-Accel-Buffering"] = "no"
     return response
@@ -79,14 +80,31 @@ def _file(row: Instance) -> Path:
     return file
 
 
-def _next_file(process: WebProcess, instance_id: str, file: Path) -> Path | None:
-    """The log of a newer attempt than the one that `file` is of; None: there is none yet."""
-    try:
-        with process.database.reading() as session:
-            newest = get_instance(session, instance_id).log_file
-    except (NotFound, DBAPIError, PoolTimeout):
+class NextFile:
+    """The log that follows one that has ended; None: there is none yet."""
+
+    def __init__(self, process: WebProcess, instance_id: str) -> None:
+        self._process = process
+        self._instance_id = instance_id
+
+    def __call__(self, file: Path) -> Path | None:
+        try:
+            with self._process.database.reading() as session:
+                row = get_instance(session, self._instance_id)
+                if row.log_file is not None and Path(row.log_file) != file:
+                    return Path(row.log_file)
+                if row.instance_state is InstanceState.STOPPED:
+                    return self._of_successor(list_instances(session, row.deployment.name, LIVE_STATES))
+        except (NotFound, DBAPIError, PoolTimeout):
+            return None
         return None
-    return None if newest is None or Path(newest) == file else Path(newest)
+
+    def _of_successor(self, living: Sequence[Instance]) -> Path | None:
+        for instance in reversed(living):
+            if instance.log_file is not None:
+                self._instance_id = instance.id
+                return Path(instance.log_file)
+        return None
 
 
 def _tail(file: Path, count: int) -> bytes:
@@ -151,19 +169,15 @@ class Follower:
 
     def __iter__(self) -> Iterator[bytes]:
         tail, file = self._tail, self._file
-        while True:
-            if not (yield from self._of_one(file, tail)):
-                return
-            following = self._next_file(file)
-            assert following is not None, "the file has ended because of it"
+        while (following := (yield from self._of_one(file, tail))) is not None:
             file, tail = following, 0
             yield f"\n==== {file.name} ====\n".encode()
 
-    def _of_one(self, file: Path, tail: int) -> Generator[bytes, None, bool]:
-        """Whether another file follows."""
+    def _of_one(self, file: Path, tail: int) -> Generator[bytes, None, Path | None]:
+        """Returns the file that follows."""
         while not file.exists():
             if self._has_ended():
-                return False
+                return None
         with file.open("rb") as log:
             if tail:
                 yield last_lines(log, tail)
@@ -176,10 +190,10 @@ class Follower:
                     yield new
                     continue
                 num_quiet += 1
-                if num_quiet % LOOKS_A_QUERY == 0 and self._next_file(file) is not None:
+                if num_quiet % LOOKS_A_QUERY == 0 and (following := self._next_file(file)) is not None:
                     yield log.read()
-                    return True
-        return False
+                    return following
+        return None
 
     def close(self) -> None:
         if self._fd is not None:
