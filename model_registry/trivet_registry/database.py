@@ -99,7 +99,9 @@ def open_database(url: str, *, is_durable: bool = True) -> Database:
     except (DBAPIError, sqlite3.Error) as error:
         engine.dispose()
         cause = error.orig if isinstance(error, DBAPIError) else error
-        raise ConfigError(f"database {_hidden(url)} cannot be opened: {cause}") from error
+        raise ConfigError(
+            f"database {_hidden(url)} cannot be opened: {cause}; see `trivet doctor`"
+        ) from error
     except ConfigError:
         engine.dispose()
         raise

@@ -33,7 +33,8 @@ class Child:
         self._env = env
         self._pipe = pipe
         self._clock = clock
-        self._backoff = Backoff(stable_s=30.0)
+        # While the supervisor is away no engine is started again: it is not away for long.
+        self._backoff = Backoff(stable_s=30.0, longest_s=10.0)
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         self._retry_s: float | None = None

@@ -14,7 +14,7 @@ from trivet.client import Client
 from trivet.client.client import local_url
 from trivet.config import Settings
 from trivet.errors import TrivetError
-from trivet_registry.database import open_database
+from trivet_registry.database import Database, open_database
 from trivet_registry.devices_store import list_devices
 from trivet_registry.tables import Device
 from trivet_supervisor.demo import chat_once, launch_demo
@@ -29,14 +29,15 @@ DEVICES_TIMEOUT_S = 2.0  # the supervisor probes as it starts
 def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = False, once: bool = False) -> int:
     """Run until told to stop. Returns the exit code.
 
-    Raises: ConfigError for an address that is unsafe or taken; Conflict where this home is served already;
-    Unavailable where supervisor or web cannot be brought up.
+    Raises: ConfigError for an address that is unsafe or taken, or a registry that cannot be opened; Conflict
+    where this home is served already; Unavailable where supervisor or web cannot be brought up.
     """
     started_s = time.monotonic()
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
     check_bind(settings)
     settings.paths.create()
-    with serve_lock(settings.paths):
+    # The registry is opened here first: one that cannot be is told in a sentence, and nothing is started.
+    with serve_lock(settings.paths), closing(open_database(settings.resolved_database_url)) as database:
         # The url file outlives a serve that was killed, whose web server is about to leave the port.
         was_killed = settings.paths.url_file.exists()
         settings = with_free_port(settings, PREDECESSOR_S if was_killed else 0.0)
@@ -45,7 +46,7 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
         show = _Show(settings, token, parent, once) if launches_demo else None
 
         def on_up() -> None:
-            print(startup_box(settings, token, _devices(settings), time.monotonic() - started_s), flush=True)
+            print(startup_box(settings, token, _devices(database), time.monotonic() - started_s), flush=True)
             if show is not None:
                 show.start(chats)
 
@@ -94,12 +95,11 @@ class _Show:
             self._parent.request_stop()
 
 
-def _devices(settings: Settings) -> Sequence[Device]:
+def _devices(database: Database) -> Sequence[Device]:
     deadline_s = time.monotonic() + DEVICES_TIMEOUT_S
-    with closing(open_database(settings.resolved_database_url)) as database:
-        while True:
-            with database.reading() as session:
-                found = list_devices(session)
-            if found or time.monotonic() > deadline_s:
-                return found
-            time.sleep(0.05)
+    while True:
+        with database.reading() as session:
+            found = list_devices(session)
+        if found or time.monotonic() > deadline_s:
+            return found
+        time.sleep(0.05)

@@ -49,6 +49,15 @@ def test_an_end_is_told_once_and_followed_by_a_start(child: Child, clock: FakeCl
     assert child.num_failures == 2
 
 
+def test_one_that_ends_again_and_again_is_never_away_for_long(child: Child, clock: FakeClock) -> None:
+    child.start()
+    for _ in range(8):
+        assert child.wait(DEADLINE_S)
+        assert child.keep() == 7
+        clock.advance(10.0)
+        child.keep()
+
+
 def test_a_child_that_cannot_be_started_again_is_tried_later(
     child: Child, clock: FakeClock, tmp_path: Path
 ) -> None:

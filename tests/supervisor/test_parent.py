@@ -136,7 +136,16 @@ def test_an_address_that_others_reach_is_refused_with_the_reason(tmp_path: Path)
 
 def test_a_child_that_cannot_come_up_ends_the_serve_with_its_own_words() -> None:
     with tempfile.TemporaryDirectory(prefix="tv") as home:
-        done = refused(Path(home), "--port", "0", TRIVET_DATABASE_URL="nonsense")
+        done = refused(Path(home), "--port", "0", TRIVET_LAUNCHER="nonsense")
         assert done.returncode == 1
-        assert "database 'nonsense' cannot be opened" in done.stderr
+        assert "launcher 'nonsense'" in done.stderr
         assert "supervisor.log" in done.stderr
+
+
+def test_a_registry_that_cannot_be_opened_is_told_before_anything_starts() -> None:
+    with tempfile.TemporaryDirectory(prefix="tv") as home:
+        (Path(home) / "registry.db").write_bytes(b"\xff" * 8192)
+        done = refused(Path(home), "--port", "0")
+        assert done.returncode == 2
+        assert re.fullmatch(r"trivet: database .* cannot be opened: file is not a database.*\n", done.stderr)
+        assert not list((Path(home) / "logs").iterdir())
