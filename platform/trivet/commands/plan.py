@@ -1,4 +1,7 @@
-"""`trivet plan`: what a launch would take, before it is launched. Reads file headers only, no torch."""
+"""`trivet plan`: what a launch would take, before it is launched. Reads file headers only, no torch.
+
+Where a server runs it is asked: what its instances hold, and have not taken yet, only it knows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from trivet.commands.connecting import (
     parse_pairs,
 )
 from trivet.commands.output import add_json_option, bytes_text, print_json
-from trivet.errors import BackendError
+from trivet.errors import BackendError, Unavailable
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
@@ -22,9 +25,7 @@ if TYPE_CHECKING:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", metavar="MODEL", help="a folder or a GGUF file; or a name, which asks the server"
-    )
+    parser.add_argument("model", metavar="MODEL", help="a folder or a GGUF file, or a name of the server's")
     parser.add_argument("--backend", default="auto", help="cpu, cuda, ascend or auto (default)")
     parser.add_argument("--device", help="uid or index of a device, see `trivet devices`")
     add_settings_option(parser)
@@ -35,16 +36,30 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(given: argparse.Namespace) -> int:
     settings = parse_pairs(given.pairs)
     model = model_argument(given.model)
-    if model.startswith("/") and given.url is None:
-        plan = plan_here(model, given.backend, given.device, settings)
-    else:
-        with connect(given) as client:
-            plan = client.plan(model, backend=given.backend, device=given.device, settings=settings)
+    is_file_here = model.startswith("/") and given.url is None
+    plan = (_plan_of_file if is_file_here else _plan_of_server)(given, model, settings)
     if given.json:
         print_json(plan)
     else:
         _print_report(plan)
     return 0 if plan.fits else 1
+
+
+def _plan_of_server(given: argparse.Namespace, model: str, settings: dict[str, str]) -> Plan:
+    with connect(given) as client:
+        return client.plan(model, backend=given.backend, device=given.device, settings=settings)
+
+
+def _plan_of_file(given: argparse.Namespace, model: str, settings: dict[str, str]) -> Plan:
+    """By the server of this home, which knows what its instances hold; without one by this process."""
+    from trivet.config import load_settings
+
+    if load_settings().paths.url_file.exists():
+        try:
+            return _plan_of_server(given, model, settings)
+        except Unavailable:  # its serve was killed, or has just begun
+            pass
+    return plan_here(model, given.backend, given.device, settings)
 
 
 def plan_here(model: str, backend: str, device: str | None, settings: dict[str, str]) -> Plan:

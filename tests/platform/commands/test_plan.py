@@ -88,6 +88,19 @@ def test_a_path_asks_the_server_that_is_named(site, trivet) -> None:
     assert site.requests[-1][1] == "/platform/v1/plan"
 
 
+def test_a_path_asks_the_server_of_this_home_which_knows_what_is_held(site, trivet, tmp_path) -> None:
+    (tmp_path / "home" / "run" / "url").write_text(site.url)
+    assert trivet("plan", MODEL).code == 0
+    assert site.requests[-1][1] == "/platform/v1/plan"
+
+
+def test_a_server_that_was_killed_is_not_asked_for_the_plan_of_a_file(trivet, tmp_path, monkeypatch) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "url").write_text("http://127.0.0.1:9")
+    monkeypatch.setenv("TRIVET_HOME", str(tmp_path))
+    assert trivet("plan", MODEL, "--backend", "null").out.startswith("fits on null")
+
+
 def test_devices_of_this_host(trivet) -> None:
     assert "usable" in next(line for line in trivet("devices").out.splitlines() if line.startswith("cpu"))
     kinds = {device["kind"] for device in json.loads(trivet("devices", "--json").out)}
