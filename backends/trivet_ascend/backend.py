@@ -23,7 +23,7 @@ from trivet.runners.step_shape import resolve_dtype
 from trivet.runners.supported import check_block_size, check_model
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
-from trivet_ascend.detection import Npu, find_npus, find_versions
+from trivet_ascend.detection import Npu, find_npus, find_versions, memory_bandwidth
 from trivet_ascend.memory_plan import HCCL_BUFFER_MB, Shape, fixed_parts, kv_cache_spec, most_blocks
 from trivet_ascend.npu_smi import Chip, parse_info, parse_processes
 from trivet_ascend.options import AscendOptions
@@ -79,6 +79,10 @@ class AscendBackend:
             chip.uid: _usage(chip, None if users is None else users.get((chip.npu, chip.chip), ()))
             for chip in parse_info(text)
         }
+
+    def bandwidth(self, device: DeviceInfo) -> float | None:
+        """As `contract.TellsBandwidth`."""
+        return memory_bandwidth(device.name, device.arch)
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""

@@ -173,6 +173,20 @@ def test_graphs_are_planned_when_they_are_asked_for() -> None:
     assert part(plan(options={"graphs": "on"}, max_num_seqs=20), "graphs") == 6 * (64 << 20)  # 1 2 4 8 16 20
 
 
+@pytest.mark.parametrize(
+    ("name", "arch", "bytes_per_s"),
+    [
+        ("Ascend 910B3", "A2", 1.6e12),
+        ("Ascend 910B4", "A2", 0.8e12),
+        ("Ascend 910", "A3", 1.6e12),
+        ("Ascend 910B4-1", "A2", None),
+        ("Ascend 310P3", "310P", None),
+    ],
+)
+def test_the_bandwidth_of_known_chips_is_told(name: str, arch: str, bytes_per_s: float | None) -> None:
+    assert AscendBackend().bandwidth(replace(NPU, name=name, arch=arch)) == bytes_per_s
+
+
 def test_the_plan_takes_the_device_with_the_least_memory() -> None:
     full = replace(NPU, free_bytes=2 * GIB)
     found = AscendBackend().plan(SPEC, index_of(SPEC), RunnerConfig(tensor_parallel=2), [NPU, full])
