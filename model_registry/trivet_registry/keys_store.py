@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from sqlalchemy import select
@@ -30,7 +30,7 @@ class KeySettings:
     priority: int = 0
     max_concurrency: int | None = None
     requests_per_minute: int | None = None
-    expires_at: datetime | None = field(default=None)
+    expires_at: datetime | None = None
 
 
 def create_key(session: Session, user: User | None, settings: KeySettings) -> tuple[ApiKey, str]:
@@ -56,6 +56,19 @@ def create_key(session: Session, user: User | None, settings: KeySettings) -> tu
     session.flush()
     session.refresh(row)
     return row, key
+
+
+def settings_of_key(row: ApiKey) -> KeySettings:
+    """As they are now."""
+    return KeySettings(**{each.name: getattr(row, each.name) for each in fields(KeySettings)})
+
+
+def change_key(row: ApiKey, settings: KeySettings) -> None:
+    """Raises: RequestError naming the field."""
+    has_new_expiry = settings.expires_at != row.expires_at
+    _check(settings if has_new_expiry else replace(settings, expires_at=None))
+    for each in fields(KeySettings):
+        setattr(row, each.name, getattr(settings, each.name))
 
 
 def find_key(session: Session, key_hash: str) -> ApiKey | None:

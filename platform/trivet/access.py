@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import ipaddress
 import os
 import secrets
@@ -56,3 +58,8 @@ def management_token(file: Path) -> str:
             os.link(draft, file)
         os.unlink(draft)
     return file.read_text().strip()
+
+
+def setup_code(token: str) -> str:
+    """What the setup link carries: it follows from the token, which does not follow from it."""
+    return hmac.new(token.encode(), b"setup", hashlib.sha256).hexdigest()[:32]

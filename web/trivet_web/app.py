@@ -10,6 +10,7 @@ from flask import Flask, Response, request
 from trivet import metrics
 from trivet.config import Settings
 from trivet_web import error_objects, guard
+from trivet_web.accounts.pages import blueprint as account_pages
 from trivet_web.api import (
     batches,
     chat,
@@ -66,6 +67,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         *MANAGEMENT,
         *DIALECTS,
         console,
+        account_pages,
     ):
         app.register_blueprint(blueprint)
     guard.seal(app)

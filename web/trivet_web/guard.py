@@ -108,7 +108,8 @@ def _add_headers(response: Response) -> Response:
     headers["Content-Security-Policy"] = _CSP
     headers["X-Content-Type-Options"] = "nosniff"
     headers["X-Frame-Options"] = "DENY"
-    headers["Referrer-Policy"] = "no-referrer"
+    # Of no-referrer, browsers would send our own forms with the Origin null.
+    headers["Referrer-Policy"] = "same-origin"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     if request.is_secure:

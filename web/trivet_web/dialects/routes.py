@@ -10,6 +10,8 @@ from trivet_web.dialects.ollama.routes import BLUEPRINTS as OLLAMA
 from trivet_web.dialects.tgi import routes as tgi
 from trivet_web.dialects.tgi.objects import error_form as tgi_form
 from trivet_web.dialects.xinference.launching import blueprint as launching
+from trivet_web.dialects.xinference.login import PATH as LOGIN
+from trivet_web.dialects.xinference.login import blueprint as login
 from trivet_web.dialects.xinference.objects import error_form as xinference_form
 from trivet_web.dialects.xinference.registration import blueprint as registration
 from trivet_web.error_objects import ErrorForm
@@ -20,6 +22,7 @@ BLUEPRINTS = (
     tgi.blueprint,
     launching,
     registration,
+    login,
 )
 _FORMS: Mapping[str, ErrorForm] = {  # by the start of the path; the first counts
     "/v1/messages": anthropic.error_form,
@@ -34,4 +37,6 @@ def error_form_of(method: str, path: str) -> ErrorForm | None:
     """None: OpenAI's."""
     if (method, path) == ("POST", "/"):
         return tgi_form
+    if path == LOGIN:
+        return xinference_form
     return next((form for start, form in _FORMS.items() if path.startswith(start)), None)

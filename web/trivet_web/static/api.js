@@ -22,9 +22,13 @@ export function takeTokenFromAddress() {
 /** Kept for this tab only. */
 export const setToken = (token) => sessionStorage.setItem(KEY, token.trim());
 
+/** Of a login: the cookie alone changes nothing. */
+const csrf = document.querySelector('meta[name="csrf-token"]')?.content;
+
 function headers(extra = {}) {
   const token = sessionStorage.getItem(KEY);
-  return token ? { Authorization: `Bearer ${token}`, ...extra } : extra;
+  if (token) return { Authorization: `Bearer ${token}`, ...extra };
+  return csrf ? { "X-CSRF-Token": csrf, ...extra } : extra;
 }
 
 async function send(method, path, body, signal) {

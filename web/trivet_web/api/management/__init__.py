@@ -5,13 +5,17 @@ The web server writes the desired state to the registry and wakes the supervisor
 
 from trivet_web.api.management import (
     aliases,
+    audit,
     deployments,
     history,
+    keys,
     logs,
     models,
     observations,
     plan,
     prefix_cache,
+    sessions,
+    users,
     versions,
 )
 
@@ -25,4 +29,8 @@ BLUEPRINTS = (
     logs.blueprint,
     plan.blueprint,
     prefix_cache.blueprint,
+    users.blueprint,
+    sessions.blueprint,
+    keys.blueprint,
+    audit.blueprint,
 )

@@ -1,0 +1,104 @@
+"""The pages before the console: setup and login. Plain forms, which need no JavaScript."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, render_template, request
+
+from trivet.errors import Overloaded, TrivetError
+from trivet_web.accounts.login import (
+    Login,
+    is_setup_code,
+    log_in,
+    log_out,
+    set_up,
+    with_cookie,
+    without_cookie,
+)
+from trivet_web.accounts.passwords import MIN_LENGTH
+from trivet_web.accounts.rights import Right, requires
+from trivet_web.accounts.site_accounts import site_accounts
+from trivet_web.api.documented import documented
+
+blueprint = Blueprint("account_pages", __name__)
+HTML = "text/html"
+FORM = "application/x-www-form-urlencoded"
+
+
+@blueprint.get("/login")
+@requires(Right.NOTHING)
+@documented(media_type=HTML)
+def login_page() -> Response:
+    """The form; whoever is logged in goes on to the console."""
+    if site_accounts().session() is not None:
+        return to_page("/")
+    return _page("login.html")
+
+
+@blueprint.post("/login")
+@requires(Right.NOTHING)
+@documented(media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
+def login() -> Response:
+    """Log in, for browsers."""
+    name = request.form.get("name", "")
+    try:
+        return _logged_in(log_in(name, request.form.get("password", "")))
+    except TrivetError as error:
+        return _refused("login.html", error, name=name[:64])
+
+
+@blueprint.post("/logout")
+@requires(Right.ACCOUNT)
+@documented(media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
+def logout() -> Response:
+    """End the session; the form carries its CSRF token."""
+    log_out()
+    return without_cookie(to_page("/login"))
+
+
+@blueprint.get("/setup")
+@requires(Right.NOTHING)
+@documented(media_type=HTML, query={"token": str})
+def setup_page() -> Response:
+    """The form for the first admin, to who has the link; once there is one, the login."""
+    if site_accounts().credentials.has_users():
+        return to_page("/login")
+    code = request.args.get("token", "")
+    return _page("setup.html", code=code, has_code=is_setup_code(code), min_length=MIN_LENGTH)
+
+
+@blueprint.post("/setup")
+@requires(Right.NOTHING)
+@documented(media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
+def setup() -> Response:
+    """Make the first admin, who is then logged in."""
+    form = request.form
+    code, name = form.get("token", ""), form.get("name", "")
+    shown = {"code": code, "has_code": True, "name": name[:64], "min_length": MIN_LENGTH}
+    if form.get("password", "") != form.get("again", ""):
+        return _page("setup.html", 400, error="the two passwords are not the same", **shown)
+    try:
+        return _logged_in(set_up(code, name, form.get("password", "")))
+    except TrivetError as error:
+        return _refused("setup.html", error, **shown)
+
+
+def _logged_in(login: Login) -> Response:
+    return with_cookie(to_page("/"), login)
+
+
+def to_page(path: str) -> Response:
+    """A fixed place of ours, never one that a request names."""
+    return Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
+
+
+def _refused(template: str, error: TrivetError, **values: object) -> Response:
+    response = _page(template, error.status, error=error.message, **values)
+    if isinstance(error, Overloaded):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    return response
+
+
+def _page(template: str, status: int = 200, **values: object) -> Response:
+    response = Response(render_template(template, **values), status, mimetype=HTML)
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,0 +1,144 @@
+"""/platform/v1/keys: keys of programs. Users see and make their own, admins all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from flask import Blueprint, Response, request
+from sqlalchemy.orm import Session
+
+from trivet.errors import PermissionDenied, RequestError
+from trivet_registry.account_tables import ApiKey, User
+from trivet_registry.keys_store import (
+    KeySettings,
+    change_key,
+    create_key,
+    get_key,
+    list_keys,
+    revoke_key,
+    settings_of_key,
+)
+from trivet_registry.users_store import get_user
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.principal import principal_of_request
+from trivet_web.accounts.rights import Right, check_scopes, requires, rights_of_scopes
+from trivet_web.accounts.site_accounts import site_accounts
+from trivet_web.api.documented import documented
+from trivet_web.api.management.account_objects import (
+    KeyChanges,
+    KeyObject,
+    KeyRequest,
+    key_facts,
+    key_object,
+)
+from trivet_web.api.management.objects import Listing
+from trivet_web.api.request_body import read_body
+from trivet_web.json_response import json_response
+
+blueprint = Blueprint("keys", __name__, url_prefix="/platform/v1/keys")
+
+
+@blueprint.get("")
+@requires(Right.ACCOUNT)
+@documented(Listing[KeyObject], query={"all": int})
+def list_all() -> Response:
+    """One's own; `all`: everybody's, for admins. The newest first, revoked ones included."""
+    principal = principal_of_request()
+    sees_all = principal.is_admin and (request.args.get("all") == "1" or not principal.user_id)
+    with site_accounts().database.reading() as session:
+        rows = list_keys(session, None if sees_all else principal.user_id)
+        return json_response(Listing([key_object(row) for row in rows]))
+
+
+@blueprint.post("")
+@requires(Right.ACCOUNT)
+@documented(KeyObject, body=KeyRequest, status=201)
+def create() -> Response:
+    """The answer has the key, which nobody can see again. Raises: RequestError, PermissionDenied."""
+    body = read_body(KeyRequest)
+    check_scopes(body.scopes)
+    missing = rights_of_scopes(body.scopes) - principal_of_request().rights
+    if missing:
+        raise PermissionDenied(
+            f"a key of these scopes would have the right to {', '.join(sorted(missing))}, which "
+            f"{principal_of_request().name} has not; leave scopes out",
+            param="scopes",
+        )
+    with site_accounts().database.session() as session:
+        settings = KeySettings(
+            name=body.name,
+            scopes=body.scopes,
+            models=body.models,
+            priority=body.priority,
+            max_concurrency=body.max_concurrency,
+            requests_per_minute=body.requests_per_minute,
+            expires_at=body.expires_at,
+        )
+        row, key = create_key(session, _owner(session, body), settings)
+        record(session, "key.create", f"key {row.id}", after=key_facts(row))
+        response = json_response(key_object(row, key), 201)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@blueprint.get("/<int:key_id>")
+@requires(Right.ACCOUNT)
+@documented(KeyObject)
+def get(key_id: int) -> Response:
+    """Raises: NotFound, for another's, too."""
+    with site_accounts().database.reading() as session:
+        return json_response(key_object(_visible(session, key_id)))
+
+
+@blueprint.patch("/<int:key_id>")
+@requires(Right.ADMINISTER)
+@documented(KeyObject, body=KeyChanges)
+def change(key_id: int) -> Response:
+    """For admins: whoever is limited must not widen it. Raises: NotFound, RequestError."""
+    body = read_body(KeyChanges)
+    given = {
+        name: value
+        for name in body.__struct_fields__
+        if (value := getattr(body, name)) is not msgspec.UNSET
+        and (value is not None or name not in ("name", "priority"))
+    }
+    with site_accounts().database.session() as session:
+        row = get_key(session, key_id)
+        before = key_facts(row)
+        change_key(row, replace(settings_of_key(row), **given))
+        record(session, "key.change", f"key {row.id}", before, key_facts(row))
+        return json_response(key_object(row))
+
+
+@blueprint.delete("/<int:key_id>")
+@requires(Right.ACCOUNT)
+@documented(KeyObject)
+def revoke(key_id: int) -> Response:
+    """For good; every web process refuses it within a second. Raises: NotFound."""
+    with site_accounts().database.session() as session:
+        row = _visible(session, key_id)
+        before = key_facts(row)
+        revoke_key(session, row)
+        record(session, "key.revoke", f"key {row.id}", before, key_facts(row))
+        return json_response(key_object(row))
+
+
+def _visible(session: Session, key_id: int) -> ApiKey:
+    """Raises: NotFound, the same for another's and for none."""
+    principal = principal_of_request()
+    return get_key(session, key_id, None if principal.is_admin else principal.user_id)
+
+
+def _owner(session: Session, body: KeyRequest) -> User | None:
+    """Raises: PermissionDenied, NotFound; RequestError where nobody is named and nobody asks."""
+    principal = principal_of_request()
+    if body.user is msgspec.UNSET:
+        return get_user(session, principal.user_name) if principal.user_name else None
+    if not principal.is_admin and body.user != principal.user_name:
+        raise PermissionDenied("only an admin makes keys for others; leave user out", param="user")
+    if body.user is None:
+        return None
+    if not body.user:
+        raise RequestError("user is empty; name one, or leave it out", param="user")
+    return get_user(session, body.user)
