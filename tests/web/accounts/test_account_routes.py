@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 PASSWORD = "correct horse battery"
+ALIASES = "/platform/v1/aliases"
 KEYS, USERS = "/platform/v1/keys", "/platform/v1/users"
 
 
@@ -160,11 +161,18 @@ def test_every_act_leaves_one_entry_with_who_what_and_from_where(accounts: Accou
             "deployment.launch",
         ),
         "DELETE /v1/models/<model_uid>": ("/v1/models/three", None, "deployment.stop"),
+        "PUT /platform/v1/aliases/<model>/<alias>": (
+            f"{ALIASES}/smollm2/prod",
+            {"version": "1"},
+            "alias.set",
+        ),
+        "DELETE /platform/v1/aliases/<model>/<alias>": (f"{ALIASES}/smollm2/prod", None, "alias.remove"),
     }
     elsewhere = {  # with files, or an engine: tests/web/api/management, tests/web/dialects
         *("POST /platform/v1/models", "DELETE /platform/v1/models/<name>"),
         "POST /platform/v1/instances/<instance_id>/reset-prefix-cache",
         "POST /v1/model_registrations/<model_type>",
+        "POST /platform/v1/aliases/<model>/<alias>/roll-back",
         "DELETE /v1/model_registrations/<model_type>/<model_name>",
     }
     changing = {
