@@ -22,6 +22,7 @@ from trivet_web.api import (
     models,
     openapi,
     responses,
+    responses_stored,
     scoring,
     tokenization,
 )
@@ -60,6 +61,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         models.blueprint,
         openapi.blueprint,
         responses.blueprint,
+        responses_stored.blueprint,
         scoring.blueprint,
         tokenization.blueprint,
         health.blueprint,

@@ -61,6 +61,16 @@ def test_usage_if_asked_for_is_in_exactly_one_last_chunk(client: FlaskClient) ->
     assert last["usage"]["completion_tokens"] == 4
 
 
+def test_usage_if_asked_for_with_every_chunk_grows_with_the_text(client: FlaskClient) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last = events(client, stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {last["usage"]["prompt_tokens"]}
+    assert chunks[-1]["usage"] == last["usage"]
+    assert all("usage" not in c for c in events(client, stream_options={"continuous_usage_stats": True}))
+
+
 def test_max_completion_tokens_goes_before_max_tokens(client: FlaskClient) -> None:
     answer = ask(client, max_completion_tokens=2)
     assert answer["usage"]["completion_tokens"] == 2

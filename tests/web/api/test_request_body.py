@@ -68,11 +68,6 @@ WRONG_FIELDS = [
     ({"top_logprobs": 3}, "logprobs", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
-    (
-        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
-        "stream_options.continuous_usage_stats",
-        "include_usage",
-    ),
     ({"min_tokens": 5}, "min_tokens", "max_tokens"),
     ({"stop_token_ids": [-1]}, "stop_token_ids", "ids"),
     ({"cache_salt": 1}, "cache_salt", "str"),

@@ -11,6 +11,7 @@ import pytest
 from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
 from openai.types.responses import response_create_params as params
+from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
 from trivet_web.api.responses_request import (
@@ -206,6 +207,52 @@ def test_a_stored_response_can_be_had_gone_on_from_and_deleted(
     for method in ("get", "delete"):
         assert keeping(method, f"/{first['id']}").status_code == 404
     assert keeping("post", input="x", previous_response_id=first["id"]).status_code == 404
+
+
+ITEMS: list[dict[str, Any]] = [
+    {"role": "developer", "content": "brief"},
+    {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+    {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "sunny"},
+    {"role": "assistant", "content": "It is sunny."},
+    {"role": "user", "content": "and now?"},
+]
+
+
+def test_what_a_stored_response_was_asked_can_be_paged_through(keeping: Callable[..., Any]) -> None:
+    response_id = keeping("post", input=ITEMS).get_json()["id"]
+    whole = keeping("get", f"/{response_id}/input_items?order=asc").get_json()
+    ResponseItemList.model_validate(whole)
+    kinds = [item.get("type", "message") for item in ITEMS]
+    assert [item["type"] for item in whole["data"]] == kinds
+    assert [part["type"] for item in whole["data"][-2:] for part in item["content"]] == [
+        "output_text",
+        "input_text",
+    ]
+    page = keeping("get", f"/{response_id}/input_items?limit=3").get_json()
+    rest = keeping("get", f"/{response_id}/input_items?after={page['last_id']}").get_json()
+    assert (page["has_more"], rest["has_more"]) == (True, False)
+    assert page["data"] + rest["data"] == whole["data"][::-1], "newest first, if not said otherwise"
+    for wrong in ("limit=0", "limit=101", "limit=x", "order=up", "after=msg_1"):
+        assert keeping("get", f"/{response_id}/input_items?{wrong}").status_code == 400
+    assert keeping("get", "/resp_1/input_items").status_code == 404
+
+
+def test_a_response_that_has_ended_is_not_cancelled_nor_streamed_again(keeping: Callable[..., Any]) -> None:
+    response_id = keeping("post", input="hello").get_json()["id"]
+    assert keeping("post", f"/{response_id}/cancel").status_code == 400
+    assert keeping("get", f"/{response_id}?stream=true").get_json()["error"]["param"] == "stream"
+    assert keeping("get", f"/{response_id}?stream=false").status_code == 200
+
+
+def test_tokens_of_an_input_are_counted_as_the_response_counts_them(speaker: Speaker) -> None:
+    given = {"input": ITEMS, "instructions": "kind", "tools": [TOOL]}
+    counted = speaker.client.post("/v1/responses/input_tokens", json={"model": "demo", **given}).get_json()
+    assert counted["object"] == "response.input_tokens"
+    assert counted["input_tokens"] == whole(speaker, "x", **given)["usage"]["input_tokens"]
+    wrong = speaker.client.post("/v1/responses/input_tokens", json={"model": "demo"})
+    assert (wrong.status_code, wrong.get_json()["error"]["param"]) == (400, "input")
 
 
 def test_what_is_not_to_be_stored_is_not(keeping: Callable[..., Any], site: Site) -> None:

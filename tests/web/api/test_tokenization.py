@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from trivet_web.web_process import EXTENSION
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -56,8 +59,24 @@ def test_what_is_wrong_is_named(client: FlaskClient, path: str, fields: dict[str
     assert (response.status_code, response.get_json()["error"]["param"]) == (400, param)
 
 
-def test_the_model_is_named_where_there_are_several(site: Site, site_client: FlaskClient) -> None:
+def test_clients_that_tokenise_here_are_told_the_marks(client: FlaskClient) -> None:
+    info = client.get("/tokenizer_info?model=demo").get_json()
+    assert info == {**info, "eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    assert "<|im_start|>" in info["chat_template"]
+    assert client.get("/tokenizer_info?model=none").status_code == 404
+
+
+def test_the_model_is_named_where_there_are_several(
+    site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"prompt": "a"}
     site.deploy("other")
-    error = site_client.post("/tokenize", json={"prompt": "a"}).get_json()["error"]
+    assert site_client.post("/tokenize", json=body).status_code == 200, "they are of one model"
+    assert site_client.post("/tokenize", json={**body, "model": "none"}).status_code == 404
+    router = site_client.application.extensions[EXTENSION].router
+    demo, other = (router.deployed(name) for name in ("demo", "other"))
+    elsewhere = dataclasses.replace(other, model_path="/models/other")
+    monkeypatch.setattr(router, "table", lambda: {"demo": demo, "other": elsewhere})
+    error = site_client.post("/tokenize", json=body).get_json()["error"]
     assert (error["param"], "demo, other" in error["message"]) == ("model", True)
-    assert site_client.post("/tokenize", json={"prompt": "a", "model": "none"}).status_code == 404
+    assert site_client.get("/tokenizer_info").status_code == 400

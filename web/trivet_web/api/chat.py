@@ -36,7 +36,7 @@ from trivet_web.api.openai_objects import (
     Usage,
 )
 from trivet_web.api.request_body import read_body, refuse_unsupported
-from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, check_context, public_id
+from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, UsageInStream, check_context, public_id
 from trivet_web.api.truncation import truncation_of
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
@@ -106,7 +106,7 @@ def create() -> Response:
     refuse_unsupported(CHAT_UNSUPPORTED)
     with begun(body, "chatcmpl") as answer:
         if body.stream:
-            return stream_response(answer.exchange, ChatChunks(answer, wants_usage=body.wants_usage))
+            return stream_response(answer.exchange, ChatChunks(answer, body.usage_in_stream))
         done = read_whole(answer.exchange)
         answer.exchange.close()
         return json_response(answer.completion(done, body.prompt_logprobs))
@@ -196,9 +196,9 @@ class ChatAnswer:
 class ChatChunks(Chunks):
     """The role comes with the first piece, what it brings as it comes, the reason with the last."""
 
-    def __init__(self, answer: ChatAnswer, *, wants_usage: bool) -> None:
+    def __init__(self, answer: ChatAnswer, usage: UsageInStream) -> None:
         self._answer = answer
-        self._wants_usage = wants_usage
+        self._usage = usage
         self._counts: list[Completed | None] = [None] * len(answer.readers)
 
     def of(self, arrivals: list[Arrival]) -> Iterable[ChatChunk]:
@@ -209,9 +209,9 @@ class ChatChunks(Chunks):
             yield from self._chunks_of(index, joined)
 
     def _chunks_of(self, index: int, joined: Completed) -> Iterable[ChatChunk]:
-        if self._counts[index] is None:
+        is_first, self._counts[index] = self._counts[index] is None, joined
+        if is_first:
             yield self._chunk(ChatChunkChoice(index, ChatDelta(role="assistant", content="")))
-        self._counts[index] = joined
         reader, logprobs = self._answer.readers[index], self._answer.logprobs(joined)
         deltas = reader.deltas(joined)
         if logprobs is not None and not deltas:
@@ -227,11 +227,16 @@ class ChatChunks(Chunks):
             )
 
     def last(self) -> Iterable[msgspec.Struct]:
-        if self._wants_usage:
-            yield self._of([], self._answer.usage([one or Completed() for one in self._counts]))
+        if self._usage is not UsageInStream.NONE:
+            yield self._of([], self._usage_so_far())
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
-        return self._of([choice], None if self._wants_usage else UNSET)
+        if self._usage is UsageInStream.ALWAYS:
+            return self._of([choice], self._usage_so_far())
+        return self._of([choice], UNSET if self._usage is UsageInStream.NONE else None)
+
+    def _usage_so_far(self) -> Usage:
+        return self._answer.usage([one or Completed() for one in self._counts])
 
     def _of(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
         exchange = self._answer.exchange

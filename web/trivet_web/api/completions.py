@@ -33,7 +33,14 @@ from trivet_web.api.openai_objects import (
 )
 from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
-from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields, check_context, public_id
+from trivet_web.api.sampling_fields import (
+    UNSUPPORTED,
+    Integer,
+    SamplingFields,
+    UsageInStream,
+    check_context,
+    public_id,
+)
 from trivet_web.api.truncation import truncated, truncation_of
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
@@ -88,8 +95,7 @@ def create() -> Response:
         body.max_tokens = DEFAULT_MAX_TOKENS
     with begun(body, "cmpl") as (exchange, form):
         if body.stream:
-            chunks = CompletionChunks(exchange, form, wants_usage=body.wants_usage)
-            return stream_response(exchange, chunks)
+            return stream_response(exchange, CompletionChunks(exchange, form, body.usage_in_stream))
         done = read_whole(exchange)
         exchange.close()
         choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
@@ -193,10 +199,10 @@ class CompletionChunks(Chunks):
     Where an echoed prompt has logprobs, its completions wait for the first of them, which brings these.
     """
 
-    def __init__(self, exchange: Exchange, form: ChoiceForm, *, wants_usage: bool) -> None:
+    def __init__(self, exchange: Exchange, form: ChoiceForm, usage: UsageInStream) -> None:
         self._exchange = exchange
         self._form = form
-        self._wants_usage = wants_usage
+        self._usage = usage
         self._counts: list[Completed | None] = [None] * form.num_choices
         self._scores: dict[int, list[TokenLogprob] | None] = {}  # of the prompts, by the first choice of each
         self._early: list[Arrival] = []  # before these
@@ -211,7 +217,8 @@ class CompletionChunks(Chunks):
             self._counts[index] = joined
             choice = self._form.part(index, joined, is_first=is_first)
             if choice.text or choice.logprobs is not None or choice.finish_reason:
-                yield self._chunk([choice], None)
+                is_counted = self._usage is UsageInStream.ALWAYS
+                yield self._chunk([choice], self._usage_so_far() if is_counted else None)
 
     def _take_ready(self, arrivals: list[Arrival]) -> list[Arrival]:
         for choice, piece, _ in arrivals:
@@ -228,13 +235,13 @@ class CompletionChunks(Chunks):
         return choice - choice % self._exchange.num_completions
 
     def last(self) -> Iterable[msgspec.Struct]:
-        if self._wants_usage:
-            counts = [one or Completed() for one in self._counts]
-            yield self._chunk([], self._form.usage(counts))
+        if self._usage is not UsageInStream.NONE:
+            yield self._chunk([], self._usage_so_far())
+
+    def _usage_so_far(self) -> Usage:
+        return self._form.usage([one or Completed() for one in self._counts])
 
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | None) -> Completion:
         exchange = self._exchange
-        name = exchange.target.deployed.name
-        return Completion(
-            exchange.public_id, exchange.created, name, choices, usage if self._wants_usage else UNSET
-        )
+        shown = UNSET if self._usage is UsageInStream.NONE else usage
+        return Completion(exchange.public_id, exchange.created, exchange.target.deployed.name, choices, shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from trivet.messages import TokenLogprob as WireLogprob
@@ -28,6 +29,36 @@ def chat_logprobs(entries: Iterable[WireLogprob], tokenizer: Tokenizer, top: int
         likely = [shown(token_id, logprob) for token_id, logprob in entry.top[:top]]
         content.append(TokenLogprob(own.token, own.logprob, own.bytes, likely))
     return ChatLogprobs(content)
+
+
+class TextLogprobs:
+    """Those of a message's tokens, among all that a model drew: its thinking and its calls have others."""
+
+    def __init__(self, tokenizer: Tokenizer, top: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._top = top or 0  # None: there will be no entries
+        self._entries: list[WireLogprob] = []
+        self._ends: list[int] = []  # of each, in bytes
+        self._data = b""
+        self._at = 0  # behind the text that was told
+        self._num_told = 0
+
+    def add(self, entries: Iterable[WireLogprob]) -> None:
+        """Of tokens as they come."""
+        for entry in entries:
+            self._data += self._tokenizer.token_bytes[entry.token_id]
+            self._entries.append(entry)
+            self._ends.append(len(self._data))
+
+    def take(self, text: str) -> list[TokenLogprob]:
+        """Of the tokens that begin the next `text`; one that two texts share goes with the first."""
+        start = self._data.find(text.encode(), self._at) if self._entries else -1
+        if start < 0:
+            return []
+        self._at = start + len(text.encode())
+        first = max(self._num_told, bisect_right(self._ends, start))
+        self._num_told = max(first, bisect_left(self._ends, self._at) + 1)
+        return chat_logprobs(self._entries[first : self._num_told], self._tokenizer, self._top).content
 
 
 class CompletionLists:

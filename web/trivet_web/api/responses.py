@@ -1,22 +1,23 @@
-"""/v1/responses: create and stream; get, delete and go on from those that are stored."""
+"""POST /v1/responses: create and stream; api/responses_stored.py has what is kept of them."""
 
 from __future__ import annotations
 
 import msgspec
 from flask import Blueprint, Response
 
-from trivet.errors import NotFound, RequestError, UnsupportedParameter
+from trivet.errors import RequestError
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import ChatAnswer, begun
-from trivet_web.api.conversation import FunctionCall, Message, ToolCall
+from trivet_web.api.conversation import FunctionCall, Message, ToolCall, for_template
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Completed, read_whole
-from trivet_web.api.openai_objects import ChatMessage
+from trivet_web.api.logprobs import TextLogprobs
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.responses_objects import (
-    DeletedResponse,
     FunctionCallItem,
     IncompleteDetails,
+    InputTokens,
     InputTokensDetails,
     MessageItem,
     OutputItem,
@@ -28,21 +29,21 @@ from trivet_web.api.responses_objects import (
     ResponseObject,
     ResponseUsage,
 )
-from trivet_web.api.responses_request import RESPONSES_UNSUPPORTED, ResponseRequest, renamed
+from trivet_web.api.responses_request import (
+    RESPONSES_UNSUPPORTED,
+    CountRequest,
+    ResponseRequest,
+    renamed,
+)
+from trivet_web.api.responses_stored import StoredResponse, is_to_be_stored, messages_before, store_of
 from trivet_web.api.responses_stream import ResponseChunks
+from trivet_web.api.tokenization import target_of
 from trivet_web.json_response import json_response
 from trivet_web.sse import stream_response
-from trivet_web.stored_objects import StoredObjects, new_id
-from trivet_web.web_process import WebProcess, web_process
+from trivet_web.stored_objects import new_id
+from trivet_web.web_process import web_process
 
 blueprint = Blueprint("responses", __name__)
-
-
-class StoredResponse(msgspec.Struct, frozen=True):
-    """A response, and the whole conversation up to its end, without instructions."""
-
-    response: ResponseObject
-    messages: list[Message]
 
 
 @blueprint.post("/v1/responses")
@@ -53,8 +54,8 @@ def create() -> Response:
     body = read_body(ResponseRequest)
     refuse_unsupported(RESPONSES_UNSUPPORTED)
     body.check()
-    is_stored = _is_stored(body)
-    before = _messages_before(body)
+    is_stored = is_to_be_stored(body)
+    before = messages_before(body)
     try:
         with begun(body.chat(before), "resp") as answer:
             draft = Draft(body, answer, before, is_stored=is_stored)
@@ -62,29 +63,28 @@ def create() -> Response:
                 return stream_response(answer.exchange, ResponseChunks(answer, draft.begun(), draft.finish))
             (done,) = read_whole(answer.exchange)
             answer.exchange.close()
-            reader = answer.readers[0]
-            items = _items(reader.message(done), is_cut=done.finish_reason == "length")
-            return json_response(draft.finish(items, done))
+            return json_response(draft.finish(_items(answer, done), done))
     except RequestError as error:
         raise renamed(error) from error
 
 
-@blueprint.get("/v1/responses/<response_id>")
+@blueprint.post("/v1/responses/input_tokens")
 @requires(Right.INFER)
-@documented(ResponseObject)
-def get_response(response_id: str) -> Response:
-    """Raises: NotFound, UnsupportedParameter."""
-    return json_response(_stored(response_id).response)
-
-
-@blueprint.delete("/v1/responses/<response_id>")
-@requires(Right.INFER)
-@documented(DeletedResponse)
-def delete_response(response_id: str) -> Response:
-    """Raises: NotFound, UnsupportedParameter."""
-    _stored(response_id)
-    _store(web_process()).remove(response_id)
-    return json_response(DeletedResponse(response_id))
+@documented(InputTokens, body=CountRequest)
+def count_input_tokens() -> Response:
+    """How many tokens the input of such a request has. Raises: RequestError, ModelNotFound."""
+    body = read_body(CountRequest)
+    refuse_unsupported(RESPONSES_UNSUPPORTED)
+    try:
+        asked = ResponseRequest.counted(body)
+        asked.check()
+        chat = asked.chat(messages_before(asked))
+        target = target_of(body.model)
+        form = AnswerForm.of(target, chat.tool_use())
+        text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
+        return json_response(InputTokens(len(chat.encode(target, text, None).token_ids)))
+    except RequestError as error:
+        raise renamed(error) from error
 
 
 class Draft:
@@ -96,7 +96,7 @@ class Draft:
         self._body = body
         self._answer = answer
         self._before = before
-        self._store = _store(web_process()) if is_stored else None
+        self._store = store_of(web_process()) if is_stored else None
         self._id = new_id("resp")
 
     def begun(self) -> ResponseObject:
@@ -121,6 +121,7 @@ class Draft:
             text={"format": text},
             tool_choice=msgspec.to_builtins(body.tool_choice) if body.tool_choice else "auto",
             tools=[_shown(msgspec.to_builtins(tool)) for tool in body.tools or []],
+            top_logprobs=body.top_logprobs or 0,
             top_p=self._answer.params.top_p,
             user=body.user,
         )
@@ -138,7 +139,7 @@ class Draft:
         if self._store is not None:
             messages = [*self._before, *self._body.chat([]).messages, _message_of(items)]
             kept = [message for message in messages if message.role not in ("system", "developer")]
-            self._store.put(self._id, StoredResponse(response, kept))
+            self._store.put(self._id, StoredResponse(response, kept, self._body.input_items()))
         return response
 
     def _usage(self, done: Completed) -> ResponseUsage:
@@ -152,63 +153,22 @@ class Draft:
         )
 
 
-def _is_stored(body: ResponseRequest) -> bool:
-    """OpenAI stores what is not said otherwise; here the site decides. Raises: UnsupportedParameter."""
-    if web_process().settings.store_responses:
-        return body.store is not False
-    if body.store:
-        raise _not_stored("store is true", "store: leave it out or send false", "store")
-    return False
-
-
-def _messages_before(body: ResponseRequest) -> list[Message]:
-    """Raises: NotFound, UnsupportedParameter."""
-    if body.previous_response_id is None:
-        return []
-    return _stored(body.previous_response_id, "previous_response_id").messages
-
-
-def _stored(response_id: str, param: str | None = None) -> StoredResponse:
-    """Raises: NotFound, UnsupportedParameter where nothing is stored here."""
-    process = web_process()
-    if not process.settings.store_responses:
-        what = f"response {response_id[:80]!r} is asked for"
-        raise _not_stored(what, "them: send the whole conversation as input", param)
-    stored = _store(process).get(response_id)
-    if stored is None:
-        raise NotFound(
-            f"response {response_id[:80]!r} does not exist: it was not stored, was deleted, or is older than "
-            f"{process.settings.retention_days:g} days (retention_days)",
-            param=param,
-        )
-    return stored
-
-
-def _not_stored(what: str, instead: str, param: str | None) -> UnsupportedParameter:
-    return UnsupportedParameter(
-        f"{what} and this site stores no responses; set store_responses = true in trivet.toml, or do without "
-        f"{instead}",
-        param=param,
-    )
-
-
-def _store(process: WebProcess) -> StoredObjects[StoredResponse]:
-    settings = process.settings
-    return StoredObjects(settings.paths.stored / "responses", StoredResponse, settings.retention_days)
-
-
-def _items(message: ChatMessage, *, is_cut: bool) -> list[OutputItem]:
+def _items(answer: ChatAnswer, done: Completed) -> list[OutputItem]:
+    message = answer.readers[0].message(done)
     items: list[OutputItem] = []
     if isinstance(message.reasoning, str):
         items.append(ReasoningItem(new_id("rs"), [ReasoningText(message.reasoning)]))
     if message.content:
-        items.append(MessageItem(new_id("msg"), [OutputText(message.content)]))
+        logprobs = TextLogprobs(answer.exchange.target.model.tokenizer, answer.params.logprobs)
+        logprobs.add(done.logprobs)
+        text = message.content
+        items.append(MessageItem(new_id("msg"), [OutputText(text, logprobs=logprobs.take(text))]))
     if isinstance(message.tool_calls, list):
         items += [
             FunctionCallItem(new_id("fc"), call.id, call.function.name, call.function.arguments)
             for call in message.tool_calls
         ]
-    if items and is_cut:
+    if items and done.finish_reason == "length":
         items[-1] = msgspec.structs.replace(items[-1], status="incomplete")
     return items
 

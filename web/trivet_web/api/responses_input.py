@@ -9,6 +9,17 @@ import msgspec
 
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet_web.api.conversation import ROLES, FunctionCall, Message, ToolCall
+from trivet_web.api.responses_objects import (
+    FunctionCallItem,
+    FunctionResultItem,
+    InputText,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    StoredItem,
+    StoredMessage,
+)
+from trivet_web.stored_objects import new_id
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
@@ -45,6 +56,25 @@ def messages_of(items: str | Sequence[InputItem], path: str = "input") -> list[M
     for index, item in enumerate(items):
         _add(turns, item, f"{path}[{index}]")
     return turns.finish()
+
+
+def stored_items(items: str | Sequence[InputItem]) -> list[StoredItem]:
+    """Of what `messages_of` has read: as OpenAI lists them, each with an id."""
+    if isinstance(items, str):
+        return [StoredMessage(new_id("msg"), "user", [InputText(items)])]
+    return [_stored(item) for item in items]
+
+
+def _stored(item: InputItem) -> StoredItem:
+    if item.type == "function_call":
+        return FunctionCallItem(new_id("fc"), item.call_id or "", item.name or "", item.arguments or "")
+    if item.type == "function_call_output":
+        return FunctionResultItem(new_id("fco"), item.call_id or "", _text(item.output, "output"))
+    if item.type == "reasoning":
+        return ReasoningItem(new_id("rs"), [ReasoningText(_text(item.content or item.summary, "content"))])
+    text, role = _text(item.content, "content"), item.role or "user"
+    part = OutputText(text) if role == "assistant" else InputText(text)
+    return StoredMessage(new_id("msg"), role, [part])
 
 
 class _Turns:

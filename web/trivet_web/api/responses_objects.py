@@ -7,13 +7,15 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from trivet_web.api.openai_objects import TokenLogprob
+
 
 class OutputText(msgspec.Struct, frozen=True, tag="output_text", tag_field="type"):
     """Text of the answer."""
 
     text: str
     annotations: list[None] = []
-    logprobs: list[None] = []
+    logprobs: list[TokenLogprob] = []
 
 
 class ReasoningText(msgspec.Struct, frozen=True, tag="reasoning_text", tag_field="type"):
@@ -51,6 +53,50 @@ class FunctionCallItem(msgspec.Struct, frozen=True, tag="function_call", tag_fie
 
 
 OutputItem: TypeAlias = MessageItem | ReasoningItem | FunctionCallItem
+
+
+class InputText(msgspec.Struct, frozen=True, tag="input_text", tag_field="type"):
+    """Text of a request."""
+
+    text: str
+
+
+class StoredMessage(msgspec.Struct, frozen=True, tag="message", tag_field="type"):
+    """A message of a request: what the user or the model said."""
+
+    id: str
+    role: str
+    content: list[InputText | OutputText]
+    status: str = "completed"
+
+
+class FunctionResultItem(msgspec.Struct, frozen=True, tag="function_call_output", tag_field="type"):
+    """What a call brought."""
+
+    id: str
+    call_id: str
+    output: str
+    status: str = "completed"
+
+
+StoredItem: TypeAlias = StoredMessage | ReasoningItem | FunctionCallItem | FunctionResultItem
+
+
+class InputItemList(msgspec.Struct, frozen=True):
+    """A page of them."""
+
+    data: list[StoredItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """How many there are."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
@@ -103,6 +149,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     text: dict[str, Any] = {}
     tool_choice: Any = "auto"
     tools: list[dict[str, Any]] = []
+    top_logprobs: int = 0
     top_p: float | None = None
     truncation: Literal["disabled"] = "disabled"
     user: str | None = None
@@ -126,7 +173,7 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     text: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
-    logprobs: list[None] | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
 class DeletedResponse(msgspec.Struct, frozen=True):

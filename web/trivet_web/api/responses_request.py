@@ -10,7 +10,8 @@ import msgspec
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet_web.api.chat import ChatRequest
 from trivet_web.api.conversation import Message
-from trivet_web.api.responses_input import InputItem, messages_of
+from trivet_web.api.responses_input import InputItem, messages_of, stored_items
+from trivet_web.api.responses_objects import StoredItem
 from trivet_web.api.sampling_fields import Integer
 from trivet_web.api.structured_fields import JsonSchemaFormat, ResponseFormat
 from trivet_web.api.tools import AllowedTools, FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
@@ -26,7 +27,6 @@ RESPONSES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "moderation": (),
     "prompt": (),
     "service_tier": ("auto", "default"),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 RESPONSES_WITHOUT_EFFECT = frozenset(
@@ -35,8 +35,9 @@ RESPONSES_WITHOUT_EFFECT = frozenset(
         "stream_options",  # their one field, obfuscation, hides lengths from listeners
     }
 )
+LOGPROBS = "message.output_text.logprobs"
 # Thinking is given as it is: there is nothing to encrypt.
-_INCLUDED = ("reasoning.encrypted_content",)
+_INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
 # How an error of the chat names what this request names otherwise.
 _NAMES = {
     "messages": "input",
@@ -107,6 +108,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
     include: list[str] | None = None
+    top_logprobs: Integer | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
     priority: Integer | None = None
@@ -123,7 +125,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         for name in self.include or []:
             if name not in _INCLUDED:
                 raise UnsupportedParameter(
-                    f"include has {name!r}; this version adds nothing", param="include"
+                    f"include has {name[:80]!r}; this version adds {LOGPROBS} only", param="include"
                 )
         if self.text is not None and self.text.verbosity not in (None, "medium"):
             raise UnsupportedParameter(
@@ -153,7 +155,19 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
             priority=self.priority,
             timeout=self.timeout,
             cache_salt=self.cache_salt,
+            logprobs=bool(self.top_logprobs or LOGPROBS in (self.include or [])),
+            top_logprobs=self.top_logprobs,
         )
+
+    def input_items(self) -> list[StoredItem]:
+        """What the request adds to its conversation, each with an id."""
+        return stored_items(self.input)
+
+    @classmethod
+    def counted(cls, body: CountRequest) -> ResponseRequest:
+        """A request whose input is only counted."""
+        fields = {name: getattr(body, name) for name in body.__struct_fields__}
+        return cls(**{**fields, "model": body.model or "", "input": body.input or []})
 
     def _choice(self) -> str | ToolChoice | None:
         choice = self.tool_choice
@@ -175,6 +189,20 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
             )
         schema = JsonSchemaFormat(name=form.name, schema=form.schema) if form.schema is not None else None
         return ResponseFormat(type=form.type, json_schema=schema)
+
+
+class CountRequest(msgspec.Struct, kw_only=True):
+    """What is read of a body whose input is counted."""
+
+    model: str | None = None  # may be left out where one model is deployed
+    input: str | list[InputItem] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: ReasoningSettings | None = None
 
 
 def renamed(error: RequestError) -> RequestError:

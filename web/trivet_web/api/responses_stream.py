@@ -10,6 +10,8 @@ import msgspec
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.api.chat import ChatAnswer
 from trivet_web.api.inference import Completed
+from trivet_web.api.logprobs import TextLogprobs
+from trivet_web.api.openai_objects import TokenLogprob
 from trivet_web.api.responses_objects import (
     FunctionCallItem,
     MessageItem,
@@ -36,11 +38,13 @@ _NAMES: dict[type[Any], tuple[str, Callable[[str], OutputText | ReasoningText] |
 class Output:
     """The items so far, and the events that tell of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, logprobs: TextLogprobs) -> None:
         self.items: list[OutputItem] = []
+        self.logprobs = logprobs
         self._events: list[ResponseEvent] = []
         self._open: OutputItem | None = None
         self._text = ""  # of the open one
+        self._scores: list[TokenLogprob] = []  # likewise
         self._number = 0
 
     def tell(self, kind: str, **fields: Any) -> None:
@@ -80,9 +84,10 @@ class Output:
             self.tell(f"response.{name}.done", **place, arguments=text, name=item.name)
             done: OutputItem = msgspec.structs.replace(item, arguments=text, status=status)
         else:
-            part = make_part(text)
-            logprobs: dict[str, Any] = {"logprobs": []} if isinstance(item, MessageItem) else {}
-            self.tell(f"response.{name}.done", **place, content_index=0, text=text, **logprobs)
+            part, more = make_part(text), {}
+            if isinstance(part, OutputText):
+                part, more = msgspec.structs.replace(part, logprobs=self._scores), {"logprobs": self._scores}
+            self.tell(f"response.{name}.done", **place, content_index=0, text=text, **more)
             self.tell("response.content_part.done", **place, content_index=0, part=part)
             done = msgspec.structs.replace(item, content=[part], status=status)
         self.items[-1] = done
@@ -96,7 +101,7 @@ class Output:
 
     def _begin(self, item: OutputItem) -> None:
         self.end()
-        self._open, self._text = item, ""
+        self._open, self._text, self._scores = item, "", []
         self.items.append(item)
         place = self._place
         self.tell("response.output_item.added", output_index=place["output_index"], item=item)
@@ -111,7 +116,8 @@ class Output:
         name, make_part = _NAMES[type(self._open)]
         more: dict[str, Any] = {} if make_part is None else {"content_index": 0}
         if isinstance(self._open, MessageItem):
-            more["logprobs"] = []
+            more["logprobs"] = self.logprobs.take(text)
+            self._scores += more["logprobs"]
         self.tell(f"response.{name}.delta", **self._place, delta=text, **more)
 
 
@@ -127,7 +133,7 @@ class ResponseChunks(Chunks):
         finish: Callable[[list[OutputItem], Completed], ResponseObject],
     ) -> None:
         self._answer = answer
-        self._output = Output()
+        self._output = Output(TextLogprobs(answer.exchange.target.model.tokenizer, answer.params.logprobs))
         self._finish = finish
         self._done = Completed()
         self._output.tell("response.created", response=begun)
@@ -141,6 +147,7 @@ class ResponseChunks(Chunks):
         joined = Completed()
         for arrival in arrivals:
             joined.add(arrival)
+        self._output.logprobs.add(joined.logprobs)
         for event in self._answer.readers[0].events(joined):
             self._output.add(event, self._answer.form.new_call_id)
         if arrivals:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
-from trivet.errors import ContextLengthExceeded, RequestError, UnsupportedParameter
+from trivet.errors import ContextLengthExceeded, RequestError
 from trivet.sampling_params import SamplingParams
 from trivet_web.api.structured_fields import StructuredFields
 
@@ -70,12 +71,20 @@ _AS_THEY_ARE = (
 )
 
 
+class UsageInStream(StrEnum):
+    """Which chunks of a stream have the counts; LAST: one of its own."""
+
+    NONE = "none"
+    LAST = "last"
+    ALWAYS = "always"
+
+
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of a streamed request."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # OpenAI's, against who listens to lengths: nothing is added
-    continuous_usage_stats: bool | None = None  # vLLM's
+    continuous_usage_stats: bool | None = None  # vLLM's: the counts so far with every chunk
 
 
 class SamplingFields(StructuredFields, kw_only=True):
@@ -116,12 +125,6 @@ class SamplingFields(StructuredFields, kw_only=True):
             raise RequestError(
                 "stream_options is given without stream; set stream true", param="stream_options"
             )
-        if self.stream_options is not None and self.stream_options.continuous_usage_stats:
-            raise UnsupportedParameter(
-                "stream_options.continuous_usage_stats is true; this version does not carry it out: take "
-                "include_usage, which gives the counts at the end",
-                param="stream_options.continuous_usage_stats",
-            )
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError(
                 "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
@@ -137,9 +140,12 @@ class SamplingFields(StructuredFields, kw_only=True):
             raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
 
     @property
-    def wants_usage(self) -> bool:
-        """As a last chunk of its own."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def usage_in_stream(self) -> UsageInStream:
+        """As vLLM has it, `continuous_usage_stats` alone asks for nothing."""
+        options = self.stream_options
+        if options is None or not options.include_usage:
+            return UsageInStream.NONE
+        return UsageInStream.ALWAYS if options.continuous_usage_stats else UsageInStream.LAST
 
     def sampling_params(
         self, defaults: Mapping[str, float], max_tokens: int | None, logprobs: int | None

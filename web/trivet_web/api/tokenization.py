@@ -1,11 +1,11 @@
-"""POST /tokenize and /detokenize, vLLM's: between text and token ids, by the tokenizer of a model."""
+"""/tokenize, /detokenize and /tokenizer_info, vLLM's: between text and token ids, by a model's tokenizer."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from trivet.errors import RequestError
 from trivet_web.accounts.rights import Right, requires
@@ -64,6 +64,16 @@ class DetokenizeResponse(msgspec.Struct, frozen=True):
     prompt: str
 
 
+class TokenizerInfo(msgspec.Struct, frozen=True):
+    """What clients that tokenise by this server ask first; names are those of tokenizer_config.json."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+    model_max_length: int
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+
+
 @blueprint.post("/tokenize")
 @requires(Right.INFER)
 @documented(TokenizeResponse, body=TokenizeRequest)
@@ -73,7 +83,7 @@ def tokenize() -> Response:
     refuse_unsupported(UNSUPPORTED)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("send either prompt or messages", param="prompt")
-    target = target_of(body.model)
+    target = _tokenizing(body.model)
     if body.messages is not None:
         ids = _chat_ids(target, body, body.messages)
     else:
@@ -95,7 +105,7 @@ def tokenize() -> Response:
 def detokenize() -> Response:
     """Text of token ids. Raises: RequestError, ModelNotFound, ModelFilesError."""
     body = read_body(DetokenizeRequest)
-    target = target_of(body.model)
+    target = _tokenizing(body.model)
     num_tokens = target.model.num_tokens
     for index, token_id in enumerate(body.tokens):
         if not 0 <= token_id < num_tokens:
@@ -104,6 +114,23 @@ def detokenize() -> Response:
             )
     text = target.model.tokenizer.decode(body.tokens, bool(body.skip_special_tokens))
     return json_response(DetokenizeResponse(text))
+
+
+@blueprint.get("/tokenizer_info")
+@requires(Right.INFER)
+@documented(TokenizerInfo, query={"model": str})
+def tokenizer_info() -> Response:
+    """The marks of a tokenizer, and its model's chat template. Raises: RequestError, ModelNotFound."""
+    target = _tokenizing(request.args.get("model"))
+    tokenizer, template = target.model.tokenizer, target.model.template
+    return json_response(
+        TokenizerInfo(
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            None if template is None else template.source,
+            target.max_model_len,
+        )
+    )
 
 
 def target_of(name: str | None) -> Target:
@@ -117,6 +144,14 @@ def target_of(name: str | None) -> Target:
         (name,) = table
     deployed = process.router.deployed(name)
     return Target(deployed, process.models.get(deployed.model_path))
+
+
+def _tokenizing(name: str | None) -> Target:
+    """Without a name any deployment will do where all are of one model. Raises: as `target_of`."""
+    table = web_process().router.table()
+    if name is None and len({deployed.model_path for deployed in table.values()}) == 1:
+        return target_of(min(table))
+    return target_of(name)
 
 
 def _chat_ids(target: Target, body: TokenizeRequest, messages: list[Message]) -> list[int]:

@@ -10,6 +10,11 @@ from trivet.text.tool_calls.source import Steps
 
 Schema = dict[str, Any]
 MAX_CALLS = 64  # of one completion
+# Keywords that name further parameters.
+_SAYS_MORE = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "$ref", "$dynamicRef"}
+    | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
+)
 
 
 class NamedCallParser(ToolParser):
@@ -47,8 +52,13 @@ class RequiredCallsParser(ToolParser):
 
 
 def named_schema(parameters: Mapping[str, Any]) -> Schema:
-    """Of the text that `NamedCallParser` reads."""
-    return {"type": "object", **parameters}
+    """Of the text that `NamedCallParser` reads: a function has the parameters that it declares, or none.
+
+    In JSON Schema an object that lists its properties may have others. Small models made up some, and no
+    function takes those.
+    """
+    closed = {} if parameters.keys() & _SAYS_MORE else {"additionalProperties": False}
+    return {"type": "object", **closed, **parameters}
 
 
 def required_schema(tools: Tools, max_calls: int) -> Schema:
