@@ -43,6 +43,7 @@ from trivet_ascend.weight_kinds import shares_embedding
 
 if TYPE_CHECKING:
     from trivet.contract import Float32
+    from trivet.weights.index import WeightIndex
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _prepared_ops(self) -> tuple[TorchOps, Packer]:
+    def _prepared_ops(self, weights: WeightIndex) -> tuple[TorchOps, Packer]:
         """As `DeviceRunner`."""
         self._say_what_is_gathered()
         self._test_operations()

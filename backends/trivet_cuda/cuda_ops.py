@@ -55,15 +55,14 @@ class CudaOps(TorchOps):
         """As `ops.Ops.norm`; the decoder has folded `1 + w` into the weight."""
         if spec.kind == "layer":
             total = x if residual is None else x + residual
-            bias = None if w.bias is None else w.bias.float()
-            normed = F.layer_norm(total.float(), (x.shape[-1],), w.vector.float(), bias, spec.eps)
+            normed = F.layer_norm(total.float(), (x.shape[-1],), w.vector, w.bias, spec.eps)
             return normed.to(self.dtype), total
         if residual is not None:
             normed, total = self.table.add_rms_norm(x, residual, w.vector, spec.eps, self.dtype)
         else:
             rows = x.reshape(-1, x.shape[-1])
             normed, total = self.table.rms_norm(rows, w.vector, spec.eps, self.dtype).view(x.shape), x
-        return (normed if w.bias is None else normed + w.bias), total
+        return (normed if w.bias is None else (normed + w.bias).to(self.dtype)), total
 
     def rope(self, q: Tensor, k: Tensor, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
         """As `ops.Ops.rope`."""

@@ -26,10 +26,16 @@ CURES = (
     ),
     (r"out of memory", "lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs"),
 )
-# What CUDA says once its context is beyond use; the process has to end.
+# What CUDA says once its context is beyond use (the "sticky" errors of its runtime API); the process has to
+# end. Torch and Triton each put words of their own before it.
 FATAL = re.compile(
-    r"CUDA error: (an illegal|unspecified launch failure|device-side assert|misaligned|uncorrectable ECC"
-    r"|the launch timed out|hardware stack error)|Xid|AcceleratorError"
+    r"(CUDA error|Triton Error \[CUDA\]|CUDA driver error): (an illegal|unspecified launch failure"
+    r"|device-side assert|misaligned|operation not supported on global|invalid program counter|uncorrectable"
+    r"|the launch timed out|hardware stack error|context is destroyed|unknown error)|Xid"
+)
+# Of the driver, cuBLAS or Triton; torch's own allocator has a class for it.
+OUT_OF_MEMORY = re.compile(
+    r"(CUDA error|Triton Error \[CUDA\]|CUDA driver error): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
 
 
@@ -187,13 +193,18 @@ def cure_for(text: str) -> str:
 
 def is_fatal(error: Exception) -> bool:
     """Whether the context is beyond use: every later call fails, too."""
-    return bool(FATAL.search(str(error)) or FATAL.search(type(error).__name__))
+    return bool(FATAL.search(str(error)))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whoever asked for the memory."""
+    return isinstance(error, torch.OutOfMemoryError) or bool(OUT_OF_MEMORY.search(str(error)))
 
 
 def as_out_of_memory(error: RuntimeError) -> OutOfMemory:
     """Raises: DeviceLost for a fault of the GPU; BackendError with a cure where it is anything else."""
     text = str(error)
-    if isinstance(error, torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         return OutOfMemory(
             f"the step ran out of the GPU's memory ({text}); lower max_num_batched_tokens or max_num_seqs"
         )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch
-from trivet_cuda.device import Capture, Captured, cure_for
+from trivet_cuda.device import Capture, Captured, cure_for, is_out_of_memory
 from trivet_cuda.step_view import StepView, padded_arrays
 from trivet_cuda.upload import layout, packed, upload, upload_into, views
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Forward = Callable[[StepView], Tensor]
+HaveAll = Callable[[bool], bool]
 logger = logging.getLogger(__name__)
 
 
@@ -55,23 +56,29 @@ class DecodeGraphs:
     def buckets(self) -> tuple[int, ...]:
         return tuple(sorted(self._buckets))
 
-    def capture(self, sizes: tuple[int, ...]) -> None:
+    def capture(self, sizes: tuple[int, ...], have_all: HaveAll = lambda succeeded: succeeded) -> None:
         """All sizes, the largest first, whose memory the others reuse.
 
-        The first failure ends it, and every step runs eagerly then.
+        The first failure ends it, and every step runs eagerly then. `have_all` tells of each size whether
+        every rank has it: a rank without graphs beside others with them would leave those in a collective.
+
+        Raises: RuntimeError of torch for lack of memory.
         """
         self._buffer = torch.zeros(
             layout(self._arrays(max(sizes)))[1], dtype=torch.int32, device=self._device
         )
         for size in sorted(sizes, reverse=True):
+            reason = "another rank could not, whose log tells why"
             try:
                 self._buckets[size] = self._capture_one(size)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
+                if is_out_of_memory(error):
+                    have_all(False)
+                    raise
+                reason = f"{error}{cure_for(str(error))}"
+            if not have_all(size in self._buckets):
                 self._buckets.clear()
-                text = f"{error}{cure_for(str(error))}"
-                self.failure = f"no graph of {size} sequences could be captured: {text}"
+                self.failure = f"no graph of {size} sequences could be captured: {reason}"
                 logger.warning("graphs=off %s; steps run eagerly, slower", self.failure)
                 return
 

@@ -1,6 +1,7 @@
 """How fast attention is on a device, beside what the device does at best: for `trivet selftest cuda`.
 
 Ceilings are measured, too: a copy of memory for bytes a second, torch's product of matrices for operations.
+All over random values: of zeros a card's memory moves more, compressed, and its tensor cores take less power.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def _seconds(device: Device, num_runs: int, run: Callable[[], object]) -> float:
 
 def _copied_bytes_per_s(device: Device, sizes: Sizes) -> float:
     """Read and written."""
-    source = torch.zeros(sizes.copied_bytes // 2, dtype=torch.uint8, device=device.torch_device)
+    source = torch.randint(0, 256, (sizes.copied_bytes // 2,), dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _seconds(device, sizes.num_runs, lambda: target.copy_(source))
 
 
 def _multiplied_per_s(device: Device, sizes: Sizes) -> float:
-    matrix = torch.zeros((sizes.matrix, sizes.matrix), dtype=DTYPE, device=device.torch_device)
+    matrix = torch.randn((sizes.matrix, sizes.matrix), dtype=DTYPE, device=device.torch_device)
     return 2.0 * sizes.matrix**3 / _seconds(device, sizes.num_runs, lambda: matrix @ matrix)
 
 
@@ -72,7 +73,7 @@ def _cache(num_tokens: int, num_seqs: int, device: Device) -> tuple[torch.Tensor
     """Keys, values, and a table of blocks one after the other."""
     blocks = -(-num_tokens // BLOCK_SIZE)
     shape = (1 + num_seqs * blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
-    keys, values = (torch.zeros(shape, dtype=DTYPE, device=device.torch_device) for _ in range(2))
+    keys, values = (torch.randn(shape, dtype=DTYPE, device=device.torch_device) for _ in range(2))
     table = 1 + torch.arange(num_seqs * blocks, dtype=torch.int32, device=device.torch_device)
     return keys, values, table.view(num_seqs, blocks)
 
@@ -81,7 +82,7 @@ def _decoded_bytes_per_s(table: OpTable, device: Device, sizes: Sizes) -> float:
     """Of keys and values."""
     count, length = sizes.decode_seqs, sizes.decode_tokens
     keys, values, blocks = _cache(length, count, device)
-    query = torch.zeros((count, NUM_HEADS, HEAD_DIM), dtype=DTYPE, device=device.torch_device)
+    query = torch.randn((count, NUM_HEADS, HEAD_DIM), dtype=DTYPE, device=device.torch_device)
     lengths = torch.full((count,), length, dtype=torch.int32, device=device.torch_device)
     splits = decode_splits(count, NUM_KV_HEADS, length, device.num_sms)
     where = (query, keys, values, None, None, blocks, lengths, HEAD_DIM**-0.5, 0, 0.0, splits, device.arch)
@@ -93,7 +94,7 @@ def _extended_per_s(table: OpTable, device: Device, sizes: Sizes) -> float:
     """Of the visible half of the scores, and of the weights."""
     length = sizes.extend_tokens
     keys, values, blocks = _cache(length, 1, device)
-    query = torch.zeros((length, NUM_HEADS, HEAD_DIM), dtype=DTYPE, device=device.torch_device)
+    query = torch.randn((length, NUM_HEADS, HEAD_DIM), dtype=DTYPE, device=device.torch_device)
     step = extend_tiles(device.arch, HEAD_DIM, NUM_HEADS // NUM_KV_HEADS, DTYPE, DTYPE).tile_tokens
     rows = [(0, first) for first in range(0, length, step)]
     starts, lengths, tiles = (

@@ -19,6 +19,7 @@ from trivet.weights.index import WeightIndex
 from trivet_cuda.options import CudaOptions
 from trivet_cuda.weight_kinds import kind_of, matrix_bytes
 
+NORM_BYTES = 4  # of a value, in float32: 1 + w of Gemma's norms has more bits than bfloat16
 INT8_SCALE_BYTES = 4  # of a token, head and K or V
 LOGITS_PIECE_BYTES = 32 << 20  # float32 logits sampled at once
 SAMPLER_COPIES = 16  # a piece, sorted and summed up in float64, over its size
@@ -86,7 +87,9 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
     def bytes_of(name: str, formats: Sequence[str], rows: int, columns: int) -> int:
         return matrix_bytes(kind_of(option, shape.dtype, name, formats, columns), rows, columns, size)
 
-    return model_matrices.weights_bytes(spec, weights, shape.num_ranks, size, bytes_of, shares_embedding=True)
+    return model_matrices.weights_bytes(
+        spec, weights, shape.num_ranks, size, bytes_of, shares_embedding=True, norm_bytes=NORM_BYTES
+    )
 
 
 def activation_bytes(spec: ModelSpec, shape: Shape, tokens: int) -> int:

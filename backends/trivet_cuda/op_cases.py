@@ -1,13 +1,15 @@
 """What the self-test runs: each operation over shapes that a model needs.
 
-Caches hold what is not a number wherever nothing may be read; blocks are shuffled; sequences have three tiles
-of keys and more, and splits of which several are not empty.
+Caches hold what is not a number wherever nothing may be read or written; blocks are shuffled; sequences have
+three tiles of keys and more, more than the model's window, and splits of which several are not empty; queries
+are large where scores are capped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,12 +19,25 @@ from trivet.runners.op_sizes import OpSizes
 from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.paged_kv import KV_DTYPES, LayerKV
 from trivet_cuda.tiles import extend_tiles
+from trivet_cuda.twins import FP8_MAX
 from trivet_cuda.weight_kinds import GROUP_SIZE, WeightKind
 
-# Largest error over the largest value: sums in float32 in another order, rounded once. The interpreter is
-# within a third of it; float32 on a device may add differently still.
+# Largest error over the largest value of a row: sums in float32 in another order, rounded once. The
+# interpreter is within a third of it; float32 on a device may add differently still.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
-NUM_TOKENS = 560  # of the cache
+HALF_A_STEP = 0.5 / 127 + 1e-4  # of int8 over the largest value of its row, with float32's own rounding
+NUM_TOKENS = 520  # of the longest sequence, where there is no longer window
+BEYOND_WINDOW = 75  # tokens
+POISON = 113.0  # in int8, which has no NaN
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Product:
+    """With a quantised matrix."""
+
+    kind: WeightKind
+    num_inner: int
+    num_columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +46,27 @@ class ModelShape(OpSizes):
 
     kv_dtype: str = "auto"
     block_size: int = 16
+    max_model_len: int = 4096
+    num_splits: tuple[int, ...] = (1, 4)  # of a decode's keys, as the steps that will come have them
+    products: tuple[Product, ...] | None = None  # quantised ones; None for the four of a layer, of each kind
+
+    def every_product(self) -> tuple[Product, ...]:
+        """Those that are given, or qkv, o, gate with up, and down."""
+        if self.products is not None:
+            return self.products
+        inner, hidden = self.num_heads * self.head_dim, self.hidden_size
+        qkv = inner + 2 * self.num_kv_heads * self.head_dim
+        sizes = [(hidden, qkv), (inner, hidden), (hidden, 2 * self.intermediate_size)]
+        sizes.append((self.intermediate_size, hidden))
+        kinds = [kind for kind in WeightKind if kind != WeightKind.PLAIN]
+        return tuple(Product(kind, *size) for kind in kinds for size in sizes if size[0] % GROUP_SIZE == 0)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sequence of which the window, if it can matter at all, hides some."""
+        if 0 < self.window < self.max_model_len:
+            return max(NUM_TOKENS, self.window + BEYOND_WINDOW)
+        return NUM_TOKENS
 
 
 class CaseMaker:
@@ -39,26 +75,26 @@ class CaseMaker:
     def __init__(self, shape: ModelShape, dtype: torch.dtype, device: torch.device, arch: int) -> None:
         self._shape, self._dtype, self._device, self._arch = shape, dtype, device, arch
         self._generator = torch.Generator().manual_seed(7)
-        self._num_blocks = 2 + -(-NUM_TOKENS // shape.block_size)
+        # The first is scratch and the last poisoned.
+        self._num_blocks = 2 + -(-(shape.longest + 40) // shape.block_size)
 
     def cases(self) -> Iterator[OpCase[OpTable]]:
         """All but those of quantised weights."""
         case, cache = self._write_kv()
         yield case
-        yield self._decode(cache, (1, 300, 0), num_splits=1)
-        yield self._decode(cache, (1, 300, 0, 520), num_splits=4)
+        longest = self._shape.longest
+        for num_splits in self._shape.num_splits:
+            yield self._decode(cache, (1, 300, 0, longest), num_splits)
         yield self._extend(cache, (5, 130), (5, 130))
-        yield self._extend(cache, (1, 7, 60), (300, 135, 355))
+        yield self._extend(cache, (1, 7, 60), (300, 135, longest))
         yield from self._norms()
         yield self._rope()
         yield self._swiglu()
 
-    def quantised_cases(self, kinds: Sequence[WeightKind] = tuple(WeightKind)) -> Iterator[OpCase[OpTable]]:
-        """Of the given kinds of weights; two numbers of rows, for they have tiles of their own."""
-        for kind in kinds:
-            if kind != WeightKind.PLAIN:
-                for num_rows in (3, 20):
-                    yield self._matmul(kind, num_rows)
+    def quantised_cases(self) -> Iterator[OpCase[OpTable]]:
+        """Products with quantised weights; two numbers of rows, for they have tiles of their own."""
+        for product in self._shape.every_product():
+            yield from self.matmuls(product)
 
     # ---- arguments -------------------------------------------------------------------------------
 
@@ -67,22 +103,25 @@ class CaseMaker:
         return values.to(dtype or self._dtype).to(self._device)
 
     def _empty(self) -> LayerKV:
-        """Every slot poisoned."""
+        """Every slot poisoned, and a block before the first, where a slot of -1 would be."""
         shape = self._shape
-        dtype = self._dtype if shape.kv_dtype == "auto" else KV_DTYPES[shape.kv_dtype]
-        tokens = (self._num_blocks, shape.block_size, shape.num_kv_heads)
-        poison = 113.0 if dtype == torch.int8 else torch.nan
+        dtype = self._kv_dtype
+        tokens = (1 + self._num_blocks, shape.block_size, shape.num_kv_heads)
+        poison = POISON if dtype == torch.int8 else torch.nan
         keys, values = (
             torch.full((*tokens, shape.head_dim), poison).to(dtype).to(self._device) for _ in range(2)
         )
         if dtype != torch.int8:
-            return LayerKV(keys, values, None, None)
-        scales = [torch.full(tokens, torch.nan, device=self._device) for _ in range(2)]
-        return LayerKV(keys, values, *scales)
+            return LayerKV(keys[1:], values[1:], None, None)
+        scales = [torch.full(tokens, torch.nan, device=self._device)[1:] for _ in range(2)]
+        return LayerKV(keys[1:], values[1:], *scales)
 
     def _write_kv(self) -> tuple[OpCase[OpTable], LayerKV]:
-        """The case, and the cache of the other cases: every block but the first and the last is full."""
-        shape = self._shape
+        """The case, and the cache of the other cases: every block but the first and the last is full.
+
+        What is stored is compared with what was given: a value halfway between two of int8 may go either way.
+        """
+        shape, dtype = self._shape, self._kv_dtype
         num_tokens = (self._num_blocks - 2) * shape.block_size
         new = [self._random(num_tokens + 1, shape.num_kv_heads, shape.head_dim) for _ in range(2)]
         slots = torch.arange(num_tokens + 1, dtype=torch.int32) + shape.block_size
@@ -95,10 +134,18 @@ class CaseMaker:
             return cache
 
         def run(ops: OpTable) -> Sequence[Tensor]:
-            cache = filled(ops)
-            return [each[1:-1].float() for each in cache if each is not None]
+            return _stored(filled(ops))
 
-        return OpCase(("write_kv",), "whole blocks and padding", run), filled(TWINS)
+        def wanted() -> Sequence[Tensor]:
+            rounded = [values.float() for values in new]
+            if dtype == torch.float8_e4m3fn:
+                rounded = [values.clamp(-FP8_MAX, FP8_MAX).to(dtype).float() for values in rounded]
+            blocks = (self._num_blocks - 2, shape.block_size, shape.num_kv_heads, shape.head_dim)
+            return [*(values[:-1].view(blocks) for values in rounded), torch.zeros(2, 1)]
+
+        allowed = HALF_A_STEP if dtype == torch.int8 else 1e-6
+        case = OpCase(("write_kv",), "whole blocks and padding", run, wanted, allowed)
+        return case, filled(TWINS)
 
     def _table(self, lengths: Sequence[int]) -> Tensor:
         """Shuffled blocks; behind a sequence's own stands the poisoned last one."""
@@ -109,12 +156,23 @@ class CaseMaker:
             table[row, :count] = order[:count].roll(row)
         return table.to(self._device)
 
+    @property
+    def _kv_dtype(self) -> torch.dtype:
+        kv_dtype = self._shape.kv_dtype
+        return self._dtype if kv_dtype == "auto" else KV_DTYPES[kv_dtype]
+
+    def _queries(self, count: int) -> Tensor:
+        """Where scores are capped, many reach the cap: half of it is their standard deviation."""
+        shape = self._shape
+        size = max(1.0, shape.soft_cap / 2)
+        values = self._random(count, shape.num_heads, shape.head_dim, dtype=torch.float32) * size
+        return values.to(self._dtype)
+
     def _settings(self) -> tuple[float, int, float]:
         return self._shape.head_dim**-0.5, self._shape.window, self._shape.soft_cap
 
     def _decode(self, cache: LayerKV, lengths: Sequence[int], num_splits: int) -> OpCase[OpTable]:
-        shape = self._shape
-        query = self._random(len(lengths), shape.num_heads, shape.head_dim)
+        query = self._queries(len(lengths))
         table = self._table(lengths)
         seq_lens = torch.tensor(lengths, dtype=torch.int32).to(self._device)
 
@@ -126,15 +184,14 @@ class CaseMaker:
 
     def _extend(self, cache: LayerKV, query_lens: Sequence[int], lengths: Sequence[int]) -> OpCase[OpTable]:
         shape = self._shape
-        query = self._random(sum(query_lens), shape.num_heads, shape.head_dim)
+        query = self._queries(sum(query_lens))
         table = self._table(lengths)
         starts, seq_lens = (
             torch.tensor(values, dtype=torch.int32).to(self._device)
             for values in ([0, *torch.tensor(query_lens).cumsum(0).tolist()], lengths)
         )
         group = shape.num_heads // shape.num_kv_heads
-        cache_dtype = self._dtype if shape.kv_dtype == "auto" else KV_DTYPES[shape.kv_dtype]
-        step = extend_tiles(self._arch, shape.head_dim, group, self._dtype, cache_dtype).tile_tokens
+        step = extend_tiles(self._arch, shape.head_dim, group, self._dtype, self._kv_dtype).tile_tokens
         rows = [(seq, first) for seq, length in enumerate(query_lens) for first in range(0, length, step)]
         tiles = torch.tensor(rows, dtype=torch.int32).to(self._device)
 
@@ -148,7 +205,7 @@ class CaseMaker:
     def _norms(self) -> Iterator[OpCase[OpTable]]:
         x, dtype = self._random(9, self._shape.hidden_size), self._dtype
         residual = self._random(9, self._shape.hidden_size, dtype=torch.float32)
-        weight = self._random(self._shape.hidden_size)
+        weight = self._random(self._shape.hidden_size, dtype=torch.float32)
         yield OpCase(("rms_norm",), "nine tokens", lambda ops: (ops.rms_norm(residual, weight, 1e-5, dtype),))
         yield OpCase(
             ("add_rms_norm",),
@@ -162,7 +219,9 @@ class CaseMaker:
         heads = x[:, : shape.num_heads + shape.num_kv_heads]
         angles = torch.rand((9, shape.rope_dim // 2), generator=self._generator) * 6
         cos, sin = angles.cos().to(self._device), angles.sin().to(self._device)
-        weights = [self._random(shape.head_dim) if shape.has_qk_norm else None for _ in range(2)]
+        weights = [
+            self._random(shape.head_dim, dtype=torch.float32) if shape.has_qk_norm else None for _ in range(2)
+        ]
         label = "neighbouring pairs" if shape.interleaved else "two halves"
         return OpCase(
             ("norm_rope",),
@@ -174,22 +233,37 @@ class CaseMaker:
         x = self._random(9, 2 * self._shape.intermediate_size)
         return OpCase(("swiglu",), "nine tokens", lambda ops: (ops.swiglu(x),))
 
-    def _matmul(self, kind: WeightKind, num_rows: int) -> OpCase[OpTable]:
-        columns = self._shape.intermediate_size
-        inner = self._shape.hidden_size // GROUP_SIZE * GROUP_SIZE
-        x = self._random(num_rows, inner)
+    def matmuls(self, product: Product) -> Iterator[OpCase[OpTable]]:
+        """Of few rows and of many."""
+        inner, columns = product.num_inner, product.num_columns
         groups = (inner // GROUP_SIZE, columns)
         scales = (torch.rand(groups, generator=self._generator) * 0.02).half().to(self._device)
         offsets = None
-        if kind == WeightKind.W4A16:
+        if product.kind == WeightKind.W4A16:
             offsets = self._random(*groups, dtype=torch.float16)
             low, high, rows, dtype = -(1 << 31), 1 << 31, inner // 8, torch.int32
         else:
             low, high, rows, dtype = -127, 128, inner, torch.int8
         weight = torch.randint(low, high, (rows, columns), generator=self._generator).to(dtype)
         weight = weight.to(self._device)
-        return OpCase(
-            ("group_matmul",),
-            f"{kind}, {num_rows} tokens",
-            lambda ops: (ops.group_matmul(x, weight, scales, offsets, self._arch),),
-        )
+
+        def run(x: Tensor, ops: OpTable) -> Sequence[Tensor]:
+            return (ops.group_matmul(x, weight, scales, offsets, self._arch),)
+
+        for num_rows in (3, 20):
+            label = f"{product.kind}, {num_rows} tokens by {inner} x {columns}"
+            yield OpCase(("group_matmul",), label, partial(run, self._random(num_rows, inner)))
+
+
+def _stored(cache: LayerKV) -> Sequence[Tensor]:
+    """Keys and values of the blocks that were written, in float32; zeros where all others are untouched."""
+    found, others = [], []
+    sides = ((cache.keys, cache.key_scales), (cache.values, cache.value_scales))
+    for stored, scales in sides:
+        before = stored.as_strided(stored.shape, stored.stride(), 0)[:1]
+        outside = torch.cat([each.float() for each in (before, stored[:1], stored[-1:])])
+        is_poison = (outside == POISON) if stored.dtype == torch.int8 else outside.isnan()
+        others.append((~is_poison).any().float().view(1))
+        written = stored[1:-1].float()
+        found.append(written if scales is None else written * scales[1:-1, ..., None])
+    return [*found, torch.stack(others)]

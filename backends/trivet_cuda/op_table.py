@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,6 +29,10 @@ class OpTable:
 
 NAMES = tuple(OpTable.__dataclass_fields__)
 TWINS = OpTable(**{name: getattr(twins, name) for name in NAMES})
+# In float64; what is stored in KV has no other form than the stored one.
+EXACT = replace(
+    TWINS, **{name: partial(getattr(twins, name), exact=True) for name in NAMES if name != "write_kv"}
+)
 
 
 def triton_table() -> OpTable:

@@ -135,7 +135,7 @@ class _RandomPacker(Packer):
         """As `Packer.pack`, of tensors without values; the models of this module have no biases."""
         assert bias is None
         if parts[0].ndim == 1:
-            return Vector(torch.ones(parts[0].shape, dtype=DTYPE, device=self.device), None)
+            return Vector(torch.ones(parts[0].shape, device=self.device), None)
         if name == "head" and self._table is not None and self._table[0] is parts[0]:
             return self._table[1]
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch, MemoryPlan, Sampling, StepOutput
-from trivet.errors import BackendError, OutOfMemory
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
 from trivet.runners.collectives import Collectives
-from trivet.runners.device_runner import DeviceRunner, sums_of
+from trivet.runners.device_runner import GIB, DeviceRunner
 from trivet.runners.op_check import twin_notices
-from trivet.runners.pooling import pool
+from trivet.runners.pooling import pooled_spans
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank
-from trivet.runners.step_state import NewestTokens, warm_up_batch, warm_up_sampling
+from trivet.runners.step_state import NewestTokens, warm_up_sampling
 from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
-from trivet_cuda.device import Device, Mark, as_out_of_memory
+from trivet_cuda.device import Device, Mark, as_out_of_memory, is_out_of_memory
 from trivet_cuda.device_sampler import Drawn
 from trivet_cuda.graphs import DecodeGraphs, idle_arrays
 from trivet_cuda.memory_plan import Shape
@@ -38,9 +38,10 @@ from trivet_cuda.paged_kv import PagedKV
 from trivet_cuda.self_test import without_failing_ops
 from trivet_cuda.step_view import StepView
 from trivet_cuda.upload import upload
+from trivet_cuda.warm_up import fullest_lengths, warm_up_step
 
 if TYPE_CHECKING:
-    from trivet.contract import Float32
+    from trivet.weights.index import WeightIndex
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class _Step:
     batch: Batch
     began: Mark
     hidden: Tensor | None = None  # [R, hidden_size] of the logits rows
-    pooled: Float32 | None = None  # [S, hidden_size]
+    pooled: Tensor | None = None  # [S, hidden_size] on the host, complete once the step has ended
     sampling: Sampling | None = None
     drawn: Drawn | None = None
     ended: Mark | None = None
@@ -84,18 +85,25 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._newest = torch.zeros(shape.max_num_seqs, dtype=torch.int32, device=device.torch_device)
         self._seen = NewestTokens(shape.max_num_seqs)
         self._steps: dict[int, _Step] = {}
+        self._peaks: dict[str, int] = {}  # bytes of a full step, by the plan's names
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _prepared_ops(self) -> tuple[TorchOps, Packer]:
+    def _prepared_ops(self, weights: WeightIndex) -> tuple[TorchOps, Packer]:
         """As `DeviceRunner`."""
         shape, device = self._shape, self._device
         if shape.options.self_test == "on":
-            self.ops.table = without_failing_ops(self._local, shape, self.ops.table, device)
+            self.ops.table = without_failing_ops(self._spec, weights, shape, self.ops.table, device)
         where = device.torch_device
         layout = Layout(shape.dtype, shape.options.weights, where, self.ops.table, device.arch)
         self.ops.packer = Packer(
-            DTYPES[shape.dtype], where, self._rank, self._collectives, layout, shares_embedding=True
+            DTYPES[shape.dtype],
+            where,
+            self._rank,
+            self._collectives,
+            layout,
+            shares_embedding=True,
+            vector_dtype=torch.float32,  # the norm kernels read either
         )
         return self.ops, self.ops.packer
 
@@ -107,25 +115,35 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         return self.ops.cache
 
     def warm_up(self) -> None:
-        """The largest chunk and the costliest draw, whose peaks are measured; every bucket of decodes."""
+        """The fullest step and the costliest draw, whose peaks are measured; every bucket of decodes.
+
+        Raises: DoesNotFit where a step takes more than is planned, or more than graphs have left.
+        """
         try:
             with self._measured_as("activations"):
-                for length in self._warm_up_lengths():
-                    self._run(warm_up_batch(length, self._plan.kv.block_size))
+                for lengths in self._warm_up_steps():
+                    self._run(warm_up_step(lengths, self._plan.kv.block_size))
             with self._measured_as("logits"):
                 self._draw_once()
+            self._hold_to_plan()
             if self._captures:
                 self._capture_graphs()
             if self._graphs is None:
                 self._run_every_bucket()
-        except torch.OutOfMemoryError as error:
-            raise self._does_not_fit("a full step", "activations") from error
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise self._does_not_fit("a full step", "activations") from error
             raise as_out_of_memory(error) from error
         self._device.synchronise()
+        self._leave_room_for_a_step()
 
-    def _warm_up_lengths(self) -> tuple[int, ...]:
-        return min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1
+    def _warm_up_steps(self) -> tuple[tuple[int, ...], ...]:
+        """Lengths of the sequences of each."""
+        plan = self._plan
+        return (
+            fullest_lengths(plan.max_num_batched_tokens, plan.max_model_len, self._shape.max_num_seqs),
+            (1,),
+        )
 
     def _draw_once(self) -> None:
         """A whole piece of logits: the sampler's own kernels are loaded before a request waits for them."""
@@ -138,20 +156,35 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
 
     @contextmanager
     def _measured_as(self, part: str) -> Iterator[None]:
-        """What the calls inside take at most, against the plan."""
+        """What the calls inside take at most."""
         self._device.synchronise()
         self._device.reset_peak()
         yield
         self._device.synchronise()
-        peak, planned = self._device.peak_bytes(), self._planned(part)
-        logger.info("part=%s peak=%d planned=%d", part, peak, planned)
+        self._peaks[part] = self._device.peak_bytes()
+        logger.info("part=%s peak=%d planned=%d", part, self._peaks[part], self._planned(part))
+
+    def _hold_to_plan(self) -> None:
+        """A pass and its draw follow each other, so each may take what is planned for both.
+
+        What is beyond the plan may be planned for another model: there is no start with it.
+        """
+        peak, planned = max(self._peaks.values()), sum(self._planned(part) for part in self._peaks)
         if peak > planned:
-            self._measured[part] = peak
-            self._notices.append(
-                f"a step takes {peak} bytes of the GPU for {part} where {planned} are planned: lower "
-                "gpu_memory_utilization if memory runs out, and please report it"
+            raise DoesNotFit(
+                f"a full step takes {peak / GIB:.3f} GiB of the GPU beside weights and KV, and "
+                f"{planned / GIB:.3f} GiB are planned for it; lower max_num_batched_tokens or max_num_seqs, "
+                "and please report it"
             )
-            logger.warning(self._notices[-1])
+
+    def _leave_room_for_a_step(self) -> None:
+        """Graphs and libraries take memory that nobody can plan to the byte."""
+        peak, free = max(self._peaks.values()), self._device.free_bytes()
+        if peak > free:
+            raise DoesNotFit(
+                f"a full step takes {peak / GIB:.3f} GiB of the GPU and {free / GIB:.3f} GiB is left beside "
+                "weights, KV and graphs; lower gpu_memory_utilization or set options.graphs to off"
+            )
 
     @property
     def _captures(self) -> bool:
@@ -167,10 +200,15 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             self._shape.blocks_per_sequence,
             self._device.torch_device,
         )
-        graphs.capture(self._shape.buckets)
+        graphs.capture(self._shape.buckets, self._have_all_ranks)
         self._graphs = graphs if graphs.buckets else None
         if graphs.failure:
             self._notices.append(f"{graphs.failure}; steps run eagerly, slower")
+
+    def _have_all_ranks(self, succeeded: bool) -> bool:
+        """Whether every rank can say so; it waits for the device."""
+        failures = torch.tensor([0.0 if succeeded else 1.0], device=self._device.torch_device)
+        return self._collectives.sum(failures).item() == 0.0
 
     def _run_every_bucket(self) -> None:
         """Kernels depend on the bucket; capturing would have compiled them."""
@@ -192,7 +230,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
                 rows = upload({"rows": batch.logits_rows}, hidden.device)["rows"]
                 # A copy: a graph's own result is overwritten by the next step.
                 step.hidden = hidden.index_select(0, rows)
-                step.pooled = pool(batch, hidden.shape[1], sums_of(hidden))
+                step.pooled = _pooled(batch, hidden)
         except RuntimeError as error:
             step.failure = as_out_of_memory(error)
 
@@ -228,7 +266,8 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         output = current.drawn.output(current.batch, current.sampling)
         self._seen.keep(current.batch, current.sampling, output)
         taken_s = current.ended.seconds_since(current.began)
-        return replace(output, pooled=current.pooled, device_time_s=taken_s)
+        pooled = None if current.pooled is None else current.pooled.numpy()
+        return replace(output, pooled=pooled, device_time_s=taken_s)
 
     def is_ready(self, step: int) -> bool:
         """As `DeviceRunner`; also where `collect` would raise."""
@@ -301,3 +340,14 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._steps.clear()
         self.ops.release()
         self._device.release()
+
+
+def _pooled(batch: Batch, hidden: Tensor) -> Tensor | None:
+    """As `pooling.pool`, on its way to the host: nobody waits for it here."""
+    if batch.pooling is None:
+        return None
+    sums = torch.zeros((len(batch.slots), hidden.shape[1]), dtype=torch.float32, device=hidden.device)
+    for index, first, stop in pooled_spans(batch):
+        torch.sum(hidden[first:stop], 0, dtype=torch.float32, out=sums[index])
+    host = torch.empty(sums.shape, pin_memory=sums.device.type == "cuda")
+    return host.copy_(sums, non_blocking=True)

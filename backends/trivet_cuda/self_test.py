@@ -1,8 +1,13 @@
-"""Which kernels are compared with their twins: in `trivet selftest cuda` all, at start those of the model."""
+"""Which kernels are compared: in `trivet selftest cuda` all, with float64; at start those of the model.
+
+At start the twins in float32 are what is right, since they are what would run instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,12 +15,16 @@ from torch import Tensor
 
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
+from trivet.runners.model_matrices import packed_matrices
 from trivet.runners.op_check import OpCase, OpCheck, with_twins
+from trivet.runners.slices import Rank, local_spec
 from trivet.self_test import OpOutcome
+from trivet.weights.index import WeightIndex
 from trivet_cuda.device import cure_for, is_fatal
-from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape
-from trivet_cuda.op_table import TWINS, OpTable
-from trivet_cuda.weight_kinds import WeightKind
+from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape, Product
+from trivet_cuda.op_table import EXACT, TWINS, OpTable
+from trivet_cuda.tiles import decode_splits
+from trivet_cuda.weight_kinds import WeightKind, kind_of
 
 if TYPE_CHECKING:
     from trivet_cuda.device import Device
@@ -26,7 +35,7 @@ FIRST_FP8 = 89  # architecture that converts float8
 FULL_SHAPES = (
     ModelShape(9, 3, 64, 576, 1536, 64),
     ModelShape(32, 8, 128, 4096, 2048, 128, has_qk_norm=True),
-    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="int8"),
+    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="int8", num_splits=(1, 2, 8, 16, 32)),
     ModelShape(8, 8, 80, 640, 512, 32, interleaved=True),
     ModelShape(8, 4, 256, 2304, 1024, 256, window=200, soft_cap=50.0),
 )
@@ -34,8 +43,8 @@ FP8_SHAPE = ModelShape(16, 4, 128, 1024, 512, 128, kv_dtype="fp8_e4m3")
 
 
 def run_full(table: OpTable, device: Device) -> Iterator[OpOutcome]:
-    """Every kernel in every shape and both 16-bit types; float8 where the device has it."""
-    check = check_of(table)
+    """Every kernel against float64 in every shape and both 16-bit types; float8 where the device has it."""
+    check = check_of(table, EXACT)
     shapes = (*FULL_SHAPES, FP8_SHAPE) if device.arch >= FIRST_FP8 else FULL_SHAPES
     for dtype in (torch.bfloat16, torch.float16):
         for shape in shapes:
@@ -75,10 +84,10 @@ def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch
     return OpOutcome(case.ops, label, name, error if error == error else float("inf"), 0.0)
 
 
-def check_of(table: OpTable) -> OpCheck[OpTable]:
+def check_of(table: OpTable, right: OpTable = TWINS) -> OpCheck[OpTable]:
     """Triton's compiler raises errors of its own; none of them is torch's lack of memory."""
     raises = (RuntimeError, AttributeError, TypeError, ValueError, *_compiler_errors())
-    return OpCheck(table, TWINS, cure_for, raises, is_fatal)
+    return OpCheck(table, right, cure_for, raises, is_fatal)
 
 
 def _compiler_errors() -> tuple[type[Exception], ...]:
@@ -90,18 +99,50 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
     return (CompilationError, InterpreterError, OutOfResources, PTXASError)
 
 
-def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: Device) -> OpTable:
-    """`table` with the twins of what fails in this model's own shapes, one warning each."""
+def without_failing_ops(
+    spec: ModelSpec, weights: WeightIndex, shape: Shape, table: OpTable, device: Device
+) -> OpTable:
+    """`table` with the twins of what fails in the shapes of this model, whole; one warning each."""
     if table == TWINS:
         return table
-    return with_twins(table, TWINS, lambda: _model_outcomes(spec, shape, table, device), "cuda")
+    outcomes = partial(_model_outcomes, spec, weights, shape, table, device)
+    return with_twins(table, TWINS, outcomes, "cuda")
 
 
-def _model_outcomes(spec: ModelSpec, shape: Shape, table: OpTable, device: Device) -> Iterator[OpOutcome]:
+def _model_outcomes(
+    spec: ModelSpec, weights: WeightIndex, shape: Shape, table: OpTable, device: Device
+) -> Iterator[OpOutcome]:
     dtype, check = DTYPES[shape.dtype], check_of(table)
-    kinds = () if shape.options.weights == "plain" or shape.dtype == "f32" else tuple(WeightKind)
-    kv_dtype = "auto" if shape.kv_dtype == shape.dtype else shape.kv_dtype
-    for sizes in ModelShape.of_model(spec, kv_dtype=kv_dtype, block_size=shape.block_size):
-        maker = CaseMaker(sizes, dtype, device.torch_device, device.arch)
-        for case in (*maker.cases(), *maker.quantised_cases(kinds)):
+    products = quantised_products(spec, weights, shape)
+    for sizes in model_shapes(spec, shape, device.num_sms):
+        maker = CaseMaker(replace(sizes, products=products), dtype, device.torch_device, device.arch)
+        products = ()  # they are the whole model's
+        for case in (*maker.cases(), *maker.quantised_cases()):
             yield check.outcome(case, dtype, TOLERANCES[dtype], "this model")
+
+
+def model_shapes(spec: ModelSpec, shape: Shape, num_sms: int) -> Iterator[ModelShape]:
+    """Of each kind of layer of one rank, with every number of splits that its steps will have."""
+    local = local_spec(spec, shape.num_ranks)
+    kv_dtype = "auto" if shape.kv_dtype == shape.dtype else shape.kv_dtype
+    own = {"kv_dtype": kv_dtype, "block_size": shape.block_size, "max_model_len": shape.max_model_len}
+    for sizes in ModelShape.of_model(local, **own):
+        splits = {
+            decode_splits(bucket, sizes.num_kv_heads, shape.max_model_len, num_sms)
+            for bucket in shape.buckets
+        }
+        yield replace(sizes, num_splits=tuple(sorted(splits)))
+
+
+def quantised_products(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Product, ...]:
+    """Of the matrices that one rank keeps in the 4 or 8 bits of their files."""
+    rank, found = Rank(0, shape.num_ranks), set()
+    for matrix in packed_matrices(spec):
+        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
+        rows, columns = matrix.num_rows, matrix.num_columns
+        rows = rank.height(rows) if matrix.shard == "column" else rows
+        columns = rank.height(columns) if matrix.shard == "row" else columns
+        kind = kind_of(shape.options.weights, shape.dtype, matrix.name, formats, columns)
+        if kind != WeightKind.PLAIN:
+            found.add(Product(kind, columns, rows))
+    return tuple(sorted(found))

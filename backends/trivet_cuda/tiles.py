@@ -63,8 +63,9 @@ def supported_arch(arch: int) -> int:
 
 def decode_tiles(arch: int, head_dim: int, query: torch.dtype, cache: torch.dtype) -> DecodeTiles:
     """Four warps: the rows of a tile are few, keys fill it."""
-    is_wide = head_dim > 128 or query == torch.float32
-    is_wide = is_wide or (arch >= 120 and cache == torch.float8_e4m3fn)  # 64 keys spill 8 bytes there
+    if query == torch.float32:
+        return _float32_decode_tiles(head_dim, is_stored_wide=cache == query)
+    is_wide = head_dim > 128 or (arch >= 120 and cache == torch.float8_e4m3fn)  # 64 keys spill 8 bytes there
     return DecodeTiles(block_n=32 if is_wide else 64, num_warps=4, num_stages=2)
 
 
@@ -72,7 +73,9 @@ def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache
     """Eight warps share a tile of 128 rows: with four, accumulators spill below sm_90 and on sm_120."""
     arch = supported_arch(arch)
     block_m, block_n = 128, 64
-    if head_dim > 128 or query == torch.float32:
+    if query == torch.float32:
+        return _float32_extend_tiles(head_dim, group, is_stored_wide=cache == query)
+    if head_dim > 128:
         block_m, block_n = 64, 32
     elif cache != query and (arch < 90 or arch >= 120):
         block_n = 32  # the keys exist twice in registers, as stored and as floats
@@ -84,10 +87,30 @@ def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache
     return ExtendTiles(block_m, block_n, num_warps, 2, tile_tokens=max(1, block_m // group))
 
 
+def _float32_decode_tiles(head_dim: int, *, is_stored_wide: bool) -> DecodeTiles:
+    """The same on every architecture: products of float32 are not the tensor cores', registers decide.
+
+    `is_stored_wide`: keys are float32 in the cache, too; else they exist twice in registers.
+    """
+    is_long = head_dim > 64
+    num_stages = 1 if is_long and not is_stored_wide else 2
+    return DecodeTiles(32, num_warps=8 if is_long else 4, num_stages=num_stages)
+
+
+def _float32_extend_tiles(head_dim: int, group: int, *, is_stored_wide: bool) -> ExtendTiles:
+    """As above; 99 KiB of shared memory hold one stage of keys and values of 256."""
+    block_m, block_n, num_stages = 32, 32, 1
+    if is_stored_wide:
+        block_n, num_stages = (32, 2) if head_dim <= 128 else (16, 1)
+    while block_m < group:
+        block_m *= 2
+    return ExtendTiles(block_m, block_n, 8, num_stages, tile_tokens=max(1, block_m // group))
+
+
 def matmul_tiles(arch: int, num_rows: int) -> MatmulTiles:
     """Rows in steps of FEW_ROWS, which decoding seldom fills, or of 64."""
     if num_rows <= FEW_ROWS:
-        return MatmulTiles(FEW_ROWS, 64, 64, 4, 3)
+        return MatmulTiles(FEW_ROWS, 64, 64, 4, 2 if arch >= 120 else 3)  # a third stage spills 8 bytes there
     return MatmulTiles(64, 64, 64, 4, 3)
 
 

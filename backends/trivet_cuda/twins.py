@@ -1,8 +1,8 @@
 """Every kernel in plain torch: the reference of the self-test, and what runs where a kernel fails.
 
 T tokens, S sequences, Hq query heads, Hkv KV heads, D head size, B blocks of the cache. Arithmetic is in
-float32 and rounded once, as in the kernels. `arch` and `num_splits` choose tiles of a kernel and change no
-result.
+float32 and rounded once, as in the kernels; with `exact` it is in float64 and not rounded, for the whole
+self-test. `arch` and `num_splits` choose tiles of a kernel and change no result.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from trivet_cuda.tiles import GROUP_SIZE
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
+MAX_SCORES = 1 << 24  # computed at once: 64 MiB in float32, of which a few live side by side
 
 
 def write_kv(
@@ -69,6 +70,8 @@ def decode_attention(
     soft_cap: float,
     num_splits: int,
     arch: int,
+    *,
+    exact: bool = False,
 ) -> Tensor:
     """Causal attention of one query a sequence, [S, Hq, D], over its `seq_lens` keys.
 
@@ -81,10 +84,10 @@ def decode_attention(
     Returns:
         [S, Hq, D], contiguous; zeros for a sequence of length 0.
     """
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    out = torch.empty(query.shape, dtype=_kept(query.dtype, exact), device=query.device)
     caches = (key_cache, value_cache, key_scales, value_scales)
     for seq in range(len(query)):
-        keys, values = _gathered(block_table[seq], *caches)
+        keys, values = _gathered(block_table[seq], *caches, _wide(exact))
         positions = seq_lens[seq : seq + 1] - 1
         out[seq] = _attend(query[seq : seq + 1], keys, values, positions, scale, window, soft_cap)[0]
     return out
@@ -104,6 +107,8 @@ def extend_attention(
     window: int,
     soft_cap: float,
     arch: int,
+    *,
+    exact: bool = False,
 ) -> Tensor:
     """Causal attention of the last queries of each sequence, end to end in [T, Hq, D], over all its keys.
 
@@ -117,12 +122,13 @@ def extend_attention(
     Returns:
         [T, Hq, D], contiguous; undefined for tokens of no tile.
     """
-    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+    out = torch.zeros(query.shape, dtype=_kept(query.dtype, exact), device=query.device)
     caches = (key_cache, value_cache, key_scales, value_scales)
     starts, lengths = query_starts.tolist(), seq_lens.tolist()
     for seq in sorted({row[0] for row in tiles.tolist()}):
         first, stop = starts[seq], starts[seq + 1]
-        keys, values = _gathered(block_table[seq], *caches)
+        num_blocks = -(-lengths[seq] // key_cache.shape[1])
+        keys, values = _gathered(block_table[seq, :num_blocks], *caches, _wide(exact))
         keys, values = keys[: lengths[seq]], values[: lengths[seq]]
         positions = torch.arange(lengths[seq] - (stop - first), lengths[seq], device=query.device)
         out[first:stop] = _attend(query[first:stop], keys, values, positions, scale, window, soft_cap)
@@ -135,15 +141,16 @@ def _gathered(
     value_cache: Tensor,
     key_scales: Tensor | None,
     value_scales: Tensor | None,
+    wide: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values [n * block_size, Hkv, D] of the blocks [n], in float32."""
+    """Keys and values [n * block_size, Hkv, D] of the blocks [n], in `wide`."""
     blocks = blocks.clamp(min=0).long()
     found = []
     for cache, scales in ((key_cache, key_scales), (value_cache, value_scales)):
         if cache.dtype == FP8:  # which has no index_select
-            rows = cache.view(torch.uint8).index_select(0, blocks).view(FP8).float()
+            rows = cache.view(torch.uint8).index_select(0, blocks).view(FP8).to(wide)
         else:
-            rows = cache.index_select(0, blocks).float()
+            rows = cache.index_select(0, blocks).to(wide)
         if scales is not None:
             rows = rows * scales.index_select(0, blocks)[..., None]
         found.append(rows.flatten(0, 1))
@@ -153,9 +160,20 @@ def _gathered(
 def _attend(
     query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float, window: int, soft_cap: float
 ) -> Tensor:
-    """[T, Hq, D] of queries at `positions` [T]; a query that sees no key gives zeros."""
+    """[T, Hq, D] of queries at `positions` [T], in keys' dtype; a query that sees no key gives zeros.
+
+    In pieces: all scores of a prompt of 32,768 tokens and 32 heads would take 128 GiB.
+    """
+    step = max(1, MAX_SCORES // max(1, query.shape[1] * len(keys)))
+    pieces = zip(torch.split(query, step), torch.split(positions, step), strict=True)
+    return torch.cat([_attend_piece(*piece, keys, values, scale, window, soft_cap) for piece in pieces])
+
+
+def _attend_piece(
+    query: Tensor, positions: Tensor, keys: Tensor, values: Tensor, scale: float, window: int, soft_cap: float
+) -> Tensor:
     num_tokens, _, head_dim = query.shape
-    rows = query.float().view(num_tokens, keys.shape[1], -1, head_dim)
+    rows = query.to(keys.dtype).view(num_tokens, keys.shape[1], -1, head_dim)
     places = torch.arange(len(keys), device=keys.device)
     is_visible = places <= positions[:, None]
     if window:
@@ -168,21 +186,31 @@ def _attend(
         scores = (scores / soft_cap).tanh() * soft_cap
     scores = scores.masked_fill(~is_visible, -torch.inf)
     weights = torch.where(is_visible, scores.softmax(-1), 0)
-    return torch.einsum("hgtn,nhd->thgd", weights, values).reshape(query.shape).to(query.dtype)
+    return torch.einsum("hgtn,nhd->thgd", weights, values).reshape(query.shape)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+def _wide(exact: bool) -> torch.dtype:
+    return torch.float64 if exact else torch.float32
+
+
+def _kept(dtype: torch.dtype, exact: bool) -> torch.dtype:
+    """Of a result."""
+    return torch.float64 if exact else dtype
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, exact: bool = False) -> Tensor:
     """Rows x [T, n] over its root mean square, times weight [n] (float32), in `dtype`."""
-    values = x.float()
-    return (values * (values.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(dtype)
+    values = x.to(_wide(exact))
+    normed = values * (values.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+    return normed.to(_kept(dtype, exact))
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, exact: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(x + residual), x + residual), the sum in residual's dtype; both inputs [T, n]."""
-    total = (x.float() + residual.float()).to(residual.dtype)
-    return rms_norm(total, weight, eps, dtype), total
+    total = (x.to(_wide(exact)) + residual.to(_wide(exact))).to(_kept(residual.dtype, exact))
+    return rms_norm(total, weight, eps, dtype, exact=exact), total
 
 
 def norm_rope(
@@ -194,6 +222,8 @@ def norm_rope(
     cos: Tensor,
     sin: Tensor,
     interleaved: bool,
+    *,
+    exact: bool = False,
 ) -> Tensor:
     """Norm and turn the heads x [T, Hq + Hkv, D], queries first.
 
@@ -206,7 +236,7 @@ def norm_rope(
     Returns:
         [T, Hq + Hkv, D], contiguous.
     """
-    values = x.float()
+    values = x.to(_wide(exact))
     if q_weight is not None and k_weight is not None:
         factor = (values.square().mean(-1, keepdim=True) + eps).rsqrt()
         is_q = (torch.arange(x.shape[1], device=x.device) < num_q_heads)[:, None]
@@ -220,33 +250,37 @@ def norm_rope(
     else:
         one, other = turned[..., :half], turned[..., half:]
         pairs = torch.cat((one * cos - other * sin, other * cos + one * sin), -1)
-    return torch.cat((pairs, rest), -1).to(x.dtype)
+    return torch.cat((pairs, rest), -1).to(_kept(x.dtype, exact))
 
 
-def swiglu(x: Tensor) -> Tensor:
+def swiglu(x: Tensor, *, exact: bool = False) -> Tensor:
     """The silu of the first half of x [T, 2 n], times the second."""
-    gate, up = x.float().chunk(2, -1)
-    return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+    gate, up = x.to(_wide(exact)).chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(_kept(x.dtype, exact))
 
 
-def group_matmul(x: Tensor, weight: Tensor, scales: Tensor, offsets: Tensor | None, arch: int) -> Tensor:
+def group_matmul(
+    x: Tensor, weight: Tensor, scales: Tensor, offsets: Tensor | None, arch: int, *, exact: bool = False
+) -> Tensor:
     """Rows x [T, K] times a matrix in groups of GROUP_SIZE values along K, in x's dtype.
 
     Args:
         weight: int32 [K / 8, N] of eight 4-bit values each, the lowest first; int8 [K, N] without offsets.
         scales: [K / GROUP_SIZE, N] in float16; a value is weight * scale + offset. offsets alike.
     """
-    return (x.float() @ unpacked(weight, scales, offsets).to(x.dtype).float()).to(x.dtype)
+    wide = _wide(exact)
+    matrix = unpacked(weight, scales, offsets, wide).to(x.dtype)  # what is multiplied has the type of x
+    return (x.to(wide) @ matrix.to(wide)).to(_kept(x.dtype, exact))
 
 
-def unpacked(weight: Tensor, scales: Tensor, offsets: Tensor | None) -> Tensor:
-    """The matrix [K, N] of `group_matmul` in float32."""
+def unpacked(weight: Tensor, scales: Tensor, offsets: Tensor | None, wide: torch.dtype) -> Tensor:
+    """The matrix [K, N] of `group_matmul` in `wide`."""
     if offsets is None:
-        values = weight.float()
+        values = weight.to(wide)
     else:
         shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=weight.device)
-        values = ((weight[:, None] >> shifts[:, None]) & 0xF).flatten(0, 1).float()
-    groups = values.view(-1, GROUP_SIZE, values.shape[-1]) * scales.float()[:, None]
+        values = ((weight[:, None] >> shifts[:, None]) & 0xF).flatten(0, 1).to(wide)
+    groups = values.view(-1, GROUP_SIZE, values.shape[-1]) * scales.to(wide)[:, None]
     if offsets is not None:
-        groups = groups + offsets.float()[:, None]
+        groups = groups + offsets.to(wide)[:, None]
     return groups.view(values.shape)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class OpOutcome:
-    """One case. `error` is over the largest value of the twin's result; inf where it is not a number."""
+    """One case. `error` is over the largest value of a row of the right result; inf where it is no number."""
 
     ops: tuple[str, ...]
     case: str

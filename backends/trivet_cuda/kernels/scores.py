@@ -49,7 +49,8 @@ def attend_tile(
 
     query [M, D]; tokens [N] of the sequence whose blocks `table` has; is_visible [M, N] or [1, N]; the state
     is highest [M], total [M], sums [M, D]. Scales of int8 go to the scores and the weights instead of the
-    keys and values: int8 is exact in 16-bit floats, and there are fewer scores than values.
+    keys and values: int8 is exact in 16-bit floats, and there are fewer scores than values. Not those of
+    values in float16: a weight of the softmax times a scale may be below its 6e-8.
     """
     at = key_offsets(table, tokens, is_there, kv_head, block_stride, slot_stride, head_stride, BLOCK_SIZE)
     at = at[:, None] + dims[None, :]
@@ -71,7 +72,10 @@ def attend_tile(
     weights = tl.where(is_visible, tl.exp2(scores - new_highest[:, None]), 0.0)
     shrink = tl.exp2(highest - new_highest)
     total = total * shrink + tl.sum(weights, 1)
-    if IS_INT8:
+    scales_values: tl.constexpr = IS_INT8 and query.dtype == tl.float16
+    if scales_values:
+        values = values.to(tl.float32) * value_scales[:, None]
+    elif IS_INT8:
         weights = weights * value_scales[None, :]
     share = tl.dot(weights.to(query.dtype), values.to(query.dtype), input_precision=PRECISION)
     return new_highest, total, sums * shrink[:, None] + share

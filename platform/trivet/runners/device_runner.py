@@ -85,7 +85,7 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
     # ---- what a backend has of its own -----------------------------------------------------------
 
     @abstractmethod
-    def _prepared_ops(self) -> tuple[TorchOps, Packer]:
+    def _prepared_ops(self, weights: WeightIndex) -> tuple[TorchOps, Packer]:
         """The operations that will run, tested as the options want it, and what packs their weights."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract; of a matrix only this rank's slice is read."""
         try:
-            ops, packer = self._prepared_ops()
+            ops, packer = self._prepared_ops(weights)
             decoder = Decoder(self._local, ops)
             with TensorReader(weights) as reader, torch.inference_mode():
                 decoder.load(MappedSource(reader, on_progress))

@@ -55,11 +55,13 @@ def weights_bytes(
     matrix_bytes: MatrixBytes,
     *,
     shares_embedding: bool,
+    norm_bytes: int | None = None,
 ) -> int:
     """Everything that the first rank packs, whose slices are the largest; `value_bytes` of its dtype.
 
     Args:
         shares_embedding: a tied head without bias is the embedding table itself.
+        norm_bytes: of a value of a norm; None for `value_bytes`.
     """
     rank, total = Rank(0, num_ranks), 0
     for matrix in packed_matrices(spec):
@@ -72,7 +74,7 @@ def weights_bytes(
         total += matrix_bytes(matrix.name, formats, rows, columns) + matrix.has_bias * rows * value_bytes
     if spec.tie_embeddings and shares_embedding and not spec.head_bias:
         total -= rank.height(spec.vocab_size) * spec.hidden_size * value_bytes
-    return total + norm_values(spec) * value_bytes
+    return total + norm_values(spec) * (norm_bytes or value_bytes)
 
 
 def norm_values(spec: ModelSpec) -> int:

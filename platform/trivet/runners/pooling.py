@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,14 @@ def pool(batch: Batch, hidden_size: int, sum_of: SumOf) -> Float32 | None:
     if batch.pooling is None:
         return None
     pooled = np.zeros((len(batch.slots), hidden_size), np.float32)
-    for index in np.flatnonzero(batch.pooling):
-        first, stop = batch.query_start_loc[index : index + 2].tolist()
-        pooled[index] = sum_of(stop - 1 if batch.pooling[index] == PoolKind.LAST else first, stop)
+    for index, first, stop in pooled_spans(batch):
+        pooled[index] = sum_of(first, stop)
     return pooled
+
+
+def pooled_spans(batch: Batch) -> Iterator[tuple[int, int, int]]:
+    """Each sequence that is pooled, with the step's tokens [first, stop) whose hidden states are summed."""
+    assert batch.pooling is not None
+    for index in np.flatnonzero(batch.pooling).tolist():
+        first, stop = batch.query_start_loc[index : index + 2].tolist()
+        yield index, (stop - 1 if batch.pooling[index] == PoolKind.LAST else first), stop

@@ -36,7 +36,7 @@ class MatrixSlice:
     parts: tuple[StoredMatrix, ...]
     rows: tuple[Span, ...]  # of each part
     columns: Span
-    num_padding_rows: int = 0  # zeros behind a head, so that all ranks have as many logits
+    num_padding_rows: int = 0  # zeros behind a part of the vocabulary, so that all ranks have as many logits
 
     @property
     def num_rows(self) -> int:
@@ -53,7 +53,7 @@ class MatrixSlice:
         return F.pad(torch.cat(pieces), (0, 0, 0, self.num_padding_rows))
 
     def int4(self) -> Int4Groups:
-        """The 4 bits of a GGUF file without loss; a head is not padded. Raises: WeightsError."""
+        """The 4 bits of a GGUF file without loss, where nothing is padded. Raises: WeightsError."""
         assert not self.num_padding_rows
         pieces = [part.int4(span, self.columns) for part, span in zip(self.parts, self.rows, strict=True)]
         return Int4Groups.joined(pieces)
@@ -133,11 +133,15 @@ class Packer:
         lay_out: Callable[[MatrixSlice], Matrix],
         *,
         shares_embedding: bool,
+        vector_dtype: torch.dtype | None = None,
     ) -> None:
-        """With `shares_embedding` a tied head is the embedding table itself, which then is `Plain`."""
+        """With `shares_embedding` a tied head is the embedding table itself, which then is `Plain`.
+
+        Norms are kept in `vector_dtype`: the model's where an operation takes no other.
+        """
         self.device = device
         self.size_bytes = 0
-        self._dtype, self._lay_out = dtype, lay_out
+        self._dtype, self._vector_dtype, self._lay_out = dtype, vector_dtype or dtype, lay_out
         self._rank, self._collectives = rank, collectives
         self._shares_embedding = shares_embedding
         self._embedding: tuple[object, Linear] | None = None
@@ -146,7 +150,7 @@ class Packer:
         """As `ops.Ops.pack`: vectors are tensors, matrices `StoredMatrix`."""
         first = parts[0]
         if not isinstance(first, StoredMatrix):
-            return self._counted(Vector(self._put(first), None if bias is None else self._put(bias)))
+            return self._counted(Vector(self._norm(first), None if bias is None else self._norm(bias)))
         if name == "head" and self._embedding is not None and self._shares_embedding:
             source, table = self._embedding
             if source is first and bias is None:  # tied: one table serves both
@@ -154,7 +158,7 @@ class Packer:
         spans = tuple(self._rows(part, shard) for part in parts)
         linear = Linear(
             self._lay_out(self._slice(name, parts, spans, shard)),
-            None if bias is None else self._bias(bias, parts, spans),
+            None if bias is None else self._bias(bias, parts, spans, shard),
             shard,
             spans[0],
             sum(part.shape[0] for part in parts),
@@ -180,20 +184,23 @@ class Packer:
     ) -> MatrixSlice:
         width = parts[0].shape[1]
         columns = self._rank.part(width) if shard == "row" else Span(0, width)
-        padding = 0
-        if name == "head":  # the ranks' logits are joined, so the last has as many as the others
-            padding = self._rank.height(parts[0].shape[0]) - spans[0].size
-        return MatrixSlice(name, tuple(parts), spans, columns, padding)
+        return MatrixSlice(name, tuple(parts), spans, columns, self._padding(parts[0], spans[0], shard))
+
+    def _padding(self, part: StoredMatrix, span: Span, shard: str) -> int:
+        """Logits are joined, so the last rank has as many as the others; a tied head is the embedding."""
+        return self._rank.height(part.shape[0]) - span.size if shard == "vocab" else 0
+
+    def _norm(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._vector_dtype, copy=True).to(self.device)
 
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype, copy=True).to(self.device)
 
-    def _bias(self, bias: Tensor, parts: Sequence[StoredMatrix], spans: Sequence[Span]) -> Tensor:
-        """The bias of all parts, end to end, cut as their rows are."""
+    def _bias(self, bias: Tensor, parts: Sequence[StoredMatrix], spans: Sequence[Span], shard: str) -> Tensor:
+        """The bias of all parts, end to end, cut and padded as their rows are."""
         pieces = torch.split(bias, [part.shape[0] for part in parts])
-        return self._put(
-            torch.cat([piece[span.start : span.stop] for piece, span in zip(pieces, spans, strict=True)])
-        )
+        mine = torch.cat([piece[span.start : span.stop] for piece, span in zip(pieces, spans, strict=True)])
+        return self._put(F.pad(mine, (0, self._padding(parts[0], spans[0], shard))))
 
 
 def nbytes(*tensors: Tensor | None) -> int:

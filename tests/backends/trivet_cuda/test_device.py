@@ -97,17 +97,47 @@ def test_a_failed_device_is_closed_without_another_error(
 
 
 class AcceleratorError(RuntimeError):
-    """Torch's own from 2.8 on, by name."""
+    """Torch's own from 2.8 on, for whatever CUDA says."""
 
 
-def test_errors_of_a_step_are_told_apart() -> None:
-    assert isinstance(as_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")), OutOfMemory)
-    for fatal in (RuntimeError(ILLEGAL), AcceleratorError("anything")):
-        assert is_fatal(fatal)
-        with pytest.raises(DeviceLost):
-            as_out_of_memory(fatal)
-    with pytest.raises(BackendError, match="NCCL_DEBUG=INFO") as found:
-        as_out_of_memory(RuntimeError("NCCL error: unhandled system error"))
+FATAL = [
+    RuntimeError(ILLEGAL),
+    AcceleratorError("CUDA error: unspecified launch failure"),
+    AcceleratorError("CUDA error: device-side assert triggered"),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    RuntimeError("Triton Error [CUDA]: misaligned address"),
+]
+LACKS_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    AcceleratorError("CUDA error: out of memory"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+]
+OTHERS = [
+    AcceleratorError("CUDA error: invalid argument"),
+    RuntimeError("Triton Error [CUDA]: invalid argument"),
+    RuntimeError("NCCL error: unhandled system error"),
+]
+
+
+@pytest.mark.parametrize("error", FATAL, ids=str)
+def test_an_error_after_which_nothing_works_ends_the_process(error: RuntimeError) -> None:
+    assert is_fatal(error)
+    with pytest.raises(DeviceLost):
+        as_out_of_memory(error)
+
+
+@pytest.mark.parametrize("error", LACKS_MEMORY, ids=str)
+def test_lack_of_memory_ends_a_step_and_not_the_process(error: RuntimeError) -> None:
+    assert not is_fatal(error)
+    assert isinstance(as_out_of_memory(error), OutOfMemory)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=str)
+def test_any_other_error_is_told_and_the_device_is_not_lost(error: RuntimeError) -> None:
+    assert not is_fatal(error)
+    with pytest.raises(BackendError) as found:
+        as_out_of_memory(error)
     assert not isinstance(found.value, DeviceLost)
 
 
@@ -117,6 +147,7 @@ def test_errors_of_a_step_are_told_apart() -> None:
         ("Failed to find C compiler. Please specify via CC environment variable", "install gcc"),
         ("fatal error: Python.h: No such file or directory", "python3-dev"),
         ("CUDA error: no kernel image is available for execution", "built for other GPUs"),
+        ("NCCL error: unhandled system error", "NCCL_DEBUG=INFO"),
         ("all is well", ""),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch
-from trivet.contract_suite.nothing_waits import NothingWaits
+from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet_cuda.device import Captured
 from trivet_cuda.graphs import DecodeGraphs
 from trivet_cuda.step_view import StepView
@@ -19,21 +20,19 @@ BLOCK_SIZE, NUM_COLUMNS = 4, 5
 
 
 class FakeCaptures:
-    """Replays by running again, as a real graph would over the same memory; and remembers what it did."""
+    """Graphs that are recorded; and remembers what was captured and replayed."""
 
     def __init__(self) -> None:
         self.captured: list[int] = []
         self.replayed: list[int] = []
 
     def __call__(self, run: Callable[[], Tensor]) -> Captured:
-        with NothingWaits():
-            output = run()
+        graph, output = RecordedGraph.of(run)
         self.captured.append(len(output))
 
         def replay() -> None:
             self.replayed.append(len(output))
-            with NothingWaits(), torch.inference_mode():
-                output.copy_(run())
+            graph.replay()
 
         return Captured(output, replay)
 
@@ -118,20 +117,35 @@ def test_a_step_with_a_prompt_or_with_too_many_sequences_is_not_taken(graphs: De
     assert graphs.run(decodes(0)) is None
 
 
-def test_a_step_that_reads_other_memory_than_the_captured_is_found(captures: FakeCaptures) -> None:
-    """The fake would show a forward pass that keeps a tensor of the step it was captured with."""
-    kept: list[Tensor] = []
+def test_a_table_that_is_replaced_after_the_capture_is_not_read(captures: FakeCaptures) -> None:
+    """As on a device: the graph has the memory of the first table. Written in place, it is read."""
+    held = {"table": torch.full((4,), 1.0)}
 
-    def stale(view: StepView) -> Tensor:
-        kept.append(view.token_ids.clone())
-        return kept[0].float()[: len(view.token_ids), None]
+    def forward(view: StepView) -> Tensor:
+        return held["table"].index_select(0, view.token_slots)[:, None]
 
-    graphs = DecodeGraphs(stale, captures, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
-    graphs.capture((2,))
-    batch = decodes(2)
-    found = graphs.run(batch)
-    assert found is not None
-    assert found[:, 0].tolist() != batch.token_ids.tolist()
+    graphs = DecodeGraphs(forward, captures, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
+    graphs.capture((1,))
+    step = replace(decodes(1), slots=np.zeros(1, np.int32))
+    held["table"].fill_(2.0)
+    assert graphs.run(step) == 2.0
+    held["table"] = torch.full((4,), 3.0)
+    assert graphs.run(step) == 2.0
+
+
+def test_the_buffers_of_the_capture_stay_where_they_are(graphs: DecodeGraphs) -> None:
+    """What a graph reads: of each bucket the step's arrays and its table, all in one allocation."""
+
+    def places() -> list[tuple[int, int]]:
+        return [(each.buffer.data_ptr(), each.block_table.data_ptr()) for each in graphs._buckets.values()]
+
+    before, shared = places(), graphs._buffer
+    for num_seqs in (8, 1, 3):
+        graphs.run(decodes(num_seqs))
+    assert places() == before
+    assert {buffer for buffer, _ in before} == {shared.data_ptr()}
+    last = shared.data_ptr() + shared.nbytes
+    assert all(shared.data_ptr() < table < last for _, table in before)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +167,34 @@ def test_a_step_that_waits_for_the_device_runs_eagerly_with_a_warning(
     assert graphs.run(decodes(1)) is None
 
 
-def test_lack_of_memory_in_a_capture_is_not_hidden() -> None:
+def test_a_size_that_another_rank_has_not_is_not_kept(captures: FakeCaptures) -> None:
+    graphs = DecodeGraphs(everything, captures, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
+    asked: list[bool] = []
+
+    def have_all(succeeded: bool) -> bool:
+        asked.append(succeeded)
+        return len(asked) < 2
+
+    graphs.capture((1, 2, 4), have_all)
+    assert asked == [True, True]
+    assert captures.captured == [4, 2]
+    assert graphs.buckets == ()
+    assert "another rank" in graphs.failure
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")],
+    ids=str,
+)
+def test_lack_of_memory_in_a_capture_is_not_hidden(error: RuntimeError) -> None:
+    """Nor from the other ranks, which would wait."""
+
     def capture(run: Callable[[], Tensor]) -> Captured:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     graphs = DecodeGraphs(everything, capture, BLOCK_SIZE, NUM_COLUMNS, torch.device("cpu"))
-    with pytest.raises(torch.OutOfMemoryError):
-        graphs.capture((1,))
+    asked: list[bool] = []
+    with pytest.raises(RuntimeError, match="out of memory"):
+        graphs.capture((1,), lambda succeeded: bool(asked.append(succeeded)))
+    assert asked == [False]

@@ -32,7 +32,7 @@ def test_values_are_those_of_the_file(kind: str) -> None:
     file = stored(kind)
     values, scales, offsets = _groups(file, kind)
     weight = values.t().contiguous() if kind == "q8_0" else _words(values.t())
-    kept = twins.unpacked(weight, scales.t(), None if kind == "q8_0" else offsets.t())
+    kept = twins.unpacked(weight, scales.t(), None if kind == "q8_0" else offsets.t(), torch.float32)
     np.testing.assert_allclose(kept.t().numpy(), dequantize(file, kind, (ROWS, COLUMNS)), atol=1e-6)
     x = torch.randn((3, COLUMNS), generator=torch.Generator().manual_seed(1))
     product = twins.group_matmul(x, weight, scales.t(), None if kind == "q8_0" else offsets.t(), 90)

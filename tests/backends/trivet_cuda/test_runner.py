@@ -6,20 +6,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from trivet.contract import DeviceInfo, RunnerConfig
+from trivet.contract import Batch, DeviceInfo, PoolKind, RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet.contract_suite.tiny_models import make_tiny_model
-from trivet.errors import Unsupported
+from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
+from trivet.runners.step_state import warm_up_sampling
 from trivet_cuda.backend import CudaBackend, runner_shape
 from trivet_cuda.device import Captured, Mark
 from trivet_cuda.op_table import TWINS
 from trivet_cuda.runner import CudaRunner
+from trivet_cuda.warm_up import warm_up_step
 
 CONFIG = RunnerConfig(
     dtype="f32", max_model_len=64, max_num_seqs=2, num_blocks=20, options={"self_test": "off"}
@@ -49,10 +53,10 @@ class CpuDevice:
     arch, num_sms = 90, 2
 
     def __init__(self, peak: int = 0, refuses: str = "") -> None:
-        self._peak, self._refuses = peak, refuses
+        self._peak, self._refuses, self.free = peak, refuses, 1 << 36
 
     def free_bytes(self) -> int:
-        return 1 << 36
+        return self.free
 
     def reset_peak(self) -> None:
         """Told by the test."""
@@ -66,13 +70,8 @@ class CpuDevice:
     def capture(self, run: Callable[[], Tensor]) -> Captured:
         if self._refuses:
             raise RuntimeError(self._refuses)
-        output = run()
-
-        def replay() -> None:
-            with torch.inference_mode():
-                output.copy_(run())
-
-        return Captured(output, replay)
+        graph, output = RecordedGraph.of(run)
+        return Captured(output, graph.replay)
 
     def synchronise(self) -> None:
         """Nothing is queued."""
@@ -118,14 +117,61 @@ def test_graphs_that_cannot_be_captured_are_told(start: Callable[..., CudaRunner
     assert start(CpuDevice(refuses="never asked"), graphs="off").notices() == ()
 
 
-def test_a_step_that_takes_more_than_planned_is_told_and_counted(start: Callable[..., CudaRunner]) -> None:
-    runner = start(CpuDevice(peak=1 << 40))
-    assert [notice.split(" for ")[1].split(" ")[0] for notice in runner.notices()] == [
-        "activations",
-        "logits",
-    ]
-    held = {part.name: part.size_bytes for part in runner.memory()}
-    assert held["activations"] == held["logits"] == 1 << 40
+def test_a_step_that_takes_more_than_planned_is_refused(start: Callable[..., CudaRunner]) -> None:
+    """With both numbers; a pass and its draw follow each other, so each may take what both have."""
+    runner = start(CpuDevice())
+    planned = {part.name: part.size_bytes for part in runner._plan.parts}
+    for_a_step = planned["activations"] + planned["logits"]
+    assert start(CpuDevice(peak=for_a_step)).notices() == ()
+    with pytest.raises(DoesNotFit, match="lower max_num_batched_tokens") as found:
+        start(CpuDevice(peak=2 * for_a_step))
+    for size in (2 * for_a_step, for_a_step):
+        assert f"{size / (1 << 30):.3f} GiB" in str(found.value)
+
+
+def test_what_graphs_leave_has_to_hold_a_step(start: Callable[..., CudaRunner]) -> None:
+    device = CpuDevice(peak=1 << 20)
+
+    def capture(run: Callable[[], Tensor]) -> Captured:
+        device.free = 1 << 19
+        return CpuDevice.capture(device, run)
+
+    device.capture = capture  # type: ignore[method-assign]
+    with pytest.raises(DoesNotFit, match=r"options\.graphs to off"):
+        start(device, graphs="on")
+
+
+def test_more_tokens_than_one_sequence_has_are_measured(
+    start: Callable[..., CudaRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[list[int]] = []
+    run = CudaRunner._run
+
+    def noted(runner: CudaRunner, batch: Batch) -> Tensor:
+        steps.append(np.diff(batch.query_start_loc).tolist())
+        return run(runner, batch)
+
+    monkeypatch.setattr(CudaRunner, "_run", noted)
+    runner = start(CpuDevice())
+    most = runner._plan.max_num_batched_tokens
+    assert most > runner._plan.max_model_len == 64
+    assert steps[0] == [64, 64]  # both sequences whole
+
+
+def test_what_is_pooled_is_not_waited_for(
+    start: Callable[..., CudaRunner], files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = start(CpuDevice())
+    assert files.spec is not None
+    step = replace(warm_up_step((5,), 16), pooling=np.array([PoolKind.SUM], np.int8))
+    monkeypatch.setattr(Tensor, "cpu", lambda *_: pytest.fail("the host waits for the device"))
+    runner.forward(step)
+    runner.sample(0, warm_up_sampling(1, files.spec.num_tokens))
+    monkeypatch.undo()
+    pooled = runner.collect(0).pooled
+    assert pooled is not None
+    assert pooled.shape == (1, files.spec.hidden_size)
+    assert np.abs(pooled).max() > 0
 
 
 def test_a_captured_decode_gives_the_eager_tokens(
@@ -138,6 +184,21 @@ def test_a_captured_decode_gives_the_eager_tokens(
         driver = Driver(runner, runner._plan, vocab_size=files.spec.num_tokens, max_num_seqs=2)
         tokens.append(driver.generate([driver.add(random_prompt(n, n)) for n in (20, 7)], 6))
     assert tokens[0] == tokens[1]
+
+
+def test_a_table_of_newest_tokens_that_is_replaced_after_the_capture_is_found(
+    start: Callable[..., CudaRunner], files: ModelFiles
+) -> None:
+    """Tokens that the host has not seen come from it; the graph has the memory of the first."""
+    assert files.spec is not None
+    tokens = []
+    for is_replaced in (False, True):
+        runner = start(CpuDevice(), graphs="on")
+        if is_replaced:
+            runner._newest = runner._newest.clone()
+        driver = Driver(runner, runner._plan, vocab_size=files.spec.num_tokens, max_num_seqs=2)
+        tokens.append(driver.generate([driver.add(random_prompt(20, 3))], 6))
+    assert tokens[0] != tokens[1]
 
 
 def test_ranks_over_mig_instances_are_refused(files: ModelFiles) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from trivet_cuda_interpreted.paged_case import ARCH, TOLERANCES, PagedCase
 
 from trivet_cuda import twins
 from trivet_cuda.kernels.decode import decode_attention
 from trivet_cuda.kernels.extend import extend_attention
+from trivet_cuda.kernels.kv_write import write_kv
 
 F32, F16, BF16, INT8, FP8 = (
     torch.float32,
@@ -47,6 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], int, float]] = {
         0.0,
     ),
     "window": ({"dtype": F32, "queries": (90, 1), "prefixes": (200, 300)}, 150, 0.0),
+    "long window": ({"dtype": F32, "queries": (40, 1), "prefixes": (560, 700)}, 600, 0.0),
     "window shorter than a tile": ({"dtype": F32, **SHORT}, 24, 0.0),
     "soft cap": ({"dtype": F32, **SHORT}, 0, 1.5),
     "window and soft cap over int8": ({"dtype": F16, "kv_dtype": INT8, **SHORT}, 170, 2.0),
@@ -128,10 +131,107 @@ def test_the_twin_writes_what_the_kernel_writes(case: tuple[PagedCase, int, floa
 def test_a_value_beyond_float8_becomes_its_largest() -> None:
     paged = PagedCase(torch.bfloat16, FP8, queries=(1,), prefixes=(3,))
     new = [torch.full_like(each, 1000.0) for each in paged.new]
-    from trivet_cuda.kernels.kv_write import write_kv
-
     write_kv(*new, *paged.caches, None, None, paged.slots)
     assert float(paged.held(0)[0].max()) == 448.0
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 4, 8, 16, 32])
+def test_any_number_of_splits_gives_the_same(num_splits: int) -> None:
+    """Of nineteen tiles of keys: of up to 19 splits each has some, of 32 the last have none."""
+    paged = PagedCase(BF16, queries=(1, 1), prefixes=(1203, 30), num_heads=2, num_kv_heads=1)
+    query = paged.random(2, 2, 64).to(BF16)
+    lengths = torch.tensor(paged.lengths).int()
+    where = (query, *paged.caches, None, None, paged.table, lengths, 64**-0.5, 0, 0.0)
+    wanted = torch.cat([paged.reference(row, query[row : row + 1], 0, 0.0) for row in (0, 1)])
+    check(decode_attention(*where, num_splits, ARCH), wanted)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-5])
+def test_small_values_of_int8_do_not_vanish_in_float16(size: float) -> None:
+    """Their scales, times a weight of the softmax, are below what float16 can tell apart."""
+    paged = PagedCase(F16, INT8, queries=(4, 1), prefixes=(200, 300))
+    assert paged.scales[1] is not None
+    paged.scales[1] *= size
+    query = paged.random(5, 8, 64).to(F16)
+    starts, lengths = torch.tensor([0, 4, 5]).int(), torch.tensor(paged.lengths).int()
+    where = (*paged.caches, *paged.scales, paged.table, starts, lengths, paged.tiles())
+    parts = query.split([4, 1])
+    wanted = torch.cat([paged.reference(row, part, 0, 0.0) for row, part in enumerate(parts)])
+    found = extend_attention(query, *where, 64**-0.5, 0, 0.0, ARCH)
+    # A result of 1e-6 itself has few bits in float16: half of its last one is allowed beside the usual.
+    allowed = TOLERANCES[F16] * size + 2**-25
+    assert float((found.double() - wanted).abs().max()) < allowed
+
+
+def test_a_cache_of_more_than_two_gibibytes_is_reached() -> None:
+    """Offsets beyond int32, in elements. Of the memory only the pages of a few blocks are ever touched."""
+    block_size, heads, head_dim, length = 16, 8, 256, 40
+    num_blocks = (1 << 31) // (block_size * heads * head_dim) + 8
+    table = num_blocks - 1 - torch.tensor([[3, 0, 5]]).int()
+    slots = table[0, torch.arange(length) // block_size] * block_size + torch.arange(length) % block_size
+    caches = [
+        torch.empty((num_blocks, block_size, heads, head_dim), dtype=torch.uint8).view(FP8) for _ in range(2)
+    ]
+    small = [torch.zeros((8, block_size, heads, head_dim), dtype=torch.uint8).view(FP8) for _ in range(2)]
+    generator = torch.Generator().manual_seed(5)
+    new = [torch.randn((length, heads, head_dim), generator=generator) for _ in range(2)]
+    query = torch.randn((length, heads, head_dim), generator=generator)
+    starts, lengths = torch.tensor([0, length]).int(), torch.tensor([length]).int()
+    tiles = torch.tensor([[0, first] for first in range(0, length, 32)]).int()
+    found = []
+    for each, blocks, at in (
+        (caches, table, slots),
+        (small, table - (num_blocks - 8), slots - (num_blocks - 8) * block_size),
+    ):
+        write_kv(*new, *each, None, None, at.int())
+        where = (*each, None, None, blocks)
+        found.append(extend_attention(query, *where, starts, lengths, tiles, 0.06, 0, 0.0, ARCH))
+        found.append(decode_attention(query[-1:], *where, lengths, 0.06, 0, 0.0, 2, ARCH))
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+    check(found[0][-1:], found[1].double())
+
+
+def test_twins_take_long_prompts_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores of all queries at once would be quadratic in the prompt's length."""
+    paged = PagedCase(F32, queries=(90, 1), prefixes=(200, 3))
+    query = paged.random(91, 8, 64)
+    starts, lengths = torch.tensor([0, 90, 91]).int(), torch.tensor(paged.lengths).int()
+    where = (
+        query,
+        *paged.caches,
+        None,
+        None,
+        paged.table,
+        starts,
+        lengths,
+        paged.tiles(),
+        0.125,
+        50,
+        0.0,
+        ARCH,
+    )
+    wanted = twins.extend_attention(*where)
+    most = 8 * 290 * 10  # scores of ten queries
+    monkeypatch.setattr(twins, "MAX_SCORES", most)
+    with Largest() as largest:
+        found = twins.extend_attention(*where)
+    torch.testing.assert_close(found, wanted)
+    assert largest.num_values <= max(most, *(cache.numel() for cache in paged.caches))
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most values of a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_values = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.num_values = max(self.num_values, result.numel())
+        return result
 
 
 def test_a_step_without_tokens_launches_nothing() -> None:

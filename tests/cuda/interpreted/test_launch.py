@@ -23,11 +23,11 @@ DEADLINE_S = 120.0
 SETTINGS = {
     "dtype": "f32",
     "max_model_len": "256",
-    "max_num_seqs": "4",
+    "max_num_seqs": "2",
     "max_num_batched_tokens": "32",
     "num_gpu_blocks_override": "40",
-    "options.graphs": "off",
-    "options.self_test": "off",
+    "options.graphs": "on",
+    "options.self_test": "on",
 }
 
 TOKENIZER = {

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from trivet_cuda_interpreted.backend import InterpretedCuda
 from trivet_cuda_interpreted.device import InterpretedDevice
-from trivet_cuda_interpreted.openers import open_interpreted
+from trivet_cuda_interpreted.openers import open_interpreted, open_one_that_captures_little
 
 from trivet.contract import Runner, RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
-from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.contract_suite.tiny_models import MODELS, TinyModel, make_tiny_model
 from trivet.errors import DeviceLost
 from trivet.models.model_files import ModelFiles, open_model
+from trivet.runners.rank_order import OpensRank
 from trivet.runners.ranks import TensorParallelRunner
 from trivet.runners.slices import Rank
 from trivet_cuda.backend import runner_shape
@@ -32,22 +34,47 @@ CONFIG = RunnerConfig(
 )
 
 
+ODD = "llama-tied-odd"  # a head that is the embedding table, of 159 tokens
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     """Four KV heads."""
     return open_model(make_tiny_model("mistral", tmp_path_factory.mktemp("models")))
 
 
-@pytest.fixture
-def parallel(files: ModelFiles) -> Iterator[TensorParallelRunner]:
+@pytest.fixture(scope="module")
+def odd_files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    odd = TinyModel("llama", {"tie_word_embeddings": True, "vocab_size": 159}, seed=20)
+    with patch.dict(MODELS, {ODD: odd}):
+        return open_model(make_tiny_model(ODD, tmp_path_factory.mktemp("models")))
+
+
+def over_two(files: ModelFiles, config: RunnerConfig, opens: OpensRank) -> TensorParallelRunner:
     backend = InterpretedCuda()
     devices = [replace(device, uid=f"{device.uid}{i}") for i in (0, 1) for device in backend.probe(1.0)]
-    config = replace(CONFIG, tensor_parallel=2)
     assert files.spec is not None
     plan = backend.plan(files.spec, files.weights, config, devices)
-    runner = TensorParallelRunner(files.spec, config, plan, devices, open_interpreted)
+    return TensorParallelRunner(files.spec, config, plan, devices, opens)
+
+
+@pytest.fixture
+def parallel(files: ModelFiles) -> Iterator[TensorParallelRunner]:
+    runner = over_two(files, replace(CONFIG, tensor_parallel=2), open_interpreted)
     yield runner
     runner.close()
+
+
+def tokens_alone(files: ModelFiles) -> list[int]:
+    backend = InterpretedCuda()
+    devices = backend.probe(1.0)
+    assert files.spec is not None
+    plan = backend.plan(files.spec, files.weights, CONFIG, devices)
+    alone = backend.create_runner(files.spec, CONFIG, plan, devices)
+    try:
+        return tokens_of(alone, files)
+    finally:
+        alone.close()
 
 
 def tokens_of(runner: Runner, files: ModelFiles) -> list[int]:
@@ -63,16 +90,33 @@ def tokens_of(runner: Runner, files: ModelFiles) -> list[int]:
 
 
 def test_two_ranks_together_give_what_one_gives(files: ModelFiles, parallel: TensorParallelRunner) -> None:
-    backend = InterpretedCuda()
-    devices = backend.probe(1.0)
-    assert files.spec is not None
-    plan = backend.plan(files.spec, files.weights, CONFIG, devices)
-    alone = backend.create_runner(files.spec, CONFIG, plan, devices)
+    assert tokens_of(parallel, files) == tokens_alone(files)
+
+
+def test_a_vocabulary_that_ranks_cannot_halve_gives_the_same(odd_files: ModelFiles) -> None:
+    assert odd_files.spec is not None
+    assert odd_files.spec.tie_embeddings
+    assert odd_files.spec.vocab_size == 159
+    runner = over_two(odd_files, replace(CONFIG, tensor_parallel=2), open_interpreted)
     try:
-        wanted = tokens_of(alone, files)
+        found = tokens_of(runner, odd_files)
     finally:
-        alone.close()
-    assert tokens_of(parallel, files) == wanted
+        runner.close()
+    assert found == tokens_alone(odd_files)
+
+
+def test_where_one_rank_captures_nothing_no_other_replays(files: ModelFiles) -> None:
+    """A rank that replays beside one that does not would wait in a collective for ever."""
+    options = {**CONFIG.options, "graphs": "on"}
+    config = replace(CONFIG, tensor_parallel=2, options=options)
+    runner = over_two(files, config, open_one_that_captures_little)
+    try:
+        found = tokens_of(runner, files)
+        (notice,) = runner.notices()
+    finally:
+        runner.close()
+    assert found == tokens_alone(files)
+    assert notice.startswith("no graph of 2 sequences could be captured: another rank could not")
 
 
 def test_a_rank_that_is_lost_ends_a_step_that_waits_for_it(

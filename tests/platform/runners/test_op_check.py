@@ -31,6 +31,23 @@ def test_an_error_is_over_the_largest_value_of_the_twin() -> None:
     assert (found.case, found.dtype) == ("a case (here)", "bfloat16")
 
 
+def test_a_wrong_row_shows_beside_one_of_large_values() -> None:
+    wanted = torch.tensor([[100.0, 1.0], [0.1, 0.01]])
+    found = outcome(lambda: wanted + torch.tensor([[0.0, 0.0], [0.05, 0.0]]), lambda: wanted)
+    assert found.error == pytest.approx(0.5)
+    assert not found.passed
+
+
+def test_what_is_known_without_the_twin_is_right_and_may_have_a_bound_of_its_own() -> None:
+    def case(allowed: float | None) -> OpOutcome:
+        given: OpCase[Table] = OpCase(("op",), "a case", lambda table: (table(),), lambda: [WANTED], allowed)
+        check = OpCheck(lambda: WANTED * 1.01, lambda: pytest.fail("the twin is not asked"))
+        return check.outcome(given, torch.bfloat16, 0.02, "here")
+
+    assert case(None).passed
+    assert not case(0.005).passed
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_no_number_has_failed(value: float) -> None:
     found = outcome(lambda: torch.tensor([4.0, value]))

@@ -6,9 +6,10 @@ divisibility that Triton finds in pointers and strides, and the tiles are those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,28 +18,38 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
+from trivet.runners.op_check import OpCase
 from trivet_cuda.op_cases import CaseMaker, ModelShape
 from trivet_cuda.op_table import NAMES, OpTable, triton_table
 from trivet_cuda.self_test import FIRST_FP8
 
+# The loop over keys is the same for any number of splits: all of them for one shape.
+shaped = partial(ModelShape, num_splits=(4,))
 SHAPES = (
-    ModelShape(9, 3, 64, 576, 1536, 64),
-    ModelShape(32, 8, 128, 4096, 2048, 128, has_qk_norm=True),
-    ModelShape(8, 8, 96, 768, 512, 32, interleaved=True),
-    ModelShape(8, 4, 256, 2304, 1024, 256, window=200, soft_cap=50.0),
-    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="int8"),
-    ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="int8"),
-    ModelShape(8, 4, 256, 2304, 1024, 256, kv_dtype="int8"),
+    shaped(9, 3, 64, 576, 1536, 64),
+    ModelShape(32, 8, 128, 4096, 2048, 128, has_qk_norm=True, num_splits=(1, 2, 4, 8, 16, 32)),
+    shaped(8, 8, 96, 768, 512, 32, interleaved=True),
+    shaped(8, 4, 256, 2304, 1024, 256, window=200, soft_cap=50.0),
+    shaped(14, 2, 64, 896, 1024, 64, kv_dtype="int8"),
+    shaped(32, 8, 128, 4096, 2048, 128, kv_dtype="int8"),
+    shaped(8, 4, 256, 2304, 1024, 256, kv_dtype="int8"),
+    shaped(71, 1, 64, 4544, 1024, 64),
 )
 FP8_SHAPES = (
-    ModelShape(14, 2, 64, 896, 1024, 64, kv_dtype="fp8_e4m3"),
-    ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="fp8_e4m3"),
-    ModelShape(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
+    shaped(14, 2, 64, 896, 1024, 64, kv_dtype="fp8_e4m3"),
+    shaped(32, 8, 128, 4096, 2048, 128, kv_dtype="fp8_e4m3"),
+    shaped(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
 )
+FLOAT16_SHAPES = (shaped(32, 8, 128, 4096, 2048, 128), SHAPES[5])  # scales of int8 are taken in another way
+FLOAT32_SHAPES = (shaped(9, 3, 64, 576, 1536, 64), shaped(32, 8, 128, 4096, 2048, 128), *SHAPES[3:7])
 # Sizes change the code of the other kernels only by how many values a program holds: few, or many.
 ROW_SHAPES = (SHAPES[0], SHAPES[1])
 ROTATED_SHAPES = (*ROW_SHAPES, SHAPES[2])
-PRODUCT_SHAPE = SHAPES[1]
+# Products that 1, 2, 4 and 8 programs share, of well-known models: qkv, o, gate with up, and down.
+PRODUCT_SHAPES = (
+    ModelShape(32, 8, 128, 4096, 14336, 128),
+    ModelShape(14, 2, 64, 896, 4864, 64),
+)
 KV_OPS = ("write_kv", "decode_attention", "extend_attention")
 
 
@@ -87,17 +98,22 @@ def recorded(arch: int, launches: dict[str, Launch]) -> Iterator[list[str]]:
 
 
 def launches_of(arch: int) -> list[Launch]:
-    """SHAPES in bfloat16; in float16 attention alone, since the others compute in float32 either way.
+    """SHAPES in bfloat16; in the others attention alone, since the rest computes in float32 anyway.
 
     A kernel is compiled for what changes its code.
     """
     found: dict[str, Launch] = {}
-    shapes = (*SHAPES, *FP8_SHAPES) if arch >= FIRST_FP8 else SHAPES
+    fp8 = FP8_SHAPES if arch >= FIRST_FP8 else ()
     with recorded(arch, found) as labels:
         table = triton_table()
-        for shape in shapes:
+        for shape in (*SHAPES, *fp8):
             _run(shape, torch.bfloat16, arch, table, labels, _ops_of(shape))
-        _run(SHAPES[1], torch.float16, arch, table, labels, KV_OPS)
+        for shape in FLOAT16_SHAPES:
+            _run(shape, torch.float16, arch, table, labels, KV_OPS)
+        for shape in (*FLOAT32_SHAPES, *fp8):
+            _run(shape, torch.float32, arch, table, labels, KV_OPS)
+        for shape in PRODUCT_SHAPES:
+            _run_products(shape, arch, table, labels)
     return list(found.values())
 
 
@@ -116,10 +132,21 @@ def _run(
     ops: tuple[str, ...],
 ) -> None:
     maker = CaseMaker(shape, dtype, torch.device("cpu"), arch)
-    cases = [case for case in maker.cases() if not set(case.ops).isdisjoint(ops)]
-    if shape is PRODUCT_SHAPE and "group_matmul" in ops:
-        cases += maker.quantised_cases()
+    heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}, KV {shape.kv_dtype}"
+    cases = (case for case in maker.cases() if not set(case.ops).isdisjoint(ops))
+    _note(cases, f"{heads}, {dtype}", table, labels)
+
+
+def _run_products(shape: ModelShape, arch: int, table: OpTable, labels: list[str]) -> None:
+    """Of few rows all; of many, whose K is not split, one of each kind."""
+    maker, kinds = CaseMaker(shape, torch.bfloat16, torch.device("cpu"), arch), set()
+    for product in shape.every_product():
+        few, many = maker.matmuls(product)
+        _note((few,) if product.kind in kinds else (few, many), "bfloat16", table, labels)
+        kinds.add(product.kind)
+
+
+def _note(cases: Iterable[OpCase[OpTable]], what: str, table: OpTable, labels: list[str]) -> None:
     for case in cases:
-        heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}, KV {shape.kv_dtype}"
-        labels[0] = f"{'+'.join(case.ops)} {case.label} ({heads}, {dtype})"
+        labels[0] = f"{'+'.join(case.ops)} {case.label} ({what})"
         case.run(table)

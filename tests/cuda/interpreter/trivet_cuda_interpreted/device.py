@@ -1,4 +1,4 @@
-"""The CPU as a GPU: kernels are interpreted, graphs are run again over the same buffers."""
+"""The CPU as a GPU: kernels are interpreted, graphs replay what they recorded over the same memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch
-from trivet.contract_suite.nothing_waits import NothingWaits
+from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet_cuda.device import Captured, Mark, as_out_of_memory
 from trivet_cuda.runner import CudaRunner
 
@@ -56,15 +56,13 @@ class InterpretedDevice:
         return HostMark()
 
     def capture(self, run: Callable[[], Tensor]) -> Captured:
-        """Runs it under the rules of a capture; a replay runs it again, into the first result's memory."""
-        with NothingWaits():
-            output = run()
+        """Under the rules of a capture."""
+        graph, output = RecordedGraph.of(run)
         self.num_captured += 1
 
         def replay() -> None:
             self.num_replayed += 1
-            with torch.inference_mode(), NothingWaits():
-                output.copy_(run())
+            graph.replay()
 
         return Captured(output, replay)
 
@@ -80,9 +78,9 @@ class FailingRunner(CudaRunner):
 
     failing_step = 0
 
-    def _warm_up_lengths(self) -> tuple[int, ...]:
+    def _warm_up_steps(self) -> tuple[tuple[int, ...], ...]:
         """A full step of interpreted programs takes ten seconds, and nothing is compiled by it."""
-        return 20, 1
+        return (20,), (1,)
 
     def _run_every_bucket(self) -> None:
         """As above."""

@@ -24,6 +24,7 @@ TORCH_TYPES = {
     tl.bfloat16: torch.bfloat16,
     tl.float8e4nv: torch.float8_e4m3fn,
 }
+LARGEST_TO_FLOAT8 = 464.0  # that is rounded to 448
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 AS_BITS = {tl.bfloat16, tl.float8e4nv}  # what the interpreter holds as whole numbers
 
@@ -41,6 +42,7 @@ def install() -> None:
     for reduction in ("min_max", "sum"):
         kind: Any = interpreter.ReduceOps
         setattr(kind, reduction, _without_bfloat16(getattr(kind, reduction)))
+    interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
     interpreter._patch_lang = _once(interpreter._patch_lang)
     call = interpreter.GridExecutor.__call__
 
@@ -50,6 +52,16 @@ def install() -> None:
             call(self, *args, **kwargs)
 
     interpreter.GridExecutor.__call__ = quietly
+
+
+def _with_index(patch: Any) -> Any:
+    """Bounds of loops: 3.6 has them as arrays of one element, which NumPy from 2.4 on takes for no number."""
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patch_tensor
 
 
 class _Kept:
@@ -84,11 +96,14 @@ def float32_of(data: Array, kind: Any) -> Array:
 
 
 def bits_of(values: Array, kind: Any) -> Array:
-    """Float32 values rounded to `kind`, half to even, as the interpreter holds them; float8 saturates."""
+    """Float32 values rounded to `kind`, half to even, as the interpreter holds them.
+
+    What is beyond float8's range becomes NaN: cards saturate, unless they are told not to, and a kernel shall
+    not need it.
+    """
     exact = torch.from_numpy(np.array(values, np.float32))
     if kind == tl.float8e4nv:
-        limit = torch.finfo(TORCH_TYPES[kind]).max
-        exact = exact.clamp(-limit, limit)
+        exact = torch.where(exact.abs() > LARGEST_TO_FLOAT8, torch.nan, exact)
     rounded = exact.to(TORCH_TYPES[kind])
     held = interpreter._get_np_dtype(kind)
     return rounded.view(BITS[held.itemsize]).numpy().view(held).reshape(np.shape(values))

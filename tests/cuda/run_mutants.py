@@ -1,0 +1,99 @@
+"""Plants the faults of `mutants.py`, each of which its test has to find.
+
+    tests/run cuda mutants [NAME...]
+
+Each is written into a copy of the package, and its test runs over it in a process of its own; exit code 1
+where one passes. The processes are copies of one that has imported torch and Triton and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+from mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"trivet_cuda": ROOT / "backends/trivet_cuda", "trivet": ROOT / "platform/trivet"}
+TIMEOUT_S = 120
+RAN = 100  # added to pytest's exit code: 1 is also that of a process which did not come so far
+PASSED, FAILED = RAN, RAN + 1  # others say that no test ran
+
+
+def run_test(test: str, folder: str) -> None:
+    """In a process of its own, over the packages in `folder`; its exit code is RAN and pytest's."""
+    import pytest
+
+    log = os.open(Path(folder, "log"), os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(ROOT)
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"  # of processes that it starts
+    # Plugins cannot be rewritten where their modules have been imported.
+    options = [
+        "-W",
+        "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
+        "-x",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        f"--timeout={TIMEOUT_S}",
+    ]
+    os._exit(RAN + pytest.main([*options, test]))
+
+
+def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
+    """Whether its test fails. Raises: SystemExit where the fault cannot be planted or no test runs."""
+    package, _, inner = mutant.file.partition("/")
+    package, inner = (package, inner) if package in PACKAGES else ("trivet_cuda", mutant.file)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(
+            PACKAGES[package], Path(folder, package), ignore=shutil.ignore_patterns("__pycache__")
+        )
+        file = Path(folder, package, inner)
+        source = file.read_text()
+        if source.count(mutant.before) != 1:
+            raise SystemExit(
+                f"{mutant.name}: {mutant.before!r} stands {source.count(mutant.before)} times in it"
+            )
+        file.write_text(source.replace(mutant.before, mutant.after))
+        process = context.Process(target=run_test, args=(mutant.test, folder))
+        process.start()
+        process.join()
+        code = process.exitcode
+        if code is None or (code >= 0 and code not in (PASSED, FAILED)):
+            log = Path(folder, "log")
+            words = log.read_text()[-3000:] if log.exists() else "see above"
+            raise SystemExit(f"{mutant.name}: its test did not run, code {code}: {words}")
+    return code != PASSED  # a signal, too: an access beyond memory
+
+
+def main() -> int:
+    """Exit code 1 where a fault is not found."""
+    wanted = [mutant for mutant in MUTANTS if mutant.name in sys.argv[1:] or not sys.argv[1:]]
+    if unknown := set(sys.argv[1:]) - {mutant.name for mutant in wanted}:
+        raise SystemExit(f"there is no fault {', '.join(sorted(unknown))} in tests/cuda/mutants.py")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "triton", "triton.language", "pytest", "transformers", "numpy"])
+    survivors = 0
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for mutant, found in zip(
+            wanted, pool.map(lambda mutant: is_found(mutant, context), wanted), strict=True
+        ):
+            print(f"{'found' if found else 'SURVIVED':8} {mutant.name}", flush=True)
+            survivors += not found
+    print(f"{len(wanted) - survivors} faults found, {survivors} not")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
