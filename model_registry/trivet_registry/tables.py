@@ -164,6 +164,24 @@ class AliasMove(Base):
     at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+class Pull(Base):
+    """A model that comes from a source, or has come, or did not."""
+
+    __tablename__ = "pulls"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    source: Mapped[str] = mapped_column(Text)
+    name: Mapped[str | None] = mapped_column(String(128))
+    state: Mapped[str] = mapped_column(String(16), default="running")  # "done", "failed", "cancelled"
+    message: Mapped[str] = mapped_column(Text, default="")
+    done_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    total_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # 0 until it is known
+    version: Mapped[str | None] = mapped_column(Text)  # "name:3", of one that is done
+    is_cancelled: Mapped[bool] = mapped_column(default=False)  # somebody wants it to end
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    ended_at: Mapped[datetime | None]
+
+
 class Deployment(Base):
     """What an operator wants to run. `generation` counts launches and updates under the same name."""
 

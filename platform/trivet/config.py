@@ -67,6 +67,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     orphan_timeout_s: float | None = None  # an engine ends itself after so long without a supervisor
     store_responses: bool = False  # keep what /v1/responses answers, as OpenAI does
     retention_days: float = 30.0  # of stored responses, files and batches
+    model_roots: str = ""  # folders, with colons between: models may be registered from there only
+    hf_endpoint: str = "https://huggingface.co"  # or a mirror of it
+    ms_endpoint: str = "https://modelscope.cn"
+    private_sources: bool = False  # models may be pulled from private addresses, and without TLS
+    allow_pickle: bool = False  # pickled weights may be pulled; they are converted to safetensors
     backend: dict[str, BackendSettings] = {}
 
     @property
@@ -180,6 +185,8 @@ def load_settings(
         for key in Settings.__struct_fields__
         if key != "backend" and (variable := f"TRIVET_{key.upper()}") in environ
     }
+    if "HF_ENDPOINT" in environ:  # where other tools of this host look for a mirror
+        from_env.setdefault("hf_endpoint", environ["HF_ENDPOINT"])
     home = str(given.get("home") or from_env.get("home") or Settings().home)
     file = Paths(Path(home).expanduser()).config_file
     from_file = _read_toml(file) if reads_file else {}

@@ -16,7 +16,7 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
 
-EARLIER = ["0001", "0002", "0003", "0004", "0005"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006"]
 AT = "'2026-01-01 00:00:00'"
 ROWS = (  # in the columns of 0001, which every later revision has
     f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",

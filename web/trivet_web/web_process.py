@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from flask import current_app
@@ -13,9 +14,11 @@ from flask import current_app
 from trivet.access import management_token
 from trivet.config import Settings
 from trivet.errors import TrivetError, Unavailable
+from trivet.models.description import ModelFiles
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployment_changes import wake_deployment
+from trivet_registry.model_store.store import ModelStore
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engine_link import EngineView
@@ -24,9 +27,11 @@ from trivet_web.hang_up import HangUpWatcher
 from trivet_web.history import History
 from trivet_web.metric_families import samples
 from trivet_web.prompt_encoder import PromptEncoder
+from trivet_web.pulling import Puller
 from trivet_web.registry_view import table_reader
 from trivet_web.relay import Relay
 from trivet_web.routing import Router, Table
+from trivet_web.servable import open_new
 from trivet_web.served_models import ServedModel, ServedModels, load_served_model
 from trivet_web.slots import Slots
 from trivet_web.supervisor_link import SupervisorLink
@@ -73,6 +78,8 @@ class WebProcess:
         self.slots = Slots(num_slots(settings.web_threads))
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
+        self.store = ModelStore(settings.paths.models)
+        self.puller = Puller(settings, self.database, self.open_new)
         self.is_draining = False
         self.shelf = Shelf.of(settings)
         self._batches: BatchRunner | None = None
@@ -87,6 +94,10 @@ class WebProcess:
             if self._plugins is None:
                 self._plugins = load_plugins()
             return self._plugins
+
+    def open_new(self, path: Path) -> ModelFiles:
+        """Model files that came from elsewhere. Raises: ModelFilesError."""
+        return open_new(path, self.plugins)
 
     def engine_view(self, instance_id: str) -> EngineView | None:
         """What the instance's own beats say; None until it is known."""
@@ -136,6 +147,7 @@ class WebProcess:
             return
         self._is_closed.set()
         self._sampler.join()
+        self.puller.close()
         if self._batches is not None:
             self._batches.stop()
             self._end_open_requests()

@@ -5,7 +5,16 @@ from __future__ import annotations
 from trivet.client.answers import ServedModel
 from trivet.client.calls import C, Call, Group, ask, ask_list, call, given, place
 from trivet.client.management import ROOT, nothing
-from trivet.client.results import Alias, AliasMove, Model, Version, VersionDetails
+from trivet.client.results import (
+    Alias,
+    AliasMove,
+    Model,
+    Pull,
+    Store,
+    Verified,
+    Version,
+    VersionDetails,
+)
 
 
 class Models(Group[C]):
@@ -45,14 +54,18 @@ class Models(Group[C]):
         return ask("GET", f"{ROOT}/versions/{place(reference)}", VersionDetails)
 
     @call
-    def add(self, path: str, name: str | None = None, *, verify: bool = True) -> Call[Version]:
-        """Register a folder or GGUF file of the server's host, which stays where it is.
+    def add(
+        self, path: str, name: str | None = None, *, verify: bool = True, copy: bool = False
+    ) -> Call[Version]:
+        """Register a folder or GGUF file of the server's host, which is used where it lies.
 
-        Args: verify: read all of it through and remember its SHA-256.
+        Args:
+            verify: read all of it through and remember its SHA-256.
+            copy: put its files into the site's store, and use those.
 
-        Raises: ModelFilesError.
+        Raises: ModelFilesError; PermissionDenied outside of the site's `model_roots`.
         """
-        body = given(path=path, name=name, verify=None if verify else False)
+        body = given(path=path, name=name, verify=None if verify else False, copy=copy or None)
         return ask("POST", f"{ROOT}/models", Version, body=body)
 
     @call
@@ -62,6 +75,57 @@ class Models(Group[C]):
         Raises: ModelNotFound; Conflict while it is deployed, or an alias points at the version.
         """
         return ask("DELETE", f"{ROOT}/models/{place(name)}", object).then(nothing)
+
+    @call
+    def verify(self, reference: str) -> Call[Verified]:
+        """Read all files of a version through and compare them with what was registered.
+
+        Of a version whose files had not been read through, the SHA-256 is remembered now.
+
+        Raises: ModelNotFound.
+        """
+        return ask("POST", f"{ROOT}/versions/{place(reference)}/verify", Verified)
+
+    @call
+    def file(self, reference: str, name: str) -> Call[bytes]:
+        """The content of one file of a version. Raises: ModelNotFound, NotFound."""
+        path = f"{ROOT}/versions/{place(reference)}/files/{'/'.join(map(place, name.split('/')))}"
+        return ask("GET", path, bytes)
+
+    @call
+    def store(self) -> Call[Store]:
+        """How much is in the site's store of model files."""
+        return ask("GET", f"{ROOT}/store", Store)
+
+    @call
+    def collect(self) -> Call[Store]:
+        """Remove from the store what no version needs. Raises: Conflict while models are being added."""
+        return ask("POST", f"{ROOT}/store/collect", Store)
+
+    @call
+    def pull(self, source: str, name: str | None = None, *, key: str | None = None) -> Call[Pull]:
+        """Begin to bring a model from elsewhere; `get_pull` shows how far it is.
+
+        Args:
+            source: hf:org/name[@revision][:FILE], ms:org/name[...] or trivet:URL/name[:version].
+            key: a token of the source; it is kept nowhere.
+        """
+        return ask("POST", f"{ROOT}/pulls", Pull, body=given(source=source, name=name, key=key))
+
+    @call
+    def pulls(self) -> Call[tuple[Pull, ...]]:
+        """The newest first."""
+        return ask_list(f"{ROOT}/pulls", Pull)
+
+    @call
+    def get_pull(self, pull_id: str) -> Call[Pull]:
+        """Raises: NotFound."""
+        return ask("GET", f"{ROOT}/pulls/{place(pull_id)}", Pull)
+
+    @call
+    def cancel_pull(self, pull_id: str) -> Call[Pull]:
+        """End it; what has come stays for the next pull of it. Raises: NotFound."""
+        return ask("DELETE", f"{ROOT}/pulls/{place(pull_id)}", Pull)
 
     @call
     def served(self) -> Call[tuple[ServedModel, ...]]:

@@ -64,6 +64,43 @@ class VersionDetails(Version, frozen=True, kw_only=True):
     signed_by: str | None = None  # fingerprint of the key that signed its bundle
 
 
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a file."""
+
+    name: str
+    problem: str
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that was read through; without problems it is what was registered."""
+
+    version: str
+    digest: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """Files in the site's store of model files, or those that were removed from it."""
+
+    num_files: int = 0
+    size_bytes: int = 0
+
+
+class Pull(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that comes from a source; `state` is running, done, failed or cancelled."""
+
+    id: str
+    source: str
+    name: str | None = None
+    state: str = "running"
+    message: str = ""
+    done_bytes: int = 0
+    total_bytes: int = 0  # 0 until it is known
+    version: str | None = None  # what was registered, "name:3"
+    created_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """A registered model."""
 

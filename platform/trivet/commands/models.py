@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trivet.commands import model_files
 from trivet.commands.connecting import absolute_path, add_server_options, connect
 from trivet.commands.output import add_json_option, age_text, bytes_text, print_json, print_table
 from trivet.errors import RequestError
@@ -23,6 +24,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions.add_parser("add", help="register a folder or a GGUF file of the server's host")
     add.add_argument("path", metavar="PATH", help="a folder or a GGUF file")
     add.add_argument("--name", help="its name (default: the one its files give)")
+    add.add_argument("--copy", action="store_true", help="into the site's store; else it is used where it is")
+    add.add_argument("--no-verify", action="store_true", help="do not read it through for its SHA-256 now")
     add.set_defaults(action=_add)
     show = actions.add_parser("show", help="show a model and its versions")
     show.add_argument("name", metavar="NAME[:VERSION]", help="a version or an alias; without: all versions")
@@ -41,6 +44,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         add_json_option(action)
     for action in (listing, add, show, remove, alias):
         add_server_options(action)
+    model_files.add_actions(actions)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -76,7 +80,9 @@ def _row(model: Model, version: Version) -> list[object]:
 
 def _add(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        version = client.models.add(str(absolute_path(given.path)), given.name)
+        version = client.models.add(
+            str(absolute_path(given.path)), given.name, verify=not given.no_verify, copy=given.copy
+        )
     if given.json:
         print_json(version)
     else:

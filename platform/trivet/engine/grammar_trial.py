@@ -12,9 +12,7 @@ The process starts with the first grammar (0.5 s) and ends with the engine, whos
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import resource
 import select
 import signal
 import struct
@@ -26,6 +24,7 @@ from typing import IO, NoReturn
 
 import msgspec
 
+from trivet.child_limits import limit_this_process
 from trivet.engine.grammar import GrammarCompiler
 from trivet.errors import RequestError, Unavailable, UnsupportedParameter
 from trivet.structured_outputs import StructuredOutputsParams
@@ -197,23 +196,11 @@ def main() -> None:
 def _run_child(compiler: GrammarCompiler, trial: Trial, answers: IO[bytes]) -> NoReturn:
     """Its end by a signal is the verdict that it did not write."""
     os.nice(trial.niceness)
-    _limit(trial.limit_s)
+    limit_this_process(trial.limit_s, MEMORY_BYTES, STACK_BYTES)
     verdict = _try(compiler, trial.params)
     signal.setitimer(signal.ITIMER_PROF, 0)  # there is one verdict
     _write(answers, msgspec.msgpack.encode(verdict))
     os._exit(0)
-
-
-def _limit(limit_s: float) -> None:
-    """Processor time by a timer whose signal ends the process; address space; stack; no core file."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        used_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY_BYTES,) * 2)
-    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seconds = math.ceil(limit_s) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    signal.setitimer(signal.ITIMER_PROF, limit_s)
 
 
 def _try(compiler: GrammarCompiler, params: StructuredOutputsParams) -> Verdict:

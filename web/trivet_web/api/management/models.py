@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import nullcontext
 
 import msgspec
 from flask import Blueprint, Response
 from sqlalchemy.orm import Session
 
-from trivet.errors import ModelNotFound, RequestError
-from trivet.models.model_files import ModelFiles, open_model
-from trivet.text.tokenizer_files import require_tokenizer
+from trivet.errors import ModelNotFound
+from trivet.models.model_files import ModelFiles
 from trivet_registry.digests import digests_of
+from trivet_registry.model_store.keeping import copy_into, open_stored, register_stored
 from trivet_registry.models_store import list_models, register_model, remove_model
 from trivet_registry.references import Chosen, choose, find_model
 from trivet_web.accounts.acts import record
@@ -26,6 +26,7 @@ from trivet_web.api.management.objects import (
 )
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
+from trivet_web.servable import given_path, open_new, open_servable
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("management_models", __name__, url_prefix="/platform/v1/models")
@@ -37,6 +38,7 @@ class RegisterRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     path: str
     name: str | None = None
     verify: bool = True  # read all files through and remember their SHA-256; else `models verify` does
+    copy: bool = False  # into the site's store; else they are used where they lie
 
 
 @blueprint.get("")
@@ -55,13 +57,26 @@ def register() -> Response:
     """Raises: RequestError, ModelFilesError."""
     body = read_body(RegisterRequest)
     process = web_process()
-    files = open_servable(process, body.path, "path")
-    digests = digests_of(files) if body.verify else None
+    files = open_new(given_path(body.path, "path", process.settings), process.plugins)
+    with process.store.adding() if body.copy else nullcontext():
+        row = _registered(process, files, body)
+        return json_response(row, 201)
+
+
+def _registered(process: WebProcess, files: ModelFiles, body: RegisterRequest) -> VersionObject:
+    if body.copy:
+        digests = copy_into(process.store, files)
+        stored = open_stored(process.store, digests, process.open_new)
+    else:
+        known = digests_of(files) if body.verify else None
     with process.database.session() as session:
-        row = register_model(session, files, body.name, digests=digests)
+        if body.copy:
+            row = register_stored(session, stored, digests, body.name or files.name, f"file:{files.path}")
+        else:
+            row = register_model(session, files, body.name, digests=known)
         session.flush()
         record(session, "model.add", row.reference, after={"path": row.path})
-        return json_response(version_object(row), 201)
+        return version_object(row)
 
 
 @blueprint.get("/<name>")
@@ -84,17 +99,6 @@ def remove(name: str) -> Response:
     return Response(status=204)
 
 
-def absolute_path(text: str, param: str) -> Path:
-    """Raises: RequestError: the server has another working directory than who asks."""
-    try:
-        path = Path(text).expanduser()
-    except RuntimeError:
-        raise RequestError(f"{param} {text!r} names an account that does not exist", param=param) from None
-    if not path.is_absolute():
-        raise RequestError(f"{param} {text!r} is not absolute; give the whole path", param=param)
-    return path
-
-
 def resolve_model(process: WebProcess, session: Session, reference: str) -> Chosen:
     """The version that MODEL (name, name:version, name:alias, folder, GGUF path) means; a path is registered.
 
@@ -108,11 +112,5 @@ def resolve_model(process: WebProcess, session: Session, reference: str) -> Chos
         except ModelNotFound as error:
             hint = f"{error}; or give the whole path of a folder or GGUF file"
             raise ModelNotFound(hint, param="model") from None
-    return Chosen(register_model(session, open_servable(process, reference, "model")))
-
-
-def open_servable(process: WebProcess, text: str, param: str) -> ModelFiles:
-    """Files that an engine can serve. Raises: ModelFilesError; RequestError."""
-    files = open_model(absolute_path(text, param), process.plugins)
-    require_tokenizer(files.path, files.config)
-    return files
+    path = given_path(reference, "model", process.settings)
+    return Chosen(register_model(session, open_servable(path, process.plugins)))

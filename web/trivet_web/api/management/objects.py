@@ -77,6 +77,28 @@ class VersionDetails(VersionObject, frozen=True):
     signed_by: str | None
 
 
+class ProblemObject(msgspec.Struct, frozen=True):
+    """What is wrong with a file."""
+
+    name: str
+    problem: str
+
+
+class VerifiedObject(msgspec.Struct, frozen=True):
+    """A version that was read through; without problems it is what was registered."""
+
+    version: str
+    digest: str | None
+    problems: list[ProblemObject]
+
+
+class StoreObject(msgspec.Struct, frozen=True):
+    """Files in the store, or those that were removed from it."""
+
+    num_files: int
+    size_bytes: int
+
+
 class AliasObject(msgspec.Struct, frozen=True):
     """A movable name of a version."""
 

@@ -21,9 +21,9 @@ from trivet_registry.references import find_version
 from trivet_registry.tables import Instance
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.management.models import absolute_path
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
+from trivet_web.servable import given_path
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("plan", __name__, url_prefix="/platform/v1")
@@ -62,7 +62,7 @@ def plan() -> Response:
 
 def _path(reference: str) -> str:
     if "/" in reference or reference.startswith("~"):
-        return str(absolute_path(reference, "model"))
+        return str(given_path(reference, "model", web_process().settings))
     with web_process().database.reading() as session:
         return find_version(session, reference).path
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, request
+from pathlib import Path
 
-from trivet_registry.models_store import list_models
+from flask import Blueprint, Response, request, send_file
+
+from trivet.errors import NotFound
+from trivet_registry.model_store.keeping import collect, verify_version
+from trivet_registry.models_store import list_models, version_files
 from trivet_registry.references import find_model, find_version
+from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
     Listing,
+    ProblemObject,
+    StoreObject,
+    VerifiedObject,
     VersionDetails,
     VersionObject,
     version_details,
@@ -18,10 +26,10 @@ from trivet_web.api.management.objects import (
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
-blueprint = Blueprint("management_versions", __name__, url_prefix="/platform/v1/versions")
+blueprint = Blueprint("management_versions", __name__, url_prefix="/platform/v1")
 
 
-@blueprint.get("")
+@blueprint.get("/versions")
 @requires(Right.READ)
 @documented(Listing[VersionObject], query={"model": str})
 def list_all() -> Response:
@@ -32,10 +40,63 @@ def list_all() -> Response:
         return json_response(Listing([version_object(row) for model in models for row in model.versions]))
 
 
-@blueprint.get("/<reference>")
+@blueprint.get("/versions/<reference>")
 @requires(Right.READ)
 @documented(VersionDetails)
 def get(reference: str) -> Response:
     """One version, named "model", "model:3" or "model:prod", with its files. Raises: ModelNotFound."""
     with web_process().database.reading() as session:
         return json_response(version_details(find_version(session, reference)))
+
+
+@blueprint.post("/versions/<reference>/verify")
+@requires(Right.OPERATE)
+@documented(VerifiedObject)
+def verify(reference: str) -> Response:
+    """Read all files of a version through, and compare. Raises: ModelNotFound."""
+    process = web_process()
+    wrong = verify_version(process.database, reference)
+    problems = [ProblemObject(name, problem) for name, problem in wrong.items()]
+    with process.database.session() as session:
+        version = find_version(session, reference)
+        record(session, "model.verify", version.reference, after={"wrong": sorted(wrong)})
+        return json_response(VerifiedObject(version.reference, version.digest, problems))
+
+
+@blueprint.get("/versions/<reference>/files/<path:name>")
+@requires(Right.READ)
+@documented(media_type="application/octet-stream")
+def file(reference: str, name: str) -> Response:
+    """One file of a version, or a range of it. Raises: ModelNotFound, NotFound."""
+    with web_process().database.reading() as session:
+        version = find_version(session, reference)
+        files, digests = version_files(version), version.digests or {}
+    if name not in files or not Path(files[name]["name"]).is_file():
+        raise NotFound(f"{reference} has no file {name[:200]!r}; it has: {', '.join(files)}", param="name")
+    return send_file(
+        files[name]["name"],
+        mimetype="application/octet-stream",
+        etag=digests.get(name) or False,
+        conditional=True,
+    )
+
+
+@blueprint.get("/store")
+@requires(Right.READ)
+@documented(StoreObject)
+def store() -> Response:
+    """How much is in the site's store of model files."""
+    found = web_process().store.usage()
+    return json_response(StoreObject(found.num_files, found.size_bytes))
+
+
+@blueprint.post("/store/collect")
+@requires(Right.OPERATE)
+@documented(StoreObject)
+def collect_garbage() -> Response:
+    """Remove what no version needs; answers what is gone. Raises: Conflict while models are being added."""
+    process = web_process()
+    gone = collect(process.database, process.store)
+    with process.database.session() as session:
+        record(session, "model.collect", after={"files": gone.num_files, "bytes": gone.size_bytes})
+    return json_response(StoreObject(gone.num_files, gone.size_bytes))

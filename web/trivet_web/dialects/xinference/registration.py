@@ -15,7 +15,6 @@ from trivet_registry.tables import Model
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.management.models import open_servable
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.xinference.objects import (
     DetailedErrorBody,
@@ -24,6 +23,7 @@ from trivet_web.dialects.xinference.objects import (
     RegisteredModel,
 )
 from trivet_web.json_response import json_response
+from trivet_web.servable import given_path, open_new
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("xinference_registration", __name__)
@@ -79,7 +79,8 @@ def register(model_type: str) -> Response:
             param="model",
         )
     process = web_process()
-    files = [open_servable(process, _path_of(uri), "model_uri") for uri in uris]
+    paths = [given_path(_path_of(uri), "model_uri", process.settings) for uri in uris]
+    files = [open_new(path, process.plugins) for path in paths]
     with process.database.session() as session:
         for one in files:
             register_model(session, one, model.model_name)

@@ -1,0 +1,178 @@
+"""Files by their SHA-256, and versions made of them; the package's docstring has the layout."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trivet.errors import Conflict, ModelFilesError, Unavailable
+from trivet_registry.digests import CHUNK_BYTES, Progress, content_digest, ignore_progress, sha256_of
+
+_BUILDING = "building-"  # a tree whose links are not all there
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is in the store, or was removed from it."""
+
+    num_files: int
+    size_bytes: int
+
+
+class ModelStore:
+    """The store in `root`. Use it from any thread and process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._blobs, self._trees, self.partial = root / "blobs", root / "trees", root / "partial"
+
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """While it lasts nothing is collected. Around all from the first file to the version's row."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Raises: Conflict while anybody adds files."""
+        try:
+            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                yield
+        except BlockingIOError:
+            raise Conflict("models are being pulled or imported; collect when that is done") from None
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        for folder in (self._blobs, self._trees, self.partial):
+            folder.mkdir(parents=True, exist_ok=True)
+        with open(os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+            fcntl.flock(file, how)
+            yield
+
+    def blob(self, sha256: str) -> Path:
+        """Where a file of these bytes is, or would be."""
+        return self._blobs / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        return self.blob(sha256).is_file()
+
+    def tree(self, digest: str) -> Path:
+        """The folder of a version, by the digest of its files."""
+        return self._trees / digest
+
+    def require_room(self, size_bytes: int) -> None:
+        """Raises: Unavailable where the disk has less."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.root).free
+        if size_bytes > free:
+            raise Unavailable(
+                f"{size_bytes / 2**30:.1f} GiB of files come and {self.root} has {free / 2**30:.1f} free; "
+                "make room (trivet models gc), or set TRIVET_HOME to a larger disk"
+            )
+
+    def add_file(self, source: Path, progress: Progress = ignore_progress) -> str:
+        """Copy a file in. Returns its SHA-256. Raises: ModelFilesError where it cannot be read."""
+        temporary = self.partial / f"copy-{secrets.token_hex(8)}"
+        digest = hashlib.sha256()
+        try:
+            with source.open("rb") as reading, temporary.open("xb") as writing:
+                while chunk := reading.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    writing.write(chunk)
+                    progress(len(chunk))
+            return self.take(temporary, digest.hexdigest())
+        except FileNotFoundError as error:
+            raise ModelFilesError(f"{source} cannot be read: {error.strerror}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def take(self, file: Path, sha256: str) -> str:
+        """Make a file of the same disk, whose SHA-256 the caller has computed, a blob."""
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+        file.chmod(0o444)
+        blob = self.blob(sha256)
+        blob.parent.mkdir(exist_ok=True)
+        file.replace(blob)
+        _sync_folder(blob.parent)
+        return sha256
+
+    def build_tree(self, digests: Mapping[str, str]) -> Path:
+        """The folder of a version whose blobs are all here. Raises: ModelFilesError for an unsafe name."""
+        tree = self.tree(content_digest(digests))
+        if tree.is_dir():
+            return tree
+        building = self._trees / f"{_BUILDING}{secrets.token_hex(8)}"
+        building.mkdir()
+        try:
+            for name, sha256 in digests.items():
+                place = building / safe_name(name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.hardlink_to(self.blob(sha256))
+            _sync_folder(building)
+            building.rename(tree)
+        except OSError:
+            if not tree.is_dir():  # another has built the same meanwhile
+                raise
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        _sync_folder(self._trees)
+        return tree
+
+    def collect(self, used: Mapping[str, frozenset[str]]) -> Stored:
+        """Remove what no version needs, with `alone` held.
+
+        Args: used: the SHA-256 of the files of each version in the store, by the version's digest.
+        """
+        for tree in list(self._trees.iterdir()):
+            if tree.name not in used:
+                shutil.rmtree(tree)
+        keep = frozenset().union(*used.values()) if used else frozenset()
+        gone = [blob for blob in self._blobs.glob("??/*") if blob.name not in keep]
+        gone += [file for file in self.partial.iterdir() if file.is_file()]
+        freed = sum(file.stat().st_size for file in gone)
+        for file in gone:
+            file.unlink()
+        return Stored(len(gone), freed)
+
+    def usage(self) -> Stored:
+        """All blobs."""
+        sizes = [blob.stat().st_size for blob in self._blobs.glob("??/*")]
+        return Stored(len(sizes), sum(sizes))
+
+
+def safe_name(name: str) -> Path:
+    """A relative path that stays in its folder. Raises: ModelFilesError."""
+    path = Path(name)
+    is_plain = all(part not in ("", ".", "..") and "\\" not in part for part in name.split("/"))
+    if path.is_absolute() or not is_plain or "\0" in name or len(name) > 255:
+        raise ModelFilesError(
+            f"file name {name[:200]!r} leads out of the model's folder; do not use this model"
+        )
+    return path
+
+
+def differences(files: Mapping[str, Path], digests: Mapping[str, str]) -> dict[str, str]:
+    """What is wrong with each file that is not as it was, by name. Reads every byte."""
+    wrong = {}
+    for name, path in files.items():
+        if not path.is_file():
+            wrong[name] = f"{path} is missing"
+        elif name in digests and (found := sha256_of(path)) != digests[name]:
+            wrong[name] = f"{path} has SHA-256 {found}; it was registered with {digests[name]}"
+    return wrong
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

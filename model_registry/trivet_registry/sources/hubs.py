@@ -1,0 +1,134 @@
+"""Hugging Face's and ModelScope's lists of files, by their HTTP interfaces, and those of their mirrors."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+
+from trivet.errors import ModelNotFound, PermissionDenied, RequestError, Unavailable
+from trivet_registry.sources.remote import Remote, RemoteFile
+
+T = TypeVar("T")
+MAX_LIST_BYTES = 64 << 20
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_REVISION = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
+
+
+class _Lfs(msgspec.Struct):
+    sha256: str
+    size: int
+
+
+class _Sibling(msgspec.Struct, rename="camel"):
+    rfilename: str
+    size: int | None = None
+    blob_id: str | None = None
+    lfs: _Lfs | None = None
+
+
+class _ModelInfo(msgspec.Struct):
+    sha: str
+    siblings: list[_Sibling] = []
+
+
+class _ScopeFile(msgspec.Struct, rename="pascal"):
+    path: str
+    size: int = 0
+    sha256: str | None = None
+    type: str = "blob"
+    revision: str = ""
+
+
+class _ScopeData(msgspec.Struct, rename="pascal"):
+    files: list[_ScopeFile] = []
+
+
+class _ScopeAnswer(msgspec.Struct, rename="pascal"):
+    code: int = 200
+    message: str = ""
+    data: _ScopeData | None = None
+
+
+def hugging_face(
+    http: httpx2.Client, endpoint: str, repository: str, revision: str | None, token: str | None
+) -> Remote:
+    """`endpoint` is the hub or a mirror of it. Raises: ModelNotFound, PermissionDenied, Unavailable."""
+    _check(repository, revision)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    url = f"{endpoint}/api/models/{repository}/revision/{quote(revision or 'main', safe='')}?blobs=true"
+    info = read_json(http, url, headers, _ModelInfo, f"hf:{repository}")
+    files = [
+        RemoteFile(
+            name=one.rfilename,
+            size_bytes=one.lfs.size if one.lfs else one.size or 0,
+            url=f"{endpoint}/{repository}/resolve/{quote(info.sha)}/{quote(one.rfilename)}",
+            sha256=one.lfs.sha256 if one.lfs else None,
+            git_sha1=None if one.lfs else one.blob_id,
+        )
+        for one in info.siblings
+    ]
+    return Remote(f"hf:{repository}@{info.sha}", repository.partition("/")[2], files, headers)
+
+
+def model_scope(
+    http: httpx2.Client, endpoint: str, repository: str, revision: str | None, token: str | None
+) -> Remote:
+    """As `hugging_face`; ModelScope names a branch or tag, and each file its SHA-256."""
+    _check(repository, revision)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    branch = quote(revision or "master", safe="")
+    base = f"{endpoint}/api/v1/models/{repository}/repo"
+    url = f"{base}/files?Revision={branch}&Recursive=true"
+    answer = read_json(http, url, headers, _ScopeAnswer, f"ms:{repository}")
+    if answer.data is None:
+        raise ModelNotFound(f"ms:{repository}: {answer.message or answer.code}", param="source")
+    files = [
+        RemoteFile(
+            name=one.path,
+            size_bytes=one.size,
+            url=f"{base}?Revision={branch}&FilePath={quote(one.path, safe='')}",
+            sha256=one.sha256 or None,
+        )
+        for one in answer.data.files
+        if one.type == "blob"
+    ]
+    return Remote(f"ms:{repository}@{revision or 'master'}", repository.partition("/")[2], files, headers)
+
+
+def read_json(http: httpx2.Client, url: str, headers: dict[str, str], kind: type[T], what: str) -> T:
+    """Raises: ModelNotFound, PermissionDenied, Unavailable naming the source."""
+    data = bytearray()
+    try:
+        with http.stream("GET", url, headers=headers) as response:
+            if response.status_code in (401, 403):
+                raise PermissionDenied(
+                    f"{what} is not open to us ({response.status_code}): it does not exist, or it needs a key"
+                )
+            if response.status_code == 404:
+                raise ModelNotFound(f"{what} is not there, or not in this revision", param="source")
+            if response.status_code != 200:
+                raise Unavailable(f"{what}: the server answers {response.status_code}; try again later")
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) > MAX_LIST_BYTES:
+                    raise Unavailable(f"{what}: the list of files has more than {MAX_LIST_BYTES >> 20} MiB")
+        return msgspec.json.decode(data, type=kind)
+    except httpx2.HTTPError as error:
+        raise Unavailable(f"{what} cannot be reached: {type(error).__name__}: {error}") from error
+    except msgspec.MsgspecError as error:
+        raise Unavailable(
+            f"{what}: the server's list of files is none of the expected form: {error}"
+        ) from error
+
+
+def _check(repository: str, revision: str | None) -> None:
+    if not _REPOSITORY.fullmatch(repository) or ".." in repository:
+        raise RequestError(f"{repository[:200]!r} is no repository; write org/name", param="source")
+    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+        raise RequestError(
+            f"revision {revision[:200]!r} is none; it is a branch, tag or commit", param="source"
+        )

@@ -1,0 +1,119 @@
+"""`trivet models pull`, `verify` and `gc`: the files of models."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trivet.commands.connecting import add_server_options, connect
+from trivet.commands.output import add_json_option, bytes_text, note, print_json
+from trivet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trivet.client import Client, Pull
+
+POLL_INTERVAL_S = 0.5
+BAR_WIDTH = 30
+
+
+def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """To `trivet models`."""
+    pull = actions.add_parser("pull", help="bring a model from a hub or another Trivet into the store")
+    pull.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="hf:org/name[@revision][:FILE], ms:org/name[...], or trivet:https://host:8000/name[:version]",
+    )
+    pull.add_argument("--name", help="its name here (default: the source's)")
+    pull.add_argument("--key-file", type=Path, metavar="FILE", help="holds a token of the source")
+    pull.set_defaults(action=_pull)
+    verify = actions.add_parser("verify", help="read a version's files through and compare their SHA-256")
+    verify.add_argument("name", metavar="NAME[:VERSION]", help="without a version: all of them")
+    verify.set_defaults(action=_verify)
+    collect = actions.add_parser("gc", help="remove from the store what no version needs")
+    collect.set_defaults(action=_collect)
+    for action in (pull, verify, collect):
+        add_json_option(action)
+        add_server_options(action)
+
+
+def _pull(given: argparse.Namespace) -> int:
+    key = None
+    if given.key_file is not None:
+        try:
+            key = given.key_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--key-file {given.key_file} cannot be read: {error}") from error
+    with connect(given) as client:
+        pull = client.models.pull(given.source, given.name, key=key)
+        try:
+            pull = _followed(client, pull)
+        except KeyboardInterrupt:
+            client.models.cancel_pull(pull.id)
+            note(f"\n{given.source} was cancelled; what has come stays: pull it again to go on")
+            raise
+    if given.json:
+        print_json(pull)
+    elif pull.state == "done":
+        print(f"{pull.source} is {pull.version}")
+    else:
+        note(f"trivet: {pull.source} {pull.state}: {pull.message}")
+    return 0 if pull.state == "done" else 1
+
+
+def _followed(client: Client, pull: Pull) -> Pull:
+    is_terminal = sys.stderr.isatty()
+    while pull.state == "running":
+        if is_terminal:
+            print(f"\r\x1b[K{bar(pull)}", end="", file=sys.stderr, flush=True)
+        time.sleep(POLL_INTERVAL_S)
+        pull = client.models.get_pull(pull.id)
+    if is_terminal:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return pull
+
+
+def bar(pull: Pull) -> str:
+    """One line: how much has come of how much."""
+    if not pull.total_bytes:
+        return f"{pull.source}: asks what there is"
+    share = min(1.0, pull.done_bytes / pull.total_bytes)
+    filled = "#" * round(share * BAR_WIDTH)
+    sizes = f"{bytes_text(pull.done_bytes)} of {bytes_text(pull.total_bytes)}"
+    return f"{pull.source} [{filled:<{BAR_WIDTH}}] {share:4.0%}  {sizes}"
+
+
+def _verify(given: argparse.Namespace) -> int:
+    name, colon, _ = given.name.partition(":")
+    with connect(given) as client:
+        if colon:
+            references = [given.name]
+        else:
+            references = [f"{name}:{version.version}" for version in client.models.get(name).versions]
+        patient = client.with_options(timeout_s=24 * 3600.0)
+        verified = [patient.models.verify(reference) for reference in references]
+    if given.json:
+        print_json(verified)
+    for one in () if given.json else verified:
+        for problem in one.problems:
+            print(f"{one.version} {problem.name}: {problem.problem}")
+        if not one.problems:
+            print(f"{one.version} is what was registered, {one.digest}")
+    return 1 if any(one.problems for one in verified) else 0
+
+
+def _collect(given: argparse.Namespace) -> int:
+    with connect(given) as client:
+        gone = client.models.collect()
+        left = client.models.store()
+    if given.json:
+        print_json({"gone": gone, "left": left})
+    else:
+        print(
+            f"removed {gone.num_files} files, {bytes_text(gone.size_bytes)}; "
+            f"the store has {left.num_files} files, {bytes_text(left.size_bytes)}"
+        )
+    return 0

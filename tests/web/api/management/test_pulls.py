@@ -1,0 +1,146 @@
+"""Models that come from elsewhere, over the management API and from one site to another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trivet.client import Client
+from trivet.config import load_settings
+from trivet.demo_model import find_demo_model
+from trivet.errors import PermissionDenied
+from trivet_registry.database import open_database
+from trivet_registry.pulls_store import LOST, create_pull, end_lost, get_pull, held
+from trivet_registry.references import find_version
+from trivet_registry.sources.pull import Wanted
+from trivet_web.pulling import Puller
+from trivet_web.servable import given_path
+
+if TYPE_CHECKING:
+    from conftest import Server, Site
+
+
+@pytest.fixture
+def client(site: Site, start_server: Callable[..., Server]) -> Iterator[Client]:
+    with Client(start_server().url, site.token) as client:
+        yield client
+
+
+def ended(client: Client, pull_id: str) -> Any:
+    deadline_s = time.monotonic() + 60
+    while (pull := client.models.get_pull(pull_id)).state == "running":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return pull
+
+
+def test_a_model_of_another_site_comes_whole_and_a_wrong_key_is_told(
+    client: Client, site: Site, tmp_path: Path
+) -> None:
+    client.models.add(str(find_demo_model()), "smollm2", verify=True)
+    settings = load_settings({"home": str(tmp_path / "home"), "private_sources": True}, {})
+    settings.paths.create()
+    database = open_database(settings.resolved_database_url)
+    opened: list[Path] = []
+
+    def opens(path: Path) -> Any:
+        from trivet.models.model_files import open_model
+
+        opened.append(path)
+        return open_model(path)
+
+    puller = Puller(settings, database, opens)
+    source = f"trivet:{client.base_url}/smollm2:1"
+
+    def bring(key: str) -> Any:
+        pull_id = puller.start(Wanted(source, "copy", key))
+        while True:
+            with database.reading() as session:
+                row = get_pull(session, pull_id)
+            if row.state != "running":
+                return row
+            time.sleep(0.01)
+
+    refused = bring("wrong")
+    assert (refused.state, "needs a key" in refused.message) == ("failed", True)
+    row = bring(site.token)
+    assert (row.state, row.version, row.done_bytes) == ("done", "copy:1", row.total_bytes), row.message
+    assert row.total_bytes == find_demo_model().stat().st_size
+    with database.reading() as session:
+        version = find_version(session, "copy")
+    assert version.digest == client.models.version("smollm2").digest
+    assert version.source == source
+    assert Path(version.path).read_bytes() == find_demo_model().read_bytes()
+    puller.close()
+    database.close()
+
+
+def test_a_pull_that_cannot_be_is_told_by_its_row(client: Client) -> None:
+    pull = client.models.pull("trivet:http://127.0.0.1:9/x")
+    done = ended(client, pull.id)
+    assert done.state == "failed"
+    assert "is not https" in done.message, "private addresses are not asked unless the site allows it"
+    assert client.models.pulls()[0].id == pull.id
+    assert client.models.cancel_pull(pull.id).state == "failed"
+
+
+def test_a_pull_whose_process_has_ended_is_said_to_have(site: Site) -> None:
+    folder = site.settings.paths.run
+    with site.database.session() as session:
+        lives, lost = (create_pull(session, "hf:a/b", None).id for _ in range(2))
+    holds, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held(folder, lives):
+            holds.set()
+            ends.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait(30)
+    with site.database.session() as session:
+        end_lost(session, folder)
+    ends.set()
+    thread.join()
+    with site.database.reading() as session:
+        assert get_pull(session, lives).state == "running"
+        assert (get_pull(session, lost).state, get_pull(session, lost).message) == ("failed", LOST)
+
+
+def test_a_copy_in_the_store_is_verified_used_and_collected(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "mine.gguf"
+    file.write_bytes(find_demo_model().read_bytes())
+    version = client.models.add(str(file), "mine", copy=True)
+    assert version.is_stored
+    file.unlink()
+    assert client.models.verify("mine:1").problems == ()
+    assert client.models.file("mine:1", "mine.gguf") == find_demo_model().read_bytes()
+    assert client.models.collect().num_files == 0
+    stored = Path(version.path)
+    data = bytearray(stored.read_bytes())
+    data[-1] ^= 1
+    stored.unlink()
+    stored.write_bytes(data)
+    (problem,) = client.models.verify("mine").problems
+    assert (problem.name, "was registered with" in problem.problem) == ("mine.gguf", True)
+    client.models.remove("mine")
+    assert client.models.collect().num_files == 1
+    assert client.models.store().num_files == 0
+
+
+def test_models_are_registered_from_allowed_folders_only(tmp_path: Path) -> None:
+    (tmp_path / "allowed" / "model").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "secret").write_text("x")
+    (tmp_path / "allowed" / "way-out").symlink_to(tmp_path / "other")
+    settings = load_settings({"home": str(tmp_path), "model_roots": str(tmp_path / "allowed")}, {})
+    assert given_path(str(tmp_path / "allowed" / "model"), "path", settings)
+    (tmp_path / "allowed" / "model" / "config.json").symlink_to(tmp_path / "other" / "secret")
+    for path in ("allowed/model", "allowed/way-out/secret", "other/secret", "allowed/../other/secret"):
+        with pytest.raises(PermissionDenied, match="model_roots"):
+            given_path(str(tmp_path / path), "path", settings)

@@ -1,0 +1,100 @@
+"""/platform/v1/pulls: models that come from a source, how far they are, and their end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+from flask import Blueprint, Response
+
+from trivet_registry import tables
+from trivet_registry.pulls_store import end_lost, get_pull, list_pulls
+from trivet_registry.references import check_name
+from trivet_registry.sources.pull import Wanted
+from trivet_web.accounts.acts import record
+from trivet_web.accounts.rights import Right, requires
+from trivet_web.api.documented import documented
+from trivet_web.api.management.objects import Listing
+from trivet_web.api.request_body import read_body
+from trivet_web.json_response import json_response
+from trivet_web.web_process import web_process
+
+blueprint = Blueprint("pulls", __name__, url_prefix="/platform/v1/pulls")
+
+
+class PullRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`source` is hf:org/name[@revision][:FILE], ms:org/name[...] or trivet:URL/name[:version]."""
+
+    source: str
+    name: str | None = None  # to register it under; null: the source's own
+    key: str | None = None  # a token of the source; it is kept nowhere
+
+
+class PullObject(msgspec.Struct, frozen=True):
+    """One pull; `state` is running, done, failed or cancelled."""
+
+    id: str
+    source: str
+    name: str | None
+    state: str
+    message: str
+    done_bytes: int
+    total_bytes: int  # 0 until it is known
+    version: str | None  # what was registered
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@blueprint.get("")
+@requires(Right.READ)
+@documented(Listing[PullObject])
+def list_all() -> Response:
+    """The newest first."""
+    process = web_process()
+    with process.database.session() as session:
+        end_lost(session, process.puller.folder)
+    with process.database.reading() as session:
+        return json_response(Listing([_object(row) for row in list_pulls(session)]))
+
+
+@blueprint.post("")
+@requires(Right.OPERATE)
+@documented(PullObject, body=PullRequest, status=201)
+def start() -> Response:
+    """Begin; ask for it by its id to see how far it is. Raises: RequestError."""
+    body = read_body(PullRequest)
+    process = web_process()
+    if body.name is not None:
+        check_name(body.name, "model")
+    pull_id = process.puller.start(Wanted(body.source, body.name, body.key))
+    with process.database.session() as session:
+        record(session, "model.pull", body.source, after={"name": body.name, "pull": pull_id})
+        return json_response(_object(get_pull(session, pull_id)), 201)
+
+
+@blueprint.get("/<pull_id>")
+@requires(Right.READ)
+@documented(PullObject)
+def get(pull_id: str) -> Response:
+    """Raises: NotFound."""
+    process = web_process()
+    with process.database.session() as session:
+        end_lost(session, process.puller.folder)
+    with process.database.reading() as session:
+        return json_response(_object(get_pull(session, pull_id)))
+
+
+@blueprint.delete("/<pull_id>")
+@requires(Right.OPERATE)
+@documented(PullObject)
+def cancel(pull_id: str) -> Response:
+    """End it; what has come stays for the next pull of it. Raises: NotFound."""
+    with web_process().database.session() as session:
+        row = get_pull(session, pull_id)
+        row.is_cancelled = True
+        record(session, "model.pull.cancel", row.source, after={"pull": pull_id})
+        return json_response(_object(row))
+
+
+def _object(row: tables.Pull) -> PullObject:
+    return PullObject(**{name: getattr(row, name) for name in PullObject.__struct_fields__})

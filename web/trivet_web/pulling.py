@@ -1,0 +1,125 @@
+"""Pulls models in threads of this process; the registry has how far each is, for whoever asks any process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trivet.config import Settings
+from trivet.errors import TrivetError
+from trivet_registry.database import Database
+from trivet_registry.model_store.store import ModelStore
+from trivet_registry.pulls_store import CANCELLED, DONE, FAILED, create_pull, end_pull, held, report
+from trivet_registry.sources.pull import Rules, Wanted, pull
+
+if TYPE_CHECKING:
+    from trivet.models.description import ModelFiles
+
+logger = logging.getLogger(__name__)
+REPORT_INTERVAL_S = 0.5
+
+
+class _Cancelled(Exception):
+    """Somebody wants it to end, or the process stops."""
+
+
+class Puller:
+    """Args: opens: opens model files and refuses what cannot be served."""
+
+    def __init__(self, settings: Settings, database: Database, opens: Callable[[Path], ModelFiles]) -> None:
+        self.store = ModelStore(settings.paths.models)
+        self.folder = settings.paths.run
+        self._rules = Rules.of(settings)
+        self._database = database
+        self._opens = opens
+        self._ends = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+
+    def start(self, wanted: Wanted) -> str:
+        """Returns the pull's id; its row and its lock are there."""
+        started = threading.Event()
+        made: dict[str, str] = {}
+        thread = threading.Thread(target=self._run, args=(wanted, made, started), name="pull", daemon=True)
+        thread.start()
+        started.wait()
+        if "id" not in made:
+            raise TrivetError(made["failure"])
+        self._threads[made["id"]] = thread
+        return made["id"]
+
+    def close(self) -> None:
+        """End all; what has come stays, and another pull goes on with it."""
+        self._ends.set()
+        for thread in self._threads.values():
+            thread.join()
+
+    def _run(self, wanted: Wanted, made: dict[str, str], started: threading.Event) -> None:
+        try:
+            with self._database.session() as session:
+                pull_id = create_pull(session, wanted.source, wanted.name).id
+        except Exception as error:  # told to whoever waits in `start`
+            made["failure"] = f"the pull cannot be written down: {error}"
+            started.set()
+            return
+        with held(self.folder, pull_id):
+            made["id"] = pull_id
+            started.set()
+            state, message, version = self._bring(pull_id, wanted)
+            with self._database.session() as session:
+                end_pull(session, pull_id, state, message, version)
+
+    def _bring(self, pull_id: str, wanted: Wanted) -> tuple[str, str, str | None]:
+        reporter = _Reporter(self._database, pull_id, self._ends)
+        try:
+            version = pull(
+                wanted,
+                self._rules,
+                self.store,
+                self._database,
+                self._opens,
+                reporter.progress,
+                reporter.expect,
+            )
+        except _Cancelled:
+            return CANCELLED, "what has come stays; pull it again to go on", None
+        except TrivetError as error:
+            return FAILED, str(error), None
+        except Exception as error:  # a stranger's server or file: it ends this pull alone
+            logger.exception("pull=%s", pull_id)
+            return FAILED, f"{type(error).__name__}: {error}", None
+        reporter.flush()
+        return DONE, "", version
+
+
+class _Reporter:
+    """Writes to the registry twice a second how far a pull is, and hears there whether it shall go on."""
+
+    def __init__(self, database: Database, pull_id: str, ends: threading.Event) -> None:
+        self._database = database
+        self._pull_id = pull_id
+        self._ends = ends
+        self._done = self._total = 0
+        self._next_s = 0.0
+
+    def expect(self, size_bytes: int) -> None:
+        self._total = size_bytes
+        self.flush()
+
+    def progress(self, count: int) -> None:
+        """Raises: _Cancelled."""
+        self._done += count
+        if self._ends.is_set():
+            raise _Cancelled
+        if time.monotonic() >= self._next_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Raises: _Cancelled."""
+        self._next_s = time.monotonic() + REPORT_INTERVAL_S
+        with self._database.session() as session:
+            if not report(session, self._pull_id, self._done, self._total):
+                raise _Cancelled
