@@ -48,6 +48,14 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return parse_cpus(self.cpus) if self.cpus else None
 
 
+class PriceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[price.MODEL]`: what a million tokens of a deployment cost; `[price."*"]` is for all others."""
+
+    prompt: float = 0.0
+    cached: float | None = None  # of the prompt, found in the prefix cache; None: as `prompt`
+    completion: float = 0.0
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator sets for a site. Each key may come as TRIVET_KEY from the environment."""
 
@@ -72,6 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ms_endpoint: str = "https://modelscope.cn"
     private_sources: bool = False  # models may be pulled from private addresses, and without TLS
     allow_pickle: bool = False  # pickled weights may be pulled; they are converted to safetensors
+    currency: str = ""  # of the prices
+    price: dict[str, PriceSettings] = {}
     backend: dict[str, BackendSettings] = {}
 
     @property
@@ -84,6 +94,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def for_backend(self, name: str) -> BackendSettings:
         return self.backend.get(name) or BackendSettings()
+
+
+_SECTIONS = {  # tables of the file: no variable sets them
+    "backend": BackendSettings.__struct_fields__,
+    "price": PriceSettings.__struct_fields__,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +199,7 @@ def load_settings(
     from_env = {
         key: environ[variable]
         for key in Settings.__struct_fields__
-        if key != "backend" and (variable := f"TRIVET_{key.upper()}") in environ
+        if key not in _SECTIONS and (variable := f"TRIVET_{key.upper()}") in environ
     }
     if "HF_ENDPOINT" in environ:  # where other tools of this host look for a mirror
         from_env.setdefault("hf_endpoint", environ["HF_ENDPOINT"])
@@ -191,11 +207,12 @@ def load_settings(
     file = Paths(Path(home).expanduser()).config_file
     from_file = _read_toml(file) if reads_file else {}
     _refuse_unknown(from_file, Settings.__struct_fields__, str(file))
-    for name, section in from_file.get("backend", {}).items():
-        where = f"{file} [backend.{name}]"
-        if not isinstance(section, dict):
-            raise ConfigError(f"{where} must be a table with python and env")
-        _refuse_unknown(section, BackendSettings.__struct_fields__, where)
+    for kind, fields in _SECTIONS.items():
+        for name, section in from_file.get(kind, {}).items():
+            where = f"{file} [{kind}.{name}]"
+            if not isinstance(section, dict):
+                raise ConfigError(f"{where} must be a table with {' and '.join(fields[:2])}")
+            _refuse_unknown(section, fields, where)
     where = f"settings ({file}, environment, command line)"
     given_values = {**from_file, **from_env, **given, "home": home}
     try:
@@ -260,7 +277,7 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
 
 def settings_to_environment(settings: Settings) -> dict[str, str]:
     """The variables from which a child reads the same settings; `[backend.*]` it finds in the home."""
-    values = {name: getattr(settings, name) for name in Settings.__struct_fields__ if name != "backend"}
+    values = {name: getattr(settings, name) for name in Settings.__struct_fields__ if name not in _SECTIONS}
     return {
         f"TRIVET_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in values.items()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from trivet.errors import DeadlinePassed, GenerationError, TrivetError, Unavailable
 from trivet.messages import Failure, FinishReason, Piece, Submit
+from trivet_registry.usage_store import Tokens
 from trivet_web.mailbox import CAPACITY_BYTES, Arrival, Item, Loss, Mailbox
 from trivet_web.relay import Relay
 from trivet_web.routing import NOWHERE, Claim, Router
@@ -40,6 +41,7 @@ class _Sequence:
     num_losses: int = 0  # more than it has tried, where one has come back
     num_tokens: int = 0
     has_ended: bool = False
+    last: Piece | None = None  # the newest that was read
 
 
 class Answer:
@@ -133,6 +135,17 @@ class Answer:
             return self.read(timeout_s)
         return arrivals
 
+    def tokens(self, num_completions: int) -> Tokens:
+        """What was read of one request; a prompt counts once for all of its completions."""
+        read = [sequence.last for sequence in self._sequences]
+        prompts = [piece for piece in read[::num_completions] if piece is not None]
+        return Tokens(
+            requests=1,
+            prompt=sum(piece.prompt_tokens for piece in prompts),
+            cached=sum(piece.cached_tokens for piece in prompts),
+            completion=sum(piece.completion_tokens for piece in read if piece is not None),
+        )
+
     def close(self) -> None:
         """Abort what still runs. Idempotent."""
         if self._waker is not None:
@@ -162,6 +175,7 @@ class Answer:
             sequence.claim.use(len(sequence.submit.prompt_token_ids))
         sequence.num_tokens += len(piece.token_ids)
         sequence.claim.use(len(piece.token_ids))
+        sequence.last = piece
         if piece.finish_reason is not None:
             sequence.has_ended = True
             sequence.claim.release()

@@ -73,7 +73,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     ):
         app.register_blueprint(blueprint)
     guard.seal(app)
-    process.serve_batches(BatchRunner(app, process.shelf, process.token, lambda: process.is_draining))
+    process.serve_batches(BatchRunner(app, process.shelf, lambda: process.is_draining))
     return app
 
 

@@ -20,6 +20,7 @@ from trivet_web.accounts.principal import PRINCIPAL, Principal, check_right
 from trivet_web.accounts.rights import Right, check_routes, requires, right_of
 from trivet_web.accounts.site_accounts import EXTENSION, SAFE_METHODS, SiteAccounts, site_accounts
 from trivet_web.api.request_body import MAX_BODY_BYTES
+from trivet_web.web_process import web_process
 
 logger = logging.getLogger(__name__)
 _ACTS = (Right.OPERATE, Right.ADMINISTER)
@@ -58,7 +59,7 @@ def seal(app: Flask) -> None:
 
 
 def _check_right() -> None:
-    """Raises: AuthenticationError, PermissionDenied, Unavailable."""
+    """Raises: AuthenticationError, PermissionDenied, Overloaded, Unavailable."""
     view = current_app.view_functions.get(request.endpoint or "")
     right = Right.NOTHING if view is None else right_of(view)  # without a view it is a 404 or 405
     if right is Right.NOTHING:
@@ -75,6 +76,8 @@ def _check_right() -> None:
         if right in _ACTS and request.method not in SAFE_METHODS:
             record_refusal(principal, f"{request.method} {request.url_rule}", str(error))
         raise
+    if right is Right.INFER and principal.requests_per_minute is not None:
+        web_process().limits.count(principal)
 
 
 def _check_host(host: str, settings: Settings) -> None:

@@ -18,8 +18,14 @@ from trivet.models.description import ModelFiles
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployment_changes import wake_deployment
+<<<<<<< HEAD
 from trivet_registry.model_store.store import ModelStore
+=======
+from trivet_web.accounts.limits import FILE as LIMITS_FILE
+from trivet_web.accounts.limits import Limits
+>>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
 from trivet_web.accounts.site_accounts import SiteAccounts
+from trivet_web.accounts.usage_counter import UsageCounter
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engine_link import EngineView
 from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
@@ -65,6 +71,8 @@ class WebProcess:
         self.token = management_token(settings.paths.token_file)
         self.database: Database = open_database(settings.resolved_database_url)
         self.accounts = SiteAccounts.of(settings, self.database, lambda: self.token)
+        self.limits = Limits(settings.paths.run / LIMITS_FILE)
+        self.usage = UsageCounter(self.database, self.accounts.credentials)
         self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
         self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER)
         self.history = History()
@@ -155,6 +163,8 @@ class WebProcess:
         self.relay.close()
         self.hang_up.close()
         self.metrics.close()
+        self.usage.close()
+        self.limits.close()
         self.database.close()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flask import request
 
 from trivet.errors import PermissionDenied
-from trivet_registry.account_tables import ApiKey, LoginSession, Role
+from trivet_registry.account_tables import ApiKey, LoginSession, Role, User
 from trivet_registry.usage_store import NOBODY
 from trivet_web.accounts.rights import ALL, OPEN, RIGHTS_OF_ROLE, Right, rights_of_scopes
 
@@ -77,18 +77,21 @@ def principal_of_key(row: ApiKey) -> Principal | None:
     )
 
 
-def principal_of_session(row: LoginSession) -> Principal:
-    """A session has all that its user may."""
-    user = row.user
+def principal_of_user(user: User) -> Principal:
+    """With all that the role may."""
     return Principal(
         f"user {user.name}",
         RIGHTS_OF_ROLE[Role(user.role)],
         user_id=user.id,
         user_name=user.name,
         role=user.role,
-        session_hash=row.hash,
-        expires_s=row.expires_at.timestamp(),
     )
+
+
+def principal_of_session(row: LoginSession) -> Principal:
+    """A session has all that its user may."""
+    user = principal_of_user(row.user)
+    return replace(user, session_hash=row.hash, expires_s=row.expires_at.timestamp())
 
 
 def principal_of_request() -> Principal:

@@ -9,6 +9,8 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import Conflict, NotFound, RequestError, UnsupportedParameter
+from trivet_web.accounts.ownership import is_ones_own, owner_of_request
+from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.files import known_file
@@ -68,6 +70,8 @@ def create() -> Response:
         created_at=now_s,
         expires_at=now_s + WINDOW_S,
         metadata=body.metadata,
+        owner=owner_of_request(),
+        key_id=principal_of_request().key_id or msgspec.UNSET,
     )
     process.shelf.batches.put(batch.id, batch)
     process.wake_batches()
@@ -80,7 +84,11 @@ def create() -> Response:
 def list_batches() -> Response:
     """All that are kept, newest first."""
     shelf = web_process().shelf
-    found = [batch for batch_id in shelf.batches.ids() if (batch := shelf.batches.get(batch_id)) is not None]
+    found = [
+        batch
+        for batch_id in shelf.batches.ids()
+        if (batch := shelf.batches.get(batch_id)) is not None and is_ones_own(batch.owner)
+    ]
     return json_response(BatchList([shelf.shown(batch) for batch in found]))
 
 
@@ -110,6 +118,6 @@ def _known(batch_id: str) -> BatchObject:
     """Raises: NotFound."""
     shelf = web_process().shelf
     batch = shelf.batches.get(batch_id)
-    if batch is None:
+    if batch is None or not is_ones_own(batch.owner):
         raise NotFound(f"batch {batch_id[:80]!r} does not exist, or is older than retention_days")
     return shelf.shown(batch)

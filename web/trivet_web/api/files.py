@@ -12,6 +12,7 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from trivet.errors import NotFound, RequestError, RequestTooLarge
+from trivet_web.accounts.ownership import is_ones_own, owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import MAX_BODY_BYTES
@@ -73,7 +74,8 @@ def upload() -> Response:
     content.touch(mode=0o600)
     with content.open("wb") as target:
         given.save(target)
-    return json_response(shelf.new_file(file_id, (given.filename or "file")[:255], purpose))
+    name = (given.filename or "file")[:255]
+    return json_response(shelf.new_file(file_id, name, purpose, owner_of_request()))
 
 
 @blueprint.get("/v1/files")
@@ -83,7 +85,8 @@ def list_files() -> Response:
     """All that are kept, newest first."""
     files, purpose = web_process().shelf.files, request.args.get("purpose")
     found = [file for file_id in files.ids() if (file := files.get(file_id)) is not None]
-    return json_response(FileList([file for file in found if purpose in (None, file.purpose)]))
+    mine = [file for file in found if is_ones_own(file.owner)]
+    return json_response(FileList([file for file in mine if purpose in (None, file.purpose)]))
 
 
 @blueprint.get("/v1/files/<file_id>")
@@ -129,7 +132,7 @@ def _slot() -> Iterator[None]:
 def known_file(file_id: str, param: str | None = None) -> FileObject:
     """Raises: NotFound."""
     found = web_process().shelf.files.get(file_id)
-    if found is None:
+    if found is None or not is_ones_own(found.owner):
         days = web_process().settings.retention_days
         raise NotFound(
             f"file {file_id[:80]!r} does not exist: it was never sent, was deleted, or is older than "

@@ -8,6 +8,7 @@ from flask import Blueprint, Response
 
 import trivet
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
@@ -35,11 +36,14 @@ def ready() -> Response:
     if process.is_draining:
         reason = "the web server is shutting down"
     elif serving:
-        return json_response({"status": "ready", "models": serving})
+        shown = {"models": serving} if site_accounts().is_open() else {}  # names are not for strangers
+        return json_response({"status": "ready", **shown})
     elif not table:
         reason = "no model is deployed; launch one with `trivet launch MODEL`"
     else:
-        reason = "; ".join(f"{name}: {process.router.why_not(table[name])}" for name in sorted(table))
+        reason = "no model can serve now; trivet ps says why"
+        if site_accounts().is_open():
+            reason = "; ".join(f"{name}: {process.router.why_not(table[name])}" for name in sorted(table))
     return json_response({"status": "unready", "reason": reason}, 503)
 
 

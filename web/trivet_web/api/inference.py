@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 from flask import request
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from trivet import metrics
 from trivet.errors import RequestError, TrivetError
@@ -21,6 +21,7 @@ from trivet.text.reasoning import FORMATS as REASONING_FORMATS
 from trivet.text.reasoning import ReasoningFormat
 from trivet.text.tool_calls.formats import FORMATS as TOOL_FORMATS
 from trivet.text.tool_calls.parser import ToolParser
+from trivet_web.accounts.principal import principal_of_request
 from trivet_web.answer import Answer
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
@@ -31,6 +32,7 @@ from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, Cl
 from trivet_web.request_timer import RequestTimer
 from trivet_web.routing import Deployed
 from trivet_web.served_models import ServedModel
+from trivet_web.visible_models import check_visible
 from trivet_web.web_process import WebProcess, now_s, web_process
 
 logger = logging.getLogger(__name__)
@@ -73,7 +75,9 @@ def find_target(name: str) -> Target:
     Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError.
     """
     process = web_process()
-    deployed = process.router.ready(model_of_request(name))
+    name = model_of_request(name)
+    check_visible(name)
+    deployed = process.router.ready(name)
     return Target(deployed, process.models.get(deployed.model_path))
 
 
@@ -91,8 +95,14 @@ class Exchange:
         )
         self._request_id = request_id()  # of the HTTP request, as its answer has it
         self._fd = client_fd()
+        self._principal = principal_of_request()
         holds_thread = handover_of_request() is None or not is_streamed
         self._give_slot_back = self._process.slots.take() if holds_thread else _nothing
+        try:
+            self._leave = self._process.limits.enter(self._principal)
+        except TrivetError:
+            self._give_slot_back()
+            raise
         self.answer = Answer(
             self._process.relay,
             self._process.router,
@@ -137,6 +147,8 @@ class Exchange:
     def submit(self, submits: Sequence[Submit]) -> None:
         """Raises: ModelNotFound, Unavailable."""
         sent_s = time.monotonic()
+        if worst := self._principal.priority:  # a key may ask for none better than its own
+            submits = [structs.replace(one, priority=max(one.priority, worst)) for one in submits]
         self.answer.start(submits, self.target.max_model_len)
         self._timer.sent(sent_s, self.answer.instance_of(0))
 
@@ -165,6 +177,9 @@ class Exchange:
             self.count_failure(self.answer.error)
             self.answer.close()
             self._give_slot_back()
+            self._leave()
+            tokens = self.answer.tokens(self.num_completions)
+            self._process.usage.add(self._principal, self.target.deployed.name, tokens)
 
     def count_failure(self, error: BaseException | None) -> None:
         """Once a request; of a client that has gone nothing failed."""

@@ -10,6 +10,7 @@ from trivet_web.api.documented import documented
 from trivet_web.api.openai_objects import ModelList, ModelObject
 from trivet_web.json_response import json_response
 from trivet_web.routing import Deployed
+from trivet_web.visible_models import check_visible, visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("models", __name__)
@@ -21,7 +22,7 @@ _TYPES = {"generate": "LLM", "embed": "embedding", "score": "rerank"}  # Xinfere
 @documented(ModelList)
 def list_models() -> Response:
     """All that shall run; `ready` says which answer now."""
-    table = web_process().router.table()
+    table = visible(web_process().router.table())
     return json_response(ModelList([model_object(table[name]) for name in sorted(table)]))
 
 
@@ -30,6 +31,7 @@ def list_models() -> Response:
 @documented(ModelObject)
 def get_model(name: str) -> Response:
     """Raises: ModelNotFound listing what exists."""
+    check_visible(name)
     return json_response(model_object(web_process().router.deployed(name)))
 
 

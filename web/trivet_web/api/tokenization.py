@@ -18,6 +18,7 @@ from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer
 from trivet_web.api.tools import Tool
 from trivet_web.json_response import json_response
+from trivet_web.visible_models import check_visible, visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("tokenization", __name__)
@@ -137,11 +138,12 @@ def target_of(name: str | None) -> Target:
     """An engine need not be ready. Raises: RequestError, ModelNotFound, ModelFilesError."""
     process = web_process()
     if name is None:
-        table = process.router.table()
+        table = visible(process.router.table())
         if len(table) != 1:
             known = ", ".join(sorted(table)) or "none"
             raise RequestError(f"model is missing; name one of those deployed: {known}", param="model")
         (name,) = table
+    check_visible(name)
     deployed = process.router.deployed(name)
     return Target(deployed, process.models.get(deployed.model_path))
 

@@ -10,6 +10,7 @@ import msgspec
 from flask import Flask
 
 from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError, Unavailable
+from trivet_web.accounts.principal import PRINCIPAL, Principal
 from trivet_web.batch.forms import Answered, BatchForm, Request, read_answer
 from trivet_web.batch.input_file import InputLine
 
@@ -25,9 +26,12 @@ class BatchStopped(TrivetError):
 class OnlineSite:
     """Thread-safe."""
 
-    def __init__(self, app: Flask, token: str, is_stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: Flask, principal: Callable[[], Principal], is_stopped: Callable[[], bool]
+    ) -> None:
+        """Args: principal: for whom each line is asked, looked up anew for each."""
         self._app = app
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._principal = principal
         self._is_stopped = is_stopped
 
     def answer(self, request: Request) -> Answered:
@@ -36,7 +40,10 @@ class OnlineSite:
             self._check()
             client = self._app.test_client(use_cookies=False)
             response = client.post(
-                request.url, data=request.body, content_type="application/json", headers=self._headers
+                request.url,
+                data=request.body,
+                content_type="application/json",
+                environ_overrides={PRINCIPAL: self._principal()},
             )
             answered = Answered(response.status_code, response.headers["X-Request-ID"], response.data)
             if not _is_passing(answered):

@@ -21,6 +21,9 @@ import msgspec
 from flask import Flask
 
 from trivet.errors import RequestError, TrivetError
+from trivet_web.accounts.ownership import principal_behind
+from trivet_web.accounts.site_accounts import EXTENSION as ACCOUNTS
+from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.batch.forms import OK, BatchResult
 from trivet_web.batch.input_file import FormName, InputFile, read_lines, scan
 from trivet_web.batch.journal import Journal
@@ -45,10 +48,9 @@ TELL_S = 1.0  # between counts
 class BatchRunner:
     """One a web process. Its thread starts with the first batch, or at once where there are some already."""
 
-    def __init__(self, app: Flask, shelf: Shelf, token: str, is_draining: Callable[[], bool]) -> None:
+    def __init__(self, app: Flask, shelf: Shelf, is_draining: Callable[[], bool]) -> None:
         self._app = app
         self._shelf = shelf
-        self._token = token
         self._is_draining = is_draining
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -89,7 +91,7 @@ class BatchRunner:
             if batch is None:
                 return
             try:
-                BatchRun(self._app, self._shelf, self._token, batch, self._is_stopped).run()
+                BatchRun(self._app, self._shelf, batch, self._is_stopped).run()
             except BatchStopped:
                 return
             except Exception as error:  # a border: one batch must not keep others from running
@@ -110,14 +112,17 @@ class BatchRunner:
 class BatchRun:
     """One batch from where it stands to its end."""
 
-    def __init__(
-        self, app: Flask, shelf: Shelf, token: str, batch: BatchObject, is_stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, app: Flask, shelf: Shelf, batch: BatchObject, is_stopped: Callable[[], bool]) -> None:
         self._shelf = shelf
         self._batch = batch
         self._is_stopped = is_stopped
         self._form = EndpointForm(batch.endpoint)
-        self._site = OnlineSite(app, token, lambda: is_stopped() or bool(self._ended_by()))
+        accounts: SiteAccounts = app.extensions[ACCOUNTS]
+        self._site = OnlineSite(
+            app,
+            lambda: principal_behind(accounts, batch.owner, batch.key_id),
+            lambda: is_stopped() or bool(self._ended_by()),
+        )
         self._told_s = 0.0
         self._journal: Journal | None = None
 
@@ -194,7 +199,9 @@ class BatchRun:
                 counts[is_failed] += 1
                 (bad if is_failed else good).write(line)
         made = {
-            kind: self._shelf.new_file(names[kind], f"{self._batch.id}_{name}.jsonl", "batch_output").id
+            kind: self._shelf.new_file(
+                names[kind], f"{self._batch.id}_{name}.jsonl", "batch_output", self._batch.owner
+            ).id
             for kind, name in ((False, "output"), (True, "error"))
             if counts[kind]
         }

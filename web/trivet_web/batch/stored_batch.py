@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from trivet.config import Settings
 from trivet_web.stored_objects import DAY_S, StoredObjects
@@ -28,6 +29,7 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str
     expires_at: int
     status: Literal["processed"] = "processed"
+    owner: str | UnsetType = UNSET  # Principal.owner
     object: Literal["file"] = "file"
 
 
@@ -77,6 +79,8 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     error_file_id: str | None = None
     request_counts: RequestCounts = RequestCounts()
     metadata: dict[str, str] | None = None
+    owner: str | UnsetType = UNSET  # Principal.owner, and by which key it was made
+    key_id: int | UnsetType = UNSET
     object: Literal["batch"] = "batch"
 
 
@@ -110,7 +114,9 @@ class Shelf:
         """There where somebody has cancelled it: only one process writes the batch itself."""
         return self.folder / "batches" / f"{batch_id}.cancel"
 
-    def new_file(self, file_id: str, filename: str, purpose: str) -> FileObject:
+    def new_file(
+        self, file_id: str, filename: str, purpose: str, owner: str | UnsetType = UNSET
+    ) -> FileObject:
         """Put down what describes a content that is there already."""
         now_s = time.time()
         made = FileObject(
@@ -120,6 +126,7 @@ class Shelf:
             filename=filename,
             purpose=purpose,
             expires_at=int(now_s + self.retention_s),
+            owner=owner,
         )
         self.files.put(file_id, made)
         return made

@@ -16,6 +16,7 @@ from trivet_web.api.management import (
     prefix_cache,
     pulls,
     sessions,
+    usage,
     users,
     versions,
 )
@@ -35,4 +36,5 @@ BLUEPRINTS = (
     sessions.blueprint,
     keys.blueprint,
     audit.blueprint,
+    usage.blueprint,
 )

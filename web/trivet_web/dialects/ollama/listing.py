@@ -28,6 +28,7 @@ from trivet_web.dialects.ollama.objects import (
 from trivet_web.dialects.ollama.variants import Variant
 from trivet_web.json_response import json_response
 from trivet_web.routing import Deployed
+from trivet_web.visible_models import visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("ollama_listing", __name__)
@@ -57,7 +58,7 @@ def version() -> Response:
 def tags() -> Response:
     """Everything that a request may name: deployments, and what was created of them."""
     process = web_process()
-    table = process.router.table()
+    table = visible(process.router.table())
     models = [_tag(name, deployed) for name, deployed in sorted(table.items())]
     for name, variant in variants(process).all():
         if variant.base in table and name not in table:
@@ -71,7 +72,7 @@ def tags() -> Response:
 def ps() -> Response:
     """What is loaded: deployments of which an instance is ready."""
     router = web_process().router
-    table = router.table()
+    table = visible(router.table())
     return json_response(
         ProcessList([_process(d) for _, d in sorted(table.items()) if router.has_instance(d)])
     )

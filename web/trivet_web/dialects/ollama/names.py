@@ -8,6 +8,7 @@ from trivet.errors import ModelNotFound, RequestError
 from trivet_registry.references import find_version
 from trivet_web.dialects.ollama.variants import Variant, Variants
 from trivet_web.routing import Deployed
+from trivet_web.visible_models import visible
 from trivet_web.web_process import WebProcess, web_process
 
 LATEST = ":latest"
@@ -28,12 +29,12 @@ def named(name: str | None) -> Named:
         raise RequestError("model is missing; it is required", param="model")
     process = web_process()
     plain = name.removesuffix(LATEST)
-    table = process.router.table()
+    table = visible(process.router.table())
     if plain not in table and (variant := variants(process).get(plain)) is not None:
         return Named(name, variant.base, variant)
     if plain in table:
         return Named(name, plain)
-    table = process.router.table(fresh=True)  # it may have been launched within the last half second
+    table = visible(process.router.table(fresh=True))  # it may have been launched within the last half second
     deployment = plain if plain in table else _of_version(process, plain, list(table.values()))
     if deployment is None:
         known = ", ".join(sorted([*table, *(one for one, _ in variants(process).all())]))

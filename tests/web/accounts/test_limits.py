@@ -1,0 +1,141 @@
+"""Requests a minute and at once, over several processes; places of the dead are given back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.errors import Overloaded
+from trivet_web.accounts.limits import Limits
+from trivet_web.accounts.principal import ANYONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ONE = replace(ANYONE, name="key one", key_id=1, requests_per_minute=6, max_concurrency=2)
+HOLDER = """
+import sys, time
+from pathlib import Path
+from dataclasses import replace
+from trivet_web.accounts.limits import Limits
+from trivet_web.accounts.principal import ANYONE
+limits = Limits(Path(sys.argv[1]))
+limits.enter(replace(ANYONE, key_id=1, max_concurrency=2))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+class Clock:
+    """CLOCK_MONOTONIC that a test moves."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def processes(tmp_path: Path, clock: Clock) -> Iterator[list[Limits]]:
+    """As two web processes hold it."""
+    made = [Limits(tmp_path / "limits.db", clock) for _ in range(2)]
+    yield made
+    for limits in made:
+        limits.close()
+
+
+def num_let_in(processes: list[Limits], tries: int) -> int:
+    done = 0
+    for number in range(tries):
+        try:
+            processes[number % 2].count(ONE)
+        except Overloaded:
+            continue
+        done += 1
+    return done
+
+
+def test_a_minute_has_so_many_requests_in_all_processes_together(
+    processes: list[Limits], clock: Clock
+) -> None:
+    assert num_let_in(processes, 20) == 6
+    with pytest.raises(Overloaded, match="key one has had its 6 requests a minute") as caught:
+        processes[1].count(ONE)
+    assert caught.value.retry_after_s == 10
+    clock.now_s += 10.1
+    assert num_let_in(processes, 5) == 1
+    clock.now_s += 600
+    assert num_let_in(processes, 20) == 6, "no more is saved up than a minute's"
+
+
+def test_keys_do_not_share_a_limit_and_one_without_has_none(processes: list[Limits]) -> None:
+    assert num_let_in(processes, 20) == 6
+    processes[0].count(replace(ONE, key_id=2))
+    for _ in range(100):
+        processes[0].count(ANYONE)
+        processes[0].enter(ANYONE)()
+
+
+def test_a_clock_that_began_anew_keeps_nobody_out(processes: list[Limits], clock: Clock) -> None:
+    assert num_let_in(processes, 20) == 6
+    clock.now_s = 5.0  # after a reboot
+    assert num_let_in(processes, 20) == 6
+
+
+def test_so_many_at_once_in_all_processes_together(processes: list[Limits]) -> None:
+    leave = [limits.enter(ONE) for limits in processes]
+    for limits in processes:
+        with pytest.raises(Overloaded, match="2 requests under way"):
+            limits.enter(ONE)
+    leave[0]()
+    again = processes[1].enter(ONE)
+    with pytest.raises(Overloaded):
+        processes[0].enter(ONE)
+    for one in (leave[1], again):
+        one()
+    assert [limits.enter(ONE) for limits in processes]
+
+
+@pytest.mark.parametrize("how", ["killed", "closed"])
+def test_a_process_that_ends_gives_its_places_back(tmp_path: Path, processes: list[Limits], how: str) -> None:
+    if how == "closed":
+        other = Limits(tmp_path / "limits.db")
+        other.enter(ONE)
+        processes[0].enter(ONE)
+        other.close()  # of the same process here: all its places
+        assert processes[1].enter(ONE)
+        return
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "limits.db")]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    processes[0].enter(ONE)
+    with pytest.raises(Overloaded):
+        processes[0].enter(ONE)
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait(30)
+    holder.stdout.close()
+    processes[0].enter(ONE)
+
+
+def test_the_file_is_closed_to_others_and_a_spoilt_one_lets_requests_through(
+    tmp_path: Path, processes: list[Limits], caplog: pytest.LogCaptureFixture
+) -> None:
+    for file in tmp_path.glob("limits.db*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    processes[0]._connection.execute("DROP TABLE rates")
+    processes[0].count(ONE)
+    assert "limits of keys are not counted" in caplog.text

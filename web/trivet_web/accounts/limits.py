@@ -1,0 +1,159 @@
+"""Limits of keys over all web processes of a site: requests a minute, requests at once.
+
+Counted in an SQLite file of the run directory: exact whichever process a request reaches, and never waiting
+for the disk. What it knows is worth nothing after a reboot, and a process that was killed gives its places
+back. While the file cannot be written (a full disk) requests are let through, with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from trivet.errors import Overloaded
+from trivet_web.accounts.principal import Principal
+
+logger = logging.getLogger(__name__)
+FILE = "limits.db"  # in the run directory
+MINUTE_S = 60.0
+BUSY_S = 2.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS rates (key_id INTEGER PRIMARY KEY, full_s REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS running
+    (id INTEGER PRIMARY KEY, key_id INTEGER NOT NULL, pid INTEGER NOT NULL, born REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS running_of_key ON running (key_id);
+"""
+
+
+class Limits:
+    """One a web process, made after the fork. Thread-safe."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Args: clock: the same for all processes of the host, as CLOCK_MONOTONIC is."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pid, self._born = os.getpid(), psutil.Process().create_time()
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        self._connection = sqlite3.connect(
+            file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=OFF")
+        self._connection.executescript(_TABLES)
+
+    def count(self, principal: Principal) -> None:
+        """A request comes. Raises: Overloaded beyond `requests_per_minute`; all of them may come at once."""
+        per_minute = principal.requests_per_minute
+        if per_minute is None:
+            return
+        wait_s = 0.0
+        with self._writing() as is_written:
+            if is_written:
+                wait_s = self._wait_s(principal.key_id, MINUTE_S / per_minute)
+        if wait_s > 0:
+            raise Overloaded(
+                f"{principal.name} has had its {per_minute} requests a minute; try again in "
+                f"{math.ceil(wait_s)} s",
+                retry_after_s=math.ceil(wait_s),
+            )
+
+    def enter(self, principal: Principal) -> Callable[[], None]:
+        """A request begins to be served. Returns: to be called once when it ends.
+
+        Raises: Overloaded beyond `max_concurrency`.
+        """
+        most = principal.max_concurrency
+        if most is None:
+            return _nothing
+        place: int | None = None
+        with self._writing() as is_written:
+            if is_written:
+                place = self._place(principal.key_id, most)
+        if place == 0:
+            raise Overloaded(
+                f"{principal.name} has {most} requests under way, which is its limit; try again when one of "
+                "them has ended"
+            )
+        return _nothing if place is None else lambda: self._leave(place)
+
+    def close(self) -> None:
+        """What is under way in this process is over."""
+        with self._lock:
+            self._connection.execute("DELETE FROM running WHERE pid = ?", (self._pid,))
+            self._connection.close()
+
+    def _wait_s(self, key_id: int, interval_s: float) -> float:
+        """The bucket is known by the moment at which it will be full again."""
+        now_s = self._clock()
+        row = self._connection.execute("SELECT full_s FROM rates WHERE key_id = ?", (key_id,)).fetchone()
+        full_s = now_s if row is None else max(now_s, row[0])
+        if full_s - now_s > MINUTE_S + interval_s:  # of before a reboot, or of a stricter limit
+            full_s = now_s
+        full_s += interval_s
+        if (wait_s := full_s - now_s - MINUTE_S) > 1e-6:
+            return wait_s
+        self._connection.execute("INSERT OR REPLACE INTO rates VALUES (?, ?)", (key_id, full_s))
+        return 0.0
+
+    def _place(self, key_id: int, most: int) -> int:
+        """0: there is none."""
+        if self._num_running(key_id) >= most:
+            self._forget_dead()
+            if self._num_running(key_id) >= most:
+                return 0
+        cursor = self._connection.execute(
+            "INSERT INTO running (key_id, pid, born) VALUES (?, ?, ?)", (key_id, self._pid, self._born)
+        )
+        return int(cursor.lastrowid or 0)
+
+    def _leave(self, place: int) -> None:
+        with self._writing() as is_written:
+            if is_written:
+                self._connection.execute("DELETE FROM running WHERE id = ? AND pid = ?", (place, self._pid))
+
+    def _num_running(self, key_id: int) -> int:
+        row = self._connection.execute("SELECT count(*) FROM running WHERE key_id = ?", (key_id,)).fetchone()
+        return int(row[0])
+
+    def _forget_dead(self) -> None:
+        for pid, born in self._connection.execute("SELECT DISTINCT pid, born FROM running").fetchall():
+            if not _is_alive(pid, born):
+                self._connection.execute("DELETE FROM running WHERE pid = ? AND born = ?", (pid, born))
+
+    @contextmanager
+    def _writing(self) -> Iterator[bool]:
+        """One transaction; false where there can be none."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                logger.warning("limits of keys are not counted: %s", error)
+                yield False
+                return
+            try:
+                yield True
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                logger.warning("limits of keys are not counted: %s", error)
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+
+def _is_alive(pid: int, born: float) -> bool:
+    try:
+        return bool(psutil.Process(pid).create_time() == born)
+    except psutil.Error:
+        return False
+
+
+def _nothing() -> None:
+    """There is no place to give back."""
