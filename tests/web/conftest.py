@@ -158,6 +158,14 @@ def new_site() -> Iterator[Site]:
         yield site
 
 
+@pytest.fixture(autouse=True)
+def _every_act_leaves_an_entry(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever a test does: what changed something is in the audit log (guard.py says so where it is not)."""
+    yield
+    missing = [r.getMessage() for r in caplog.get_records("call") if r.name == "trivet_web.guard"]
+    assert not missing
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     with new_site() as made:

@@ -18,12 +18,9 @@ from trivet.models.description import ModelFiles
 from trivet.plugins import PluginHost, load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployment_changes import wake_deployment
-<<<<<<< HEAD
 from trivet_registry.model_store.store import ModelStore
-=======
 from trivet_web.accounts.limits import FILE as LIMITS_FILE
 from trivet_web.accounts.limits import Limits
->>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
 from trivet_web.batch.stored_batch import Shelf

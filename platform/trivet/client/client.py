@@ -6,6 +6,7 @@ from typing import Self
 
 import httpx2
 
+from trivet.client.accounts import Audit, Keys, Sessions, Usage, Users
 from trivet.client.async_connection import AsyncConnection
 from trivet.client.calls import C
 from trivet.client.connection import Connection
@@ -38,6 +39,11 @@ class Server(Operation[C]):
         self.aliases = Aliases(connection)
         self.deployments = Deployments(connection)
         self.instances = Instances(connection)
+        self.users = Users(connection)
+        self.sessions = Sessions(connection)
+        self.keys = Keys(connection)
+        self.audit = Audit(connection)
+        self.usage = Usage(connection)
 
     @property
     def base_url(self) -> str:

@@ -17,6 +17,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str = ""
     expires_at: int | None = None
     status: str = ""
+    owner: str = ""  # who sees it; empty: the site
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     error_file_id: str | None = None
     request_counts: RequestCounts = RequestCounts()
     metadata: dict[str, str] | None = None
+    owner: str = ""
+    key_id: int | None = None  # with whose rights its lines are asked
 
     @property
     def has_ended(self) -> bool:

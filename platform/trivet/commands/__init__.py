@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trivet.commands import (
+    accounts,
     bench,
     chat,
     devices,
@@ -21,6 +22,7 @@ from trivet.commands import (
 from trivet.plugins import Command
 
 MODULES = (
+    accounts,
     bench,
     chat,
     devices,

@@ -34,7 +34,7 @@ FOREIGN = {
 OWN = ("/platform/v1/", "/v1/", "/tokenize", "/detokenize", "/metrics")
 LEFT_OUT = {"object", "has_more", "reasoning_content"}  # constants; `reasoning` by its older name
 ALWAYS_EMPTY = (type(None), list[None], list[None] | msgspec.UnsetType)  # of OpenAI's shape only
-VALUES = {"file": b"x", "changes": {}, "messages": [], "documents": ["x"], "tokens": [1]}
+VALUES = {"file": b"x", "changes": {}, "messages": [], "documents": ["x"], "tokens": [1], "key_id": 1}
 Made = Call[Any] | StreamCall[Any]
 
 

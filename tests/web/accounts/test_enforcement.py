@@ -244,7 +244,7 @@ def test_cost_is_by_the_configured_prices(accounts: Accounts, monkeypatch: pytes
     found = token.get(USAGE).get_json()
     assert {row["model"]: row["cost"] for row in found["data"]} == {"demo": 2.4, "=other": 1.0}
     assert (found["currency"], found["cost"]) == ("EUR", 3.4)
-    table = token.get(f"{USAGE}?format=csv")
+    table = token.get(f"{USAGE}.csv")
     assert table.mimetype == "text/csv"
     header, *rows = table.text.splitlines()
     assert header.split(",") == [

@@ -5,12 +5,8 @@ from __future__ import annotations
 import msgspec
 from flask import Blueprint, Response
 
-<<<<<<< HEAD
 from trivet.errors import RequestError
-=======
-from trivet.errors import NotFound, RequestError, UnsupportedParameter
-from trivet_web.accounts.ownership import is_ones_own, owner_of_request
->>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
+from trivet_web.accounts.ownership import owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import ChatAnswer, begun
@@ -51,17 +47,6 @@ from trivet_web.web_process import web_process
 blueprint = Blueprint("responses", __name__)
 
 
-<<<<<<< HEAD
-=======
-class StoredResponse(msgspec.Struct, frozen=True):
-    """A response, and the whole conversation up to its end, without instructions."""
-
-    response: ResponseObject
-    messages: list[Message]
-    owner: str | msgspec.UnsetType = msgspec.UNSET  # Principal.owner
-
-
->>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
 @blueprint.post("/v1/responses")
 @requires(Right.INFER)
 @documented(ResponseObject, body=ResponseRequest, stream=ResponseEvent)
@@ -112,12 +97,8 @@ class Draft:
         self._body = body
         self._answer = answer
         self._before = before
-<<<<<<< HEAD
         self._store = store_of(web_process()) if is_stored else None
-=======
-        self._store = _store(web_process()) if is_stored else None
         self._owner = owner_of_request()
->>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
         self._id = new_id("resp")
 
     def begun(self) -> ResponseObject:
@@ -160,11 +141,8 @@ class Draft:
         if self._store is not None:
             messages = [*self._before, *self._body.chat([]).messages, _message_of(items)]
             kept = [message for message in messages if message.role not in ("system", "developer")]
-<<<<<<< HEAD
-            self._store.put(self._id, StoredResponse(response, kept, self._body.input_items()))
-=======
-            self._store.put(self._id, StoredResponse(response, kept, self._owner))
->>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
+            stored = StoredResponse(response, kept, self._body.input_items(), self._owner)
+            self._store.put(self._id, stored)
         return response
 
     def _usage(self, done: Completed) -> ResponseUsage:
@@ -178,57 +156,8 @@ class Draft:
         )
 
 
-<<<<<<< HEAD
 def _items(answer: ChatAnswer, done: Completed) -> list[OutputItem]:
     message = answer.readers[0].message(done)
-=======
-def _is_stored(body: ResponseRequest) -> bool:
-    """OpenAI stores what is not said otherwise; here the site decides. Raises: UnsupportedParameter."""
-    if web_process().settings.store_responses:
-        return body.store is not False
-    if body.store:
-        raise _not_stored("store is true", "store: leave it out or send false", "store")
-    return False
-
-
-def _messages_before(body: ResponseRequest) -> list[Message]:
-    """Raises: NotFound, UnsupportedParameter."""
-    if body.previous_response_id is None:
-        return []
-    return _stored(body.previous_response_id, "previous_response_id").messages
-
-
-def _stored(response_id: str, param: str | None = None) -> StoredResponse:
-    """Raises: NotFound, UnsupportedParameter where nothing is stored here."""
-    process = web_process()
-    if not process.settings.store_responses:
-        what = f"response {response_id[:80]!r} is asked for"
-        raise _not_stored(what, "them: send the whole conversation as input", param)
-    stored = _store(process).get(response_id)
-    if stored is None or not is_ones_own(stored.owner):
-        raise NotFound(
-            f"response {response_id[:80]!r} does not exist: it was not stored, was deleted, or is older than "
-            f"{process.settings.retention_days:g} days (retention_days)",
-            param=param,
-        )
-    return stored
-
-
-def _not_stored(what: str, instead: str, param: str | None) -> UnsupportedParameter:
-    return UnsupportedParameter(
-        f"{what} and this site stores no responses; set store_responses = true in trivet.toml, or do without "
-        f"{instead}",
-        param=param,
-    )
-
-
-def _store(process: WebProcess) -> StoredObjects[StoredResponse]:
-    settings = process.settings
-    return StoredObjects(settings.paths.stored / "responses", StoredResponse, settings.retention_days)
-
-
-def _items(message: ChatMessage, *, is_cut: bool) -> list[OutputItem]:
->>>>>>> 1ee0849 (web: keys are held to their models, limits and priority; usage is counted; what is stored has an owner)
     items: list[OutputItem] = []
     if isinstance(message.reasoning, str):
         items.append(ReasoningItem(new_id("rs"), [ReasoningText(message.reasoning)]))

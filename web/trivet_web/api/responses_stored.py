@@ -6,6 +6,7 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from trivet.errors import NotFound, RequestError, UnsupportedParameter
+from trivet_web.accounts.ownership import is_ones_own
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.conversation import Message
 from trivet_web.api.documented import documented
@@ -25,6 +26,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
     response: ResponseObject
     messages: list[Message]
     items: list[StoredItem] = []
+    owner: str | msgspec.UnsetType = msgspec.UNSET  # Principal.owner
 
 
 @blueprint.get("/v1/responses/<response_id>")
@@ -122,7 +124,7 @@ def _stored(response_id: str, param: str | None = None) -> StoredResponse:
         what = f"response {response_id[:80]!r} is asked for"
         raise _not_stored(what, "them: send the whole conversation as input", param)
     stored = store_of(process).get(response_id)
-    if stored is None:
+    if stored is None or not is_ones_own(stored.owner):
         raise NotFound(
             f"response {response_id[:80]!r} does not exist: it was not stored, was deleted, or is older than "
             f"{process.settings.retention_days:g} days (retention_days)",

@@ -23,17 +23,36 @@ from trivet_web.api.documented import documented
 from trivet_web.api.management.account_objects import UsageListing, UsageObject
 from trivet_web.json_response import json_response
 
-blueprint = Blueprint("usage", __name__, url_prefix="/platform/v1/usage")
+blueprint = Blueprint("usage", __name__, url_prefix="/platform/v1")
 DEFAULT_DAYS = 30
 MILLION = 1_000_000
 ANY = "*"  # the price of models that have none of their own
 
 
-@blueprint.get("")
+QUERY = {"first": str, "last": str, "key": int, "all": int}
+
+
+@blueprint.get("/usage")
 @requires(Right.ACCOUNT)
-@documented(UsageListing, query={"first": str, "last": str, "key": int, "all": int, "format": str})
+@documented(UsageListing, query=QUERY)
 def usage() -> Response:
-    """One's own; `all`: everybody's, for admins. `format=csv` for a table. Raises: RequestError."""
+    """One's own; `all`: everybody's, for admins. Raises: RequestError."""
+    rows = _asked()
+    costs = [row.cost for row in rows if row.cost is not None]
+    currency = site_accounts().settings.currency
+    return json_response(UsageListing(data=rows, currency=currency, cost=sum(costs) if costs else None))
+
+
+@blueprint.get("/usage.csv")
+@requires(Right.ACCOUNT)
+@documented(media_type="text/csv", query=QUERY)
+def table() -> Response:
+    """The same for spreadsheets. Raises: RequestError."""
+    return _csv(_asked(), site_accounts().settings.currency)
+
+
+def _asked() -> list[UsageObject]:
+    """Raises: RequestError."""
     principal, settings = principal_of_request(), site_accounts().settings
     last = _day("last") or utc_now().date()
     first = _day("first") or last - timedelta(days=DEFAULT_DAYS - 1)
@@ -41,13 +60,7 @@ def usage() -> Response:
     with site_accounts().database.reading() as session:
         key_id = request.args.get("key", type=int)
         rows = list_usage(session, first, last, None if sees_all else principal.user_id, key_id)
-        shown = _objects(session, rows, settings)
-    if request.args.get("format") == "csv":
-        return _csv(shown, settings.currency)
-    costs = [row.cost for row in shown if row.cost is not None]
-    return json_response(
-        UsageListing(data=shown, currency=settings.currency, cost=sum(costs) if costs else None)
-    )
+        return _objects(session, rows, settings)
 
 
 def cost_of(row: Usage, prices: Mapping[str, PriceSettings]) -> float | None:
