@@ -12,13 +12,15 @@ from trivet.weights.index import WeightIndex
 from trivet_cpu import memory_plan
 from trivet_cpu.memory_plan import Shape
 
-# The process without what is planned for the model: Python, NumPy and torch, and code that oneDNN makes at
-# run time. 212 to 298 MiB measured with SmolLM2 beside weights, KV and workspace (Python 3.11, torch 2.13):
-# how many pages of torch's libraries are mapped depends on how the kernel holds those files. The middle.
-CONTEXT_BYTES = 262 << 20
-# The same without torch: 72 MiB measured.
-NATIVE_CONTEXT_BYTES = 72 << 20
-# Left free beside: other models' tokenizers are larger, and allocators keep some of what was given back.
+# The process without what is planned for the model, measured with tiny models (Python 3.11, torch 2.13): what
+# it would have to swap. Pages of files do not count (23 MiB of them, with torch 99): the kernel shares them
+# between engines and drops them when it needs room.
+NATIVE_PROCESS_BYTES = 26 << 20
+TORCH_PROCESS_BYTES = 163 << 20  # and code that oneDNN makes at run time
+TRANSFORMERS_PROCESS_BYTES = 275 << 20  # where its own code computes the model
+# Of a tokenizer with 50,000 to 260,000 tokens: 334 to 348 measured.
+TOKENIZER_TOKEN_BYTES = 340
+# Left free beside: allocators keep some of what was given back.
 MARGIN_BYTES, NATIVE_MARGIN_BYTES = 96 << 20, 48 << 20
 # Without a stated share the KV cache takes at most this part of what is free, for other instances, and at
 # most this many bytes: it holds 46,000 tokens of a 135M model, and every page of it is resident from the
@@ -97,7 +99,10 @@ class Planner:
 
     @property
     def _context_bytes(self) -> int:
-        return CONTEXT_BYTES if self._native_parts is None else NATIVE_CONTEXT_BYTES
+        process = NATIVE_PROCESS_BYTES
+        if self._native_parts is None:
+            process = TRANSFORMERS_PROCESS_BYTES if self._spec.shapes_only else TORCH_PROCESS_BYTES
+        return process + TOKENIZER_TOKEN_BYTES * self._spec.num_tokens
 
     def _fixed_bytes(self, shape: Shape) -> int:
         margin = MARGIN_BYTES if self._native_parts is None else NATIVE_MARGIN_BYTES

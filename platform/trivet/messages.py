@@ -24,7 +24,7 @@ from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 
 BEAT_INTERVAL_S = 0.5
-RESIDENT = "resident"  # in `Beat.memory`: bytes of the whole process that are in memory
+RESIDENT = "resident"  # in `Beat.memory`: bytes of the whole process in memory, without pages of files
 STALL_SILENCE_S = 2.0  # without a beat for so long it is stalled: new requests go elsewhere
 SILENCE_LIMIT_S = 5.0  # without a beat for so long, past any announced step deadline: it is lost
 

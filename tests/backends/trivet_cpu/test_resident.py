@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
+from trivet.contract_suite.tiny_models import VOCAB_SIZE, make_tiny_model
 from trivet.demo_model import find_demo_model
 
-# As the engine process does, with a batch of prompts; prints planned and resident bytes.
+# As the engine process does, with a batch of prompts whose every token has logits, so that the workspace is
+# used; prints planned and resident bytes, of the step after which it was most.
 RUN = """
 import sys
 import trivet.engine.process  # all that an engine has loaded
@@ -28,11 +33,14 @@ placement = place(host, files, settings, "cpu")
 engine = assemble(files, placement, settings)
 for number in range(8):
     prompt = [1 + number + i % 90 for i in range(200)]
-    engine.core.add(Sequence(str(number), prompt, SamplingParams(max_tokens=4)))
+    engine.core.add(Sequence(str(number), prompt, SamplingParams(max_tokens=4, prompt_logprobs=1)))
+most = 0
 while engine.core.has_work:
     engine.core.step()
-print(placement.plan.total_bytes, resident_bytes())
+    most = max(most, resident_bytes())
+print(placement.plan.total_bytes, most)
 """
+TORCH = "options.kernels=torch"
 
 
 @pytest.mark.parametrize(
@@ -41,22 +49,35 @@ print(placement.plan.total_bytes, resident_bytes())
         (),
         ("dtype=float32", "max_model_len=2048", "num_gpu_blocks_override=513"),
         ("kv_cache_dtype=int8", "num_gpu_blocks_override=65"),  # little more than weights and process
+        (TORCH, "max_model_len=2048", "num_gpu_blocks_override=513"),
     ],
 )
 def test_a_process_holds_what_was_planned(settings: tuple[str, ...]) -> None:
-    expect_agreement(*settings)
+    expect_agreement(find_demo_model(), *settings)
 
 
-def test_with_torch_too() -> None:
-    expect_agreement("options.kernels=torch", "max_model_len=2048", "num_gpu_blocks_override=513")
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("llama", ()),
+        ("qwen2", ("dtype=float32",)),
+        ("qwen3", (TORCH,)),
+        ("mistral", (TORCH, "dtype=float32")),
+        ("olmo2", ()),  # computed by transformers
+    ],
+)
+def test_of_a_tiny_model_the_process_is_nearly_all(
+    name: str, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = make_tiny_model(name, tmp_path)
+    words = {f"t{token}": token for token in range(VOCAB_SIZE)}
+    Tokenizer(WordLevel(words, unk_token="t0")).save(str(folder / "tokenizer.json"))
+    expect_agreement(folder, *settings)
 
 
-def expect_agreement(*settings: str) -> None:
+def expect_agreement(model: Path, *settings: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(find_demo_model()), *settings],
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, "-c", RUN, str(model), *settings], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     planned, resident = map(int, done.stdout.split())
