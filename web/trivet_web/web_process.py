@@ -71,7 +71,8 @@ class WebProcess:
         self.limits = Limits(settings.paths.run / LIMITS_FILE)
         self.usage = UsageCounter(self.database, self.accounts.credentials)
         self.metrics = WebMetrics(settings.paths.run / METRICS_FOLDER if settings.web_workers > 1 else None)
-        self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER)
+        # With a table of its caller's it is alone, and its home may be gone by now (batch.offline_site).
+        self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER if read_table is None else None)
         self.history = History()
         self.relay = Relay(settings.paths.run)
         self.models = ServedModels(load_model)

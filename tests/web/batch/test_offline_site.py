@@ -62,6 +62,15 @@ def test_a_request_is_answered_as_over_http(site: OfflineSite) -> None:
     assert ask(site, temperature=-1).status == 400
 
 
+def test_its_folder_is_not_missed_while_it_works(site: OfflineSite, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning a second told that figures could not be written."""
+    deadline_s = time.monotonic() + 60
+    while len(site._web.history.read(60)[1]) < 3:
+        assert ask(site).status == 200
+        assert time.monotonic() < deadline_s, "nothing is sampled"
+    assert not caplog.records
+
+
 def test_many_threads_may_ask_at_a_time(site: OfflineSite) -> None:
     with ThreadPoolExecutor(16) as pool:
         done = list(pool.map(lambda n: ask(site, max_tokens=1 + n % 5), range(64)))
