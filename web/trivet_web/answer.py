@@ -73,6 +73,7 @@ class Answer:
         self._deployment = deployment
         self._observe = observe
         self._sequences: list[_Sequence] = []
+        self.num_open = 0  # sequences whose last piece has not been read
         self.error: TrivetError | None = None  # raised when what came before it has been read
 
     def start(self, submits: Sequence[Submit], max_model_len: int) -> None:
@@ -90,13 +91,9 @@ class Answer:
             if submit.group:
                 instances[submit.group] = claim.instance_id
             self._sequences.append(_Sequence(submit, tokens, claim))
+        self.num_open = len(submits)
         for choice in range(len(submits)):
             self._send(choice)
-
-    @property
-    def num_open(self) -> int:
-        """Sequences whose last piece has not been read."""
-        return len([None for sequence in self._sequences if not sequence.has_ended])
 
     @property
     def has_failed(self) -> bool:
@@ -118,21 +115,20 @@ class Answer:
         Raises: EngineLost, ClientGone, or what an engine reported, once the pieces before it have been
             returned; then the answer is over.
         """
-        if self.error is not None:
-            raise self.error
         arrivals: list[Arrival] = []
-        items = self.mailbox.read(timeout_s)
-        for item in items:
+        while not arrivals:
+            if self.error is not None:
+                raise self.error
+            items = self.mailbox.read(timeout_s)
+            if not items:
+                break
             try:
-                self._take(item, arrivals)
+                for item in items:
+                    self._take(item, arrivals)
             except TrivetError as error:
                 self.error = error
-                break
+            # Without arrivals these were losses, each of which has gone to another replica.
         self._observe(arrivals, self.instance_of)
-        if self.error is not None and not arrivals:
-            raise self.error
-        if items and not arrivals:  # losses, each of which has gone to another replica: once a sequence
-            return self.read(timeout_s)
         return arrivals
 
     def tokens(self, num_completions: int) -> Tokens:
@@ -155,14 +151,12 @@ class Answer:
                 sequence.has_ended = True
                 self._relay.abort(sequence.claim.instance_id, sequence.submit.request_id)
             sequence.claim.release()
+        self.num_open = 0
 
     def _take(self, item: Item, arrivals: list[Arrival]) -> None:
         """Raises: what ends the answer."""
         if isinstance(item, Loss):
             self._on_loss(item, arrivals)
-        elif item.piece.failure is None and item.piece.finish_reason is None:  # nearly all
-            self._count(item)
-            arrivals.append(item)
         elif (error := _error_of(item.piece)) is not None:
             self._on_loss(Loss(item.choice, error), arrivals)
         else:
@@ -178,6 +172,7 @@ class Answer:
         sequence.last = piece
         if piece.finish_reason is not None:
             sequence.has_ended = True
+            self.num_open -= 1
             sequence.claim.release()
 
     def _on_loss(self, loss: Loss, arrivals: list[Arrival]) -> None:

@@ -130,19 +130,19 @@ class EngineLink:
             report = _reports.decode(frames[-1])
             self.load = report.load
             seen = True
-            for piece in report.pieces:
-                self._deliver(piece, now)
+            self._deliver(report.pieces, now)
         return seen
 
-    def _deliver(self, piece: Piece, now: float) -> None:
-        recipient = self._open.get(piece.request_id)
-        if recipient is None:  # aborted meanwhile
-            return
-        if piece.finish_reason is not None or piece.failure is not None:
-            del self._open[piece.request_id]
-        if not recipient.mailbox.put(recipient.choice, piece, now):
-            recipient.mailbox.fail(ReaderTooSlow(), recipient.choice)
-            self.abort(piece.request_id)
+    def _deliver(self, pieces: list[Piece], now: float) -> None:
+        for piece in pieces:
+            recipient = self._open.get(piece.request_id)
+            if recipient is None:  # aborted meanwhile
+                continue
+            if piece.finish_reason is not None or piece.failure is not None:
+                del self._open[piece.request_id]
+            if not recipient.mailbox.put(recipient.choice, piece, now):
+                recipient.mailbox.fail(ReaderTooSlow(), recipient.choice)
+                self.abort(piece.request_id)
 
     def _send(self, message: bytes) -> None:
         if self.connection is Connection.OPEN:

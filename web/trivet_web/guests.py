@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 from trivet_web.connection import IO_TIMEOUT_S
 from trivet_web.handover import ByteStream, Parked
@@ -28,7 +29,7 @@ class Waiting(Guest):
         self._resume = resume
         self._gone = gone
         # In this order: once woken it may have left, and somebody else listens.
-        parked.mailbox.listen(lambda: pump.wake(self))
+        parked.mailbox.listen(partial(pump.wake, self))
         pump.wake(self)
 
     def turn(self, now: float) -> Next:
@@ -81,7 +82,7 @@ class Transfer(Guest):
         self._has_told = False  # that the client is too slow
         self.due_s = time.monotonic() + PING_S
         client.setblocking(False)
-        stream.mailbox.listen(lambda: pump.wake(self))
+        stream.mailbox.listen(partial(pump.wake, self))
         pump.wake(self)  # for the first time, so that it is a guest
 
     def fileno(self) -> int:

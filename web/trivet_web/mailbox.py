@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from trivet.errors import TrivetError
 from trivet.messages import FinishReason, Piece
@@ -26,19 +28,24 @@ class ClientGone(TrivetError):
     status, code = 499, "client_closed_request"
 
 
-class Arrival(NamedTuple):
-    """A piece of one sequence, and when the relay received it (CLOCK_MONOTONIC seconds)."""
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A piece of one sequence, and when the relay received it (CLOCK_MONOTONIC seconds).
+
+    One is made for each token of each stream: as a struct in C, which no garbage collection looks at.
+    """
 
     choice: int
     piece: Piece
     at_s: float
+    size_bytes: int = 0  # that it takes in a mailbox, about
 
 
-class Loss(NamedTuple):
+class Loss(msgspec.Struct, frozen=True):
     """The end of one sequence, or of the whole request (choice None), without a last piece."""
 
     choice: int | None
     error: TrivetError
+    size_bytes: int = 0  # always fits
 
 
 Item: TypeAlias = Arrival | Loss
@@ -48,7 +55,7 @@ class Mailbox:
     """One reader, which waits or asks to be told. Each count has one writer, so none needs a lock."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
-        self._items: queue.SimpleQueue[tuple[int, Item]] = queue.SimpleQueue()  # size in bytes, item
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._capacity_bytes = capacity_bytes
         self._put_bytes = 0  # written by the relay thread
         self._read_bytes = 0  # written by the reader
@@ -67,8 +74,9 @@ class Mailbox:
         if piece.failure is not None or piece.finish_reason in _FAILED:
             self.may_wait = True
         self._put_bytes += size
-        self._items.put((size, Arrival(choice, piece, at_s)))
-        self._on_put()
+        self._items.put(Arrival(choice, piece, at_s, size))
+        if not self._has_told:
+            self._on_put()
         return True
 
     def fail(self, error: TrivetError, choice: int | None = None) -> None:
@@ -77,7 +85,7 @@ class Mailbox:
             self.is_abandoned = True
         if choice is not None:
             self.may_wait = True
-        self._items.put((0, Loss(choice, error)))
+        self._items.put(Loss(choice, error))
         self._has_told = False  # also a reader who was told of a piece and cannot take it now
         self._on_put()
 
@@ -95,16 +103,16 @@ class Mailbox:
     def read(self, timeout_s: float) -> list[Item]:
         """Wait for the first item, then take what else is there; empty after `timeout_s`."""
         self._has_told = self.may_wait = False
-        taken: list[Item] = []
-        count = self._items.qsize()
-        try:
-            # Nobody else takes: what is counted is there.
-            for _ in range(min(count, MAX_READ) or 1):
-                size, item = self._items.get_nowait() if count else self._items.get(timeout_s > 0, timeout_s)
-                self._read_bytes += size
-                taken.append(item)
-        except queue.Empty:
-            pass
+        count = min(self._items.qsize(), MAX_READ)
+        if count:  # nobody else takes: what is counted is there
+            taken = [self._items.get_nowait() for _ in range(count)]
+        else:
+            try:
+                taken = [self._items.get(timeout_s > 0, timeout_s)]
+            except queue.Empty:
+                return []
+        for item in taken:
+            self._read_bytes += item.size_bytes
         return taken
 
     def _on_put(self) -> None:

@@ -25,6 +25,7 @@ from trivet_web.prefix_affinity import PrefixAffinity, span_digests
 logger = logging.getLogger(__name__)
 MAX_AGE_S = 0.5
 MAX_LOAD = 1.25
+GIVE_BACK_TOKENS = 16  # at a time: each takes a lock, and routing need not know sooner
 RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
 NOWHERE = ""  # in place of an instance: there is none yet, and it is worth waiting for one
@@ -104,20 +105,26 @@ Table = Mapping[str, Deployed]  # by name
 
 
 class Claim:
-    """A request's share of an instance's outstanding tokens; it shrinks as tokens arrive."""
+    """A request's share of an instance's outstanding tokens; it shrinks as tokens arrive, some at a time."""
 
     def __init__(self, router: Router, instance_id: str, tokens: int) -> None:
         self.instance_id = instance_id
         self._router = router
         self._tokens = tokens
+        self._used = 0  # of them, not given back yet
 
     def use(self, tokens: int) -> None:
-        done = min(tokens, self._tokens)
-        self._tokens -= done
-        self._router.give_back(self.instance_id, done)
+        self._used += tokens
+        if self._used >= GIVE_BACK_TOKENS:
+            self._give_back(min(self._used, self._tokens))
 
     def release(self) -> None:
-        self.use(self._tokens)
+        self._give_back(self._tokens)
+
+    def _give_back(self, tokens: int) -> None:
+        self._used = 0
+        self._tokens -= tokens
+        self._router.give_back(self.instance_id, tokens)
 
 
 class Router:

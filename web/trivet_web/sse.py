@@ -40,6 +40,11 @@ class Chunks:
         """One object on the wire."""
         return _event(value)
 
+    def encoded(self, arrivals: list[Arrival]) -> bytes:
+        """Their chunks on the wire."""
+        event = self.event
+        return b"".join([event(chunk) for chunk in self.of(arrivals)])
+
     def of(self, arrivals: list[Arrival]) -> Iterable[msgspec.Struct]:
         """Chunks that these arrivals make; may be none."""
         raise NotImplementedError
@@ -113,13 +118,11 @@ class EventStream:
 
     def _events(self, arrivals: list[Arrival]) -> bytes:
         """In one piece: a write a chunk would cost a system call each."""
-        event = self._chunks.event
-        events = [event(chunk) for chunk in self._chunks.of(arrivals)]
-        if not self._answer.num_open:
-            events += [event(chunk) for chunk in self._chunks.last()]
-            events.append(self._chunks.end)
-            self.is_over = True
-        return b"".join(events)
+        events = self._chunks.encoded(arrivals)
+        if self._answer.num_open:
+            return events
+        self.is_over = True
+        return b"".join([events, *map(self._chunks.event, self._chunks.last()), self._chunks.end])
 
     def _failed(self, error: TrivetError) -> bytes:
         self.is_over = True

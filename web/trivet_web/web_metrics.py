@@ -60,6 +60,13 @@ class WebMetrics:
             series.counts[bisect_left(metric.buckets, value)] += times
             series.total += value * times
 
+    def add(self, metric: Metric, labels: tuple[str, ...], counts: list[int], total: float) -> None:
+        """Observations counted elsewhere: how many in each bucket, and the sum of their values."""
+        with self._lock:
+            series = self._get(metric, labels)
+            series.counts = [a + b for a, b in zip(series.counts, counts, strict=True)]
+            series.total += total
+
     def totals(self) -> dict[str, list[Series]]:
         """Of all web processes, by metric name."""
         merged: dict[_Key, Series] = {}

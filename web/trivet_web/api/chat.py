@@ -10,7 +10,9 @@ from flask import Blueprint, Response
 from msgspec import UNSET, UnsetType
 
 from trivet.errors import RequestError
+from trivet.messages import Piece
 from trivet.sampling_params import SamplingParams
+from trivet.text.tool_calls.events import Content, Event, Reasoning
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat_prompt import ChatPromptFields, Prompt
@@ -38,6 +40,7 @@ from trivet_web.api.openai_objects import (
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, UsageInStream, check_context, public_id
 from trivet_web.api.truncation import truncation_of
+from trivet_web.chunk_template import ChunkTemplate
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
@@ -200,6 +203,41 @@ class ChatChunks(Chunks):
         self._answer = answer
         self._usage = usage
         self._counts: list[Completed | None] = [None] * len(answer.readers)
+        self._templates: dict[tuple[int, type[Event]], ChunkTemplate] = {}
+
+    def encoded(self, arrivals: list[Arrival]) -> bytes:
+        if self._are_usual(arrivals):
+            return b"".join([self._of_usual(arrival.choice, arrival.piece) for arrival in arrivals])
+        return super().encoded(arrivals)
+
+    def _are_usual(self, arrivals: list[Arrival]) -> bool:
+        """Whether they bring text alone, between the first and the last of their choice, one of each."""
+        if self._answer.params.logprobs is not None:
+            return False
+        for arrival in arrivals:
+            if self._counts[arrival.choice] is None or arrival.piece.finish_reason is not None:
+                return False
+        return len(arrivals) == 1 or len({arrival.choice for arrival in arrivals}) == len(arrivals)
+
+    def _of_usual(self, index: int, piece: Piece) -> bytes:
+        reader, data = self._answer.readers[index], b""
+        for event in reader.events(piece):
+            if isinstance(event, Content | Reasoning):
+                data += self._template(index, type(event)).of(event.text)
+            elif (delta := reader.delta(event)) is not None:
+                data += self._encoded(index, delta)
+        return data
+
+    def _template(self, index: int, kind: type[Content | Reasoning]) -> ChunkTemplate:
+        template = self._templates.get((index, kind))
+        if template is None:
+            reader = self._answer.readers[index]
+            template = ChunkTemplate(lambda text: self._encoded(index, reader.delta(kind(text))))
+            self._templates[index, kind] = template
+        return template
+
+    def _encoded(self, index: int, delta: ChatDelta | None) -> bytes:
+        return b"" if delta is None else self.event(self._chunk(ChatChunkChoice(index, delta)))
 
     def of(self, arrivals: list[Arrival]) -> Iterable[ChatChunk]:
         by_choice: dict[int, Completed] = {}
@@ -213,7 +251,7 @@ class ChatChunks(Chunks):
         if is_first:
             yield self._chunk(ChatChunkChoice(index, ChatDelta(role="assistant", content="")))
         reader, logprobs = self._answer.readers[index], self._answer.logprobs(joined)
-        deltas = reader.deltas(joined)
+        deltas = [delta for event in reader.events(joined) if (delta := reader.delta(event)) is not None]
         if logprobs is not None and not deltas:
             deltas = [ChatDelta(content="")]
         for delta in deltas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from trivet.messages import Piece
 from trivet.text.answer_parser import AnswerParts
 from trivet.text.reasoning import END
 from trivet.text.tokenizer import Tokenizer
@@ -80,15 +81,11 @@ class ChatReader:
             tool_calls=calls or UNSET,
         )
 
-    def deltas(self, piece: Completed) -> list[ChatDelta]:
-        """What this piece adds."""
-        return [delta for event in self.events(piece) if (delta := self._delta(event)) is not None]
-
     def finish_reason(self, reason: str) -> str:
         """What a client is told: a completion that stopped after a call waits for its result."""
         return TOOL_CALLS if reason == STOP and self._has_calls else reason
 
-    def events(self, piece: Completed) -> list[Event]:
+    def events(self, piece: Completed | Piece) -> list[Event]:
         """What this piece makes certain, all of it where it is the last one."""
         if self._is_plain:  # most pieces of most models: 3 us for 6
             return [Content(piece.text)] if piece.text else []
@@ -99,7 +96,8 @@ class ChatReader:
             self._count.add(piece.token_ids, events, has_begun=self._parser.has_reasoned)
         return events
 
-    def _delta(self, event: Event) -> ChatDelta | None:
+    def delta(self, event: Event) -> ChatDelta | None:
+        """What it adds to the message; None: nothing that a client is told."""
         if isinstance(event, Content):
             return ChatDelta(content=event.text)
         if isinstance(event, Reasoning):

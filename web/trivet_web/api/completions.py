@@ -42,6 +42,7 @@ from trivet_web.api.sampling_fields import (
     public_id,
 )
 from trivet_web.api.truncation import truncated, truncation_of
+from trivet_web.chunk_template import ChunkTemplate
 from trivet_web.json_response import json_response
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks, stream_response
@@ -206,6 +207,26 @@ class CompletionChunks(Chunks):
         self._counts: list[Completed | None] = [None] * form.num_choices
         self._scores: dict[int, list[TokenLogprob] | None] = {}  # of the prompts, by the first choice of each
         self._early: list[Arrival] = []  # before these
+        self._has_logprobs = form.params.logprobs is not None or form.params.prompt_logprobs is not None
+        self._templates: dict[int, ChunkTemplate] = {}  # by choice
+
+    def encoded(self, arrivals: list[Arrival]) -> bytes:
+        arrival = arrivals[0]
+        if (
+            len(arrivals) > 1
+            or self._has_logprobs
+            or self._counts[arrival.choice] is None
+            or arrival.piece.finish_reason is not None
+        ):
+            return super().encoded(arrivals)
+        return self._template(arrival.choice).of(arrival.piece.text) if arrival.piece.text else b""
+
+    def _template(self, index: int) -> ChunkTemplate:
+        if index not in self._templates:
+            self._templates[index] = ChunkTemplate(
+                lambda text: self.event(self._chunk([CompletionChoice(index, text)], None))
+            )
+        return self._templates[index]
 
     def of(self, arrivals: list[Arrival]) -> Iterable[Completion]:
         by_choice: dict[int, Completed] = {}
@@ -221,9 +242,10 @@ class CompletionChunks(Chunks):
                 yield self._chunk([choice], self._usage_so_far() if is_counted else None)
 
     def _take_ready(self, arrivals: list[Arrival]) -> list[Arrival]:
-        for choice, piece, _ in arrivals:
+        for arrival in arrivals:
+            choice = arrival.choice
             if choice == self._first_of(choice) and choice not in self._scores:
-                self._scores[choice] = piece.prompt_logprobs
+                self._scores[choice] = arrival.piece.prompt_logprobs
         arrivals = self._early + arrivals
         self._early = [one for one in arrivals if not self._is_ready(one)]
         return [one for one in arrivals if self._is_ready(one)]

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+
+class Reasoning(msgspec.Struct, frozen=True):
     """More of the model's thinking."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """More of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallStart:
+class CallStart(msgspec.Struct, frozen=True):
     """A call begins; its arguments follow."""
 
     index: int  # of the call in this completion
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(msgspec.Struct, frozen=True):
     """More of the JSON text of a call's arguments."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallBroken:
+class CallBroken(msgspec.Struct, frozen=True):
     """A call that was announced is none: its arguments are no JSON, or end too early."""
 
     index: int
