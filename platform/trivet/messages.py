@@ -94,7 +94,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, tag=True):
     param: str | None = None  # the field of the request that is at fault
 
 
-class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True):
+class Piece(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
     """What one step added to one sequence. The last piece carries `finish_reason`."""
 
     request_id: str

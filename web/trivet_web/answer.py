@@ -157,6 +157,9 @@ class Answer:
         """Raises: what ends the answer."""
         if isinstance(item, Loss):
             self._on_loss(item, arrivals)
+        elif item.piece.finish_reason is None and item.piece.failure is None:  # nearly all
+            self._count(item)
+            arrivals.append(item)
         elif (error := _error_of(item.piece)) is not None:
             self._on_loss(Loss(item.choice, error), arrivals)
         else:
@@ -165,10 +168,11 @@ class Answer:
 
     def _count(self, arrival: Arrival) -> None:
         sequence, piece = self._sequences[arrival.choice], arrival.piece
+        count = len(piece.token_ids)
         if sequence.num_tokens == 0:
             sequence.claim.use(len(sequence.submit.prompt_token_ids))
-        sequence.num_tokens += len(piece.token_ids)
-        sequence.claim.use(len(piece.token_ids))
+        sequence.num_tokens += count
+        sequence.claim.use(count)
         sequence.last = piece
         if piece.finish_reason is not None:
             sequence.has_ended = True

@@ -135,11 +135,12 @@ class Transfer(Guest):
             sent = 0
         except OSError:  # it has gone
             return Next.NOTHING
-        self._unsent = self._unsent[sent:]
-        if self._unsent:
+        if sent < len(self._unsent):
+            self._unsent = self._unsent[sent:]
             self._is_blocked = True
             self.due_s = now + IO_TIMEOUT_S
             return Next.WRITABLE
+        self._unsent = b""
         self.due_s = now + PING_S
         if self._stream.is_over:
             self._is_complete = True

@@ -111,8 +111,7 @@ class Mailbox:
                 taken = [self._items.get(timeout_s > 0, timeout_s)]
             except queue.Empty:
                 return []
-        for item in taken:
-            self._read_bytes += item.size_bytes
+        self._read_bytes += sum([item.size_bytes for item in taken])
         return taken
 
     def _on_put(self) -> None:
@@ -124,6 +123,8 @@ class Mailbox:
 def _size(piece: Piece) -> int:
     """About what a piece holds in memory."""
     size = _PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
+    if piece.logprobs is None and piece.prompt_logprobs is None and piece.embedding is None:  # nearly all
+        return size
     if piece.logprobs or piece.prompt_logprobs:
         logprobs = (*(piece.logprobs or ()), *(piece.prompt_logprobs or ()))
         size += _LOGPROB_BYTES * len(logprobs) + _TOP_BYTES * sum(len(one.top) for one in logprobs)

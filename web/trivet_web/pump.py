@@ -105,16 +105,22 @@ class Pump:
         if guest.has_left:  # woken twice
             return
         outcome = guest.turn(now)
-        if outcome is Next.NOTHING:
+        if outcome is Next.WAKE:  # nearly always
+            self._guests.add(guest)
+        elif outcome is Next.NOTHING:
             guest.has_left = True
             self._guests.discard(guest)
             self._unblock(guest)
             guest.leave()
-            return
-        self._guests.add(guest)
-        if outcome is Next.TURN:
+        elif outcome is Next.TURN:
+            self._guests.add(guest)
             self._woken.append(guest)
-        elif outcome is Next.WRITABLE and guest.blocked_fd is None:
+        else:
+            self._guests.add(guest)
+            self._block(guest)
+
+    def _block(self, guest: Guest) -> None:
+        if guest.blocked_fd is None:
             guest.blocked_fd = guest.fileno()
             self._blocked[guest.blocked_fd] = guest
             self._epoll.register(guest.blocked_fd, select.EPOLLOUT)

@@ -97,8 +97,10 @@ class EventStream:
     def take(self, timeout_s: float) -> bytes | None:
         """Events of all that has come, which may be none; None if nothing came in time. Never raises."""
         try:
-            arrivals = self._first or self._answer.read(timeout_s)
-            self._first = []
+            if self._first:
+                arrivals, self._first = self._first, []
+            else:
+                arrivals = self._answer.read(timeout_s)
             return self._events(arrivals) if arrivals else None
         except ClientGone:
             self.is_over = True

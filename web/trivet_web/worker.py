@@ -309,6 +309,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM. Runs in a signal handler, so the work is left to the main loop."""
         if self.alive:
+            # First: who is told to connect elsewhere shall not hear on the same connection that it is ready.
+            self.wsgi.extensions[EXTENSION].is_draining = True
             self.method_queue.defer(self._begin_drain)
         super().handle_exit(sig, frame)
 

@@ -10,7 +10,6 @@ from flask import Blueprint, Response
 from msgspec import UNSET, UnsetType
 
 from trivet.errors import RequestError
-from trivet.messages import Piece
 from trivet.sampling_params import SamplingParams
 from trivet.text.tool_calls.events import Content, Event, Reasoning
 from trivet_web.accounts.rights import Right, requires
@@ -203,23 +202,26 @@ class ChatChunks(Chunks):
         self._answer = answer
         self._usage = usage
         self._counts: list[Completed | None] = [None] * len(answer.readers)
+        self._has_logprobs = answer.params.logprobs is not None
         self._templates: dict[tuple[int, type[Event]], ChunkTemplate] = {}
 
     def encoded(self, arrivals: list[Arrival]) -> bytes:
-        if self._are_usual(arrivals):
-            return b"".join([self._of_usual(arrival.choice, arrival.piece) for arrival in arrivals])
+        if self._has_logprobs or len(arrivals) > len(self._counts):
+            return super().encoded(arrivals)
+        if len(arrivals) == 1:
+            (arrival,) = arrivals
+            return self._of_usual(arrival) if self._is_usual(arrival) else super().encoded(arrivals)
+        is_one_each = len({arrival.choice for arrival in arrivals}) == len(arrivals)
+        if is_one_each and all(map(self._is_usual, arrivals)):
+            return b"".join(map(self._of_usual, arrivals))
         return super().encoded(arrivals)
 
-    def _are_usual(self, arrivals: list[Arrival]) -> bool:
-        """Whether they bring text alone, between the first and the last of their choice, one of each."""
-        if self._answer.params.logprobs is not None:
-            return False
-        for arrival in arrivals:
-            if self._counts[arrival.choice] is None or arrival.piece.finish_reason is not None:
-                return False
-        return len(arrivals) == 1 or len({arrival.choice for arrival in arrivals}) == len(arrivals)
+    def _is_usual(self, arrival: Arrival) -> bool:
+        """Between the first and the last of its choice: it brings text, or what its reader makes of it."""
+        return arrival.piece.finish_reason is None and self._counts[arrival.choice] is not None
 
-    def _of_usual(self, index: int, piece: Piece) -> bytes:
+    def _of_usual(self, arrival: Arrival) -> bytes:
+        index, piece = arrival.choice, arrival.piece
         reader, data = self._answer.readers[index], b""
         for event in reader.events(piece):
             if isinstance(event, Content | Reasoning):
