@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from trivet.config import Settings
 from trivet.errors import TrivetError
+from trivet_registry.bundles.importing import Import, import_bundle
+from trivet_registry.bundles.smoke_test import answers_one_token
 from trivet_registry.database import Database
 from trivet_registry.model_store.store import ModelStore
 from trivet_registry.pulls_store import CANCELLED, DONE, FAILED, create_pull, end_pull, held, report
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 REPORT_INTERVAL_S = 0.5
+
+
+def keys_folder(settings: Settings) -> Path:
+    """The site's key of bundles, and those that it trusts."""
+    return settings.paths.home / "keys"
 
 
 class _Cancelled(Exception):
@@ -39,7 +46,7 @@ class Puller:
         self._ends = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
 
-    def start(self, wanted: Wanted) -> str:
+    def start(self, wanted: Wanted | Import) -> str:
         """Returns the pull's id; its row and its lock are there."""
         started = threading.Event()
         made: dict[str, str] = {}
@@ -57,10 +64,11 @@ class Puller:
         for thread in self._threads.values():
             thread.join()
 
-    def _run(self, wanted: Wanted, made: dict[str, str], started: threading.Event) -> None:
+    def _run(self, wanted: Wanted | Import, made: dict[str, str], started: threading.Event) -> None:
+        source = f"bundle:{wanted.path}" if isinstance(wanted, Import) else wanted.source
         try:
             with self._database.session() as session:
-                pull_id = create_pull(session, wanted.source, wanted.name).id
+                pull_id = create_pull(session, source, wanted.name).id
         except Exception as error:  # told to whoever waits in `start`
             made["failure"] = f"the pull cannot be written down: {error}"
             started.set()
@@ -72,18 +80,10 @@ class Puller:
             with self._database.session() as session:
                 end_pull(session, pull_id, state, message, version)
 
-    def _bring(self, pull_id: str, wanted: Wanted) -> tuple[str, str, str | None]:
+    def _bring(self, pull_id: str, wanted: Wanted | Import) -> tuple[str, str, str | None]:
         reporter = _Reporter(self._database, pull_id, self._ends)
         try:
-            version = pull(
-                wanted,
-                self._rules,
-                self.store,
-                self._database,
-                self._opens,
-                reporter.progress,
-                reporter.expect,
-            )
+            version = self._fetch(wanted, reporter)
         except _Cancelled:
             return CANCELLED, "what has come stays; pull it again to go on", None
         except TrivetError as error:
@@ -93,6 +93,17 @@ class Puller:
             return FAILED, f"{type(error).__name__}: {error}", None
         reporter.flush()
         return DONE, "", version
+
+    def _fetch(self, wanted: Wanted | Import, reporter: _Reporter) -> str:
+        place = self.store, self._database, self._opens
+        if isinstance(wanted, Import):
+            test = answers_one_token if wanted.is_tested else _no_test
+            return import_bundle(wanted, *place, test, reporter.progress, reporter.expect)
+        return pull(wanted, self._rules, *place, reporter.progress, reporter.expect)
+
+
+def _no_test(path: Path) -> None:
+    """As was asked for."""
 
 
 class _Reporter:

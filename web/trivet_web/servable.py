@@ -28,8 +28,11 @@ def open_new(path: str | Path, plugins: PluginHost) -> ModelFiles:
     return files
 
 
-def given_path(text: str, param: str, settings: Settings) -> Path:
-    """A path that a request names. Raises: RequestError; PermissionDenied outside of `model_roots`."""
+def given_path(text: str, param: str, settings: Settings, *, is_new: bool = False) -> Path:
+    """A path that a request names, of a file that is there or `is_new`.
+
+    Raises: RequestError; PermissionDenied outside of `model_roots`.
+    """
     try:
         path = Path(text).expanduser()
     except RuntimeError:
@@ -39,7 +42,11 @@ def given_path(text: str, param: str, settings: Settings) -> Path:
     if "\0" in text:
         raise RequestError(f"{param} {text!r} has a zero byte in it", param=param)
     if settings.model_roots:
-        _check_roots(path, param, [Path(root) for root in settings.model_roots.split(os.pathsep) if root])
+        _check_roots(
+            path.parent if is_new else path,
+            param,
+            [Path(root) for root in settings.model_roots.split(os.pathsep) if root],
+        )
     return path
 
 

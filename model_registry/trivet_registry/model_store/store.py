@@ -142,6 +142,10 @@ class ModelStore:
             file.unlink()
         return Stored(len(gone), freed)
 
+    def digests(self) -> list[str]:
+        """SHA-256 of all blobs."""
+        return sorted(blob.name for blob in self._blobs.glob("??/*"))
+
     def usage(self) -> Stored:
         """All blobs."""
         sizes = [blob.stat().st_size for blob in self._blobs.glob("??/*")]

@@ -22,6 +22,7 @@ from trivet.client.inference import ChatMessage
 from trivet.client.results import (
     Alias,
     AliasMove,
+    Bundle,
     Deployment,
     Device,
     Event,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "Batch",
+    "Bundle",
     "ChatChunk",
     "ChatCompletion",
     "ChatFields",

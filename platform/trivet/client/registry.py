@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trivet.client.answers import ServedModel
 from trivet.client.calls import C, Call, Group, ask, ask_list, call, given, place
 from trivet.client.management import ROOT, nothing
 from trivet.client.results import (
     Alias,
     AliasMove,
+    Bundle,
     Model,
     Pull,
     Store,
@@ -103,14 +106,51 @@ class Models(Group[C]):
         return ask("POST", f"{ROOT}/store/collect", Store)
 
     @call
-    def pull(self, source: str, name: str | None = None, *, key: str | None = None) -> Call[Pull]:
+    def pull(
+        self,
+        source: str,
+        name: str | None = None,
+        *,
+        key: str | None = None,
+        trusted_key: str | None = None,
+        allow_older: bool = False,
+        smoke_test: bool = True,
+    ) -> Call[Pull]:
         """Begin to bring a model from elsewhere; `get_pull` shows how far it is.
 
         Args:
-            source: hf:org/name[@revision][:FILE], ms:org/name[...] or trivet:URL/name[:version].
+            source: hf:org/name[@revision][:FILE], ms:org/name[...], trivet:URL/name[:version] or bundle:PATH.
             key: a token of the source; it is kept nowhere.
+            trusted_key: of a bundle: a public key (PEM) beside those that the site trusts.
+            allow_older: of a bundle: also where a newer one was taken in.
+            smoke_test: of a bundle: it must answer one token before it is registered.
         """
-        return ask("POST", f"{ROOT}/pulls", Pull, body=given(source=source, name=name, key=key))
+        body = given(
+            source=source,
+            name=name,
+            key=key,
+            trusted_key=trusted_key,
+            allow_older=allow_older or None,
+            smoke_test=None if smoke_test else False,
+        )
+        return ask("POST", f"{ROOT}/pulls", Pull, body=body)
+
+    @call
+    def export(self, version: str, path: str, *, have: Iterable[str] = ()) -> Call[Bundle]:
+        """Write a signed bundle of a version to a file of the server's host.
+
+        Args: have: SHA-256 of files that the other site has (its `store_digests`), which are left out.
+
+        Raises: ModelNotFound; ModelFilesError where a file has changed; Conflict where `path` exists.
+        """
+        return ask(
+            "POST", f"{ROOT}/bundles", Bundle, body={"version": version, "path": path, "have": [*have]}
+        )
+
+    @call
+    def store_digests(self) -> Call[tuple[str, ...]]:
+        """SHA-256 of all files in the store: what a bundle for this site may leave out."""
+        return ask_list(f"{ROOT}/store/digests", str)
 
     @call
     def pulls(self) -> Call[tuple[Pull, ...]]:

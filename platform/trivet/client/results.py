@@ -86,6 +86,16 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
 
 
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """A signed file of a version for another site."""
+
+    path: str
+    version: str
+    key: str = ""  # fingerprint of the key that signed it
+    size_bytes: int = 0
+    num_files: int = 0
+
+
 class Pull(msgspec.Struct, frozen=True, kw_only=True):
     """A model that comes from a source; `state` is running, done, failed or cancelled."""
 

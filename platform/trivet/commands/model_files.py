@@ -1,4 +1,4 @@
-"""`trivet models pull`, `verify` and `gc`: the files of models."""
+"""`trivet models pull`, `verify`, `gc`, `export`, `import`: the files of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trivet.commands.connecting import add_server_options, connect
+from trivet.commands.connecting import absolute_path, add_server_options, connect
 from trivet.commands.output import add_json_option, bytes_text, note, print_json
 from trivet.errors import ConfigError
 
@@ -35,26 +35,58 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verify.set_defaults(action=_verify)
     collect = actions.add_parser("gc", help="remove from the store what no version needs")
     collect.set_defaults(action=_collect)
-    for action in (pull, verify, collect):
+    export = actions.add_parser("export", help="write a signed bundle for a site without a network")
+    export.add_argument("name", metavar="NAME[:VERSION]")
+    export.add_argument("path", metavar="FILE", help="a file of the server's host, which must not exist")
+    export.add_argument("--have", type=Path, metavar="FILE", help="what the other site has: `models digests`")
+    export.set_defaults(action=_export)
+    take = actions.add_parser("import", help="take a signed bundle in")
+    take.add_argument("path", metavar="FILE", help="a bundle on the server's host")
+    take.add_argument("--name", help="its name here (default: the bundle's)")
+    take.add_argument("--key", type=Path, metavar="FILE", help="bundle.pub of the site that signed it")
+    take.add_argument("--allow-older", action="store_true", help="also where a newer one was taken in")
+    take.add_argument("--no-smoke-test", action="store_true", help="do not have it answer one token first")
+    take.set_defaults(action=_import)
+    digests = actions.add_parser("digests", help="SHA-256 of the store's files, for `models export --have`")
+    digests.set_defaults(action=_digests)
+    for action in (pull, verify, collect, export, take, digests):
         add_json_option(action)
         add_server_options(action)
 
 
 def _pull(given: argparse.Namespace) -> int:
-    key = None
-    if given.key_file is not None:
-        try:
-            key = given.key_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--key-file {given.key_file} cannot be read: {error}") from error
+    key = _text(given.key_file, "--key-file")
     with connect(given) as client:
-        pull = client.models.pull(given.source, given.name, key=key)
-        try:
-            pull = _followed(client, pull)
-        except KeyboardInterrupt:
-            client.models.cancel_pull(pull.id)
-            note(f"\n{given.source} was cancelled; what has come stays: pull it again to go on")
-            raise
+        return _finish(client, client.models.pull(given.source, given.name, key=key), given)
+
+
+def _import(given: argparse.Namespace) -> int:
+    with connect(given) as client:
+        pull = client.models.pull(
+            f"bundle:{absolute_path(given.path)}",
+            given.name,
+            trusted_key=_text(given.key, "--key"),
+            allow_older=given.allow_older,
+            smoke_test=not given.no_smoke_test,
+        )
+        return _finish(client, pull, given)
+
+
+def _text(file: Path | None, option: str) -> str | None:
+    """Of a file of a key. Raises: ConfigError."""
+    try:
+        return None if file is None else file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option} {file} cannot be read: {error}") from error
+
+
+def _finish(client: Client, pull: Pull, given: argparse.Namespace) -> int:
+    try:
+        pull = _followed(client, pull)
+    except KeyboardInterrupt:
+        client.models.cancel_pull(pull.id)
+        note(f"\n{pull.source} was cancelled; what has come stays: pull it again to go on")
+        raise
     if given.json:
         print_json(pull)
     elif pull.state == "done":
@@ -103,6 +135,29 @@ def _verify(given: argparse.Namespace) -> int:
         if not one.problems:
             print(f"{one.version} is what was registered, {one.digest}")
     return 1 if any(one.problems for one in verified) else 0
+
+
+def _export(given: argparse.Namespace) -> int:
+    have = (_text(given.have, "--have") or "").split()
+    with connect(given) as client:
+        patient = client.with_options(timeout_s=24 * 3600.0)
+        made = patient.models.export(given.name, str(absolute_path(given.path)), have=have)
+    if given.json:
+        print_json(made)
+    else:
+        size = bytes_text(made.size_bytes)
+        print(f"{made.path}: {made.version}, {made.num_files} files, {size}, signed by {made.key[:16]}")
+    return 0
+
+
+def _digests(given: argparse.Namespace) -> int:
+    with connect(given) as client:
+        digests = client.models.store_digests()
+    if given.json:
+        print_json(digests)
+    else:
+        print("\n".join(digests))
+    return 0
 
 
 def _collect(given: argparse.Namespace) -> int:

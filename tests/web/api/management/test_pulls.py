@@ -144,3 +144,16 @@ def test_models_are_registered_from_allowed_folders_only(tmp_path: Path) -> None
     for path in ("allowed/model", "allowed/way-out/secret", "other/secret", "allowed/../other/secret"):
         with pytest.raises(PermissionDenied, match="model_roots"):
             given_path(str(tmp_path / path), "path", settings)
+
+
+def test_a_bundle_is_exported_and_taken_in_after_it_answered_one_token(
+    client: Client, tmp_path: Path
+) -> None:
+    client.models.add(str(find_demo_model()), "smollm2")
+    made = client.models.export("smollm2:1", str(tmp_path / "smol.bundle"))
+    assert (made.version, made.num_files) == ("smollm2:1", 1)
+    done = ended(client, client.models.pull(f"bundle:{made.path}", "taken").id)
+    assert (done.state, done.version) == ("done", "taken:1"), done.message
+    details = client.models.version("taken")
+    assert (details.signed_by, details.is_stored) == (made.key, True)
+    assert client.models.store_digests() == tuple(file.sha256 for file in details.files)

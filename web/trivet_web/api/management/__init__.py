@@ -6,6 +6,7 @@ The web server writes the desired state to the registry and wakes the supervisor
 from trivet_web.api.management import (
     aliases,
     audit,
+    bundles,
     deployments,
     history,
     keys,
@@ -26,6 +27,7 @@ BLUEPRINTS = (
     versions.blueprint,
     aliases.blueprint,
     pulls.blueprint,
+    bundles.blueprint,
     deployments.blueprint,
     observations.blueprint,
     history.blueprint,

@@ -8,6 +8,7 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet_registry import tables
+from trivet_registry.bundles.importing import Import
 from trivet_registry.pulls_store import end_lost, get_pull, list_pulls
 from trivet_registry.references import check_name
 from trivet_registry.sources.pull import Wanted
@@ -17,17 +18,22 @@ from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import Listing
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
-from trivet_web.web_process import web_process
+from trivet_web.pulling import keys_folder
+from trivet_web.servable import given_path
+from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("pulls", __name__, url_prefix="/platform/v1/pulls")
 
 
 class PullRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`source` is hf:org/name[@revision][:FILE], ms:org/name[...] or trivet:URL/name[:version]."""
+    """`source`: hf:org/name[@revision][:FILE], ms:org/name[...], trivet:URL/name[:version], bundle:PATH."""
 
     source: str
     name: str | None = None  # to register it under; null: the source's own
     key: str | None = None  # a token of the source; it is kept nowhere
+    trusted_key: str | None = None  # of a bundle: a public key (PEM) beside those that the site trusts
+    allow_older: bool = False  # of a bundle: also where a newer one was taken in
+    smoke_test: bool = True  # of a bundle: it must answer one token
 
 
 class PullObject(msgspec.Struct, frozen=True):
@@ -66,7 +72,7 @@ def start() -> Response:
     process = web_process()
     if body.name is not None:
         check_name(body.name, "model")
-    pull_id = process.puller.start(Wanted(body.source, body.name, body.key))
+    pull_id = process.puller.start(_wanted(process, body))
     with process.database.session() as session:
         record(session, "model.pull", body.source, after={"name": body.name, "pull": pull_id})
         return json_response(_object(get_pull(session, pull_id)), 201)
@@ -94,6 +100,20 @@ def cancel(pull_id: str) -> Response:
         row.is_cancelled = True
         record(session, "model.pull.cancel", row.source, after={"pull": pull_id})
         return json_response(_object(row))
+
+
+def _wanted(process: WebProcess, body: PullRequest) -> Wanted | Import:
+    kind, _, rest = body.source.partition(":")
+    if kind != "bundle":
+        return Wanted(body.source, body.name, body.key)
+    return Import(
+        given_path(rest, "source", process.settings),
+        keys_folder(process.settings),
+        body.name,
+        body.trusted_key,
+        body.allow_older,
+        body.smoke_test,
+    )
 
 
 def _object(row: tables.Pull) -> PullObject:

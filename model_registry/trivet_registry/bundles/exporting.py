@@ -1,0 +1,99 @@
+"""Writes a bundle of one version."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from trivet.errors import Conflict, ModelFilesError, Unavailable
+from trivet_registry.bundles.manifest import BLOBS, FORMAT, MANIFEST, SIGNATURE, BundledFile, Manifest
+from trivet_registry.bundles.signing import fingerprint
+from trivet_registry.database import Database
+from trivet_registry.model_store.keeping import verify_version
+from trivet_registry.models_store import version_files
+from trivet_registry.references import find_version
+from trivet_registry.tables import utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was made."""
+
+    path: Path
+    version: str
+    key: str
+    size_bytes: int
+    num_files: int  # in the bundle; the model may have more, which the other site has
+
+
+def export_version(
+    database: Database,
+    reference: str,
+    path: Path,
+    key: Ed25519PrivateKey,
+    have: Collection[str] = (),
+) -> Bundle:
+    """Write it to `path`, which must not exist; it appears there when it is whole.
+
+    All files are read through first: what has changed since it was registered is not passed on.
+
+    Args: have: SHA-256 of files that the other site has, which are left out.
+
+    Raises: ModelNotFound; ModelFilesError naming a file that is not as it was; Conflict; Unavailable.
+    """
+    if wrong := verify_version(database, reference):
+        raise ModelFilesError(f"{reference} is not exported: {'; '.join(wrong.values())}")
+    if path.exists():
+        raise Conflict(f"{path} exists; remove it, or give another name", param="path")
+    with database.reading() as session:
+        version = find_version(session, reference)
+        digests = version.digests or {}
+        files = {name: file for name, file in version_files(version).items() if name in digests}
+    listed = [
+        BundledFile(name, file["size_bytes"], digests[name], digests[name] not in have)
+        for name, file in sorted(files.items())
+    ]
+    manifest = msgspec.json.encode(
+        Manifest(
+            format=FORMAT,
+            model=version.name,
+            version=version.version,
+            source=version.source,
+            licence=version.licence,
+            created_at=utc_now().isoformat(timespec="seconds"),
+            files=listed,
+        )
+    )
+    included = {file.sha256: Path(files[file.name]["name"]) for file in listed if file.is_included}
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        _write(temporary, manifest, key.sign(manifest), included)
+        temporary.replace(path)
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be written: {error.strerror}; check disk and rights") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Bundle(path, version.reference, fingerprint(key.public_key()), path.stat().st_size, len(included))
+
+
+def _write(path: Path, manifest: bytes, signature: bytes, blobs: dict[str, Path]) -> None:
+    with path.open("xb") as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name, data in ((MANIFEST, manifest), (SIGNATURE, signature)):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+            for sha256, blob in blobs.items():
+                member = tarfile.TarInfo(BLOBS + sha256)
+                member.size = blob.stat().st_size
+                with blob.open("rb") as content:
+                    tar.addfile(member, content)
+        file.flush()
+        os.fsync(file.fileno())

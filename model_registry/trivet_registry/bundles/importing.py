@@ -1,0 +1,171 @@
+"""Takes a bundle in: signature, then age, then each file, then one token, then the registry."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from trivet.errors import Conflict, ModelFilesError
+from trivet_registry.bundles.manifest import (
+    BLOBS,
+    FORMAT,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE,
+    BundledFile,
+    Manifest,
+)
+from trivet_registry.bundles.signing import check_signature, trusted_keys
+from trivet_registry.database import Database
+from trivet_registry.digests import CHUNK_BYTES, Progress
+from trivet_registry.model_store.keeping import open_stored, register_stored
+from trivet_registry.model_store.store import ModelStore, safe_name
+from trivet_registry.models_store import Signature
+from trivet_registry.references import check_name
+from trivet_registry.tables import Model, Version
+
+if TYPE_CHECKING:
+    from trivet_registry.model_store.keeping import Opens
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What to take in, and how."""
+
+    path: Path
+    keys: Path  # the site's folder of keys
+    name: str | None = None  # to register it under; None: as the bundle says
+    key: str | None = None  # PEM of a key that is trusted for this time
+    allows_older: bool = False
+    is_tested: bool = True  # it must answer one token before it is registered
+
+
+def import_bundle(
+    wanted: Import,
+    store: ModelStore,
+    database: Database,
+    opens: Opens,
+    smoke_test: Callable[[Path], None],
+    progress: Progress,
+    expect: Callable[[int], None],
+) -> str:
+    """Returns the reference of the version. Nothing is registered where anything is wrong.
+
+    Args: smoke_test: loads the model and has it answer one token; it raises where it does not.
+
+    Raises: PermissionDenied for a wrong signature; Conflict for an older version; ModelFilesError naming the
+        file that is missing or changed.
+    """
+    try:
+        with store.adding(), tarfile.open(wanted.path, "r:") as tar:
+            manifest, signed_by = _manifest(tar, wanted)
+            name = check_name(wanted.name or manifest.model, "model")
+            if not wanted.allows_older:
+                with database.reading() as session:
+                    _refuse_older(session, name, manifest, signed_by)
+            expect(sum(file.size_bytes for file in manifest.files if file.is_included))
+            _take_files(tar, manifest, store, progress)
+            files = open_stored(store, manifest.digests, opens)
+            smoke_test(files.path)
+            with database.session() as session:
+                signature = Signature(signed_by, manifest.version)
+                source = f"bundle:{manifest.source}"
+                return register_stored(session, files, manifest.digests, name, source, signature).reference
+    except (tarfile.TarError, EOFError) as error:
+        raise ModelFilesError(f"{wanted.path} is no whole bundle: {error}; copy it again") from error
+    except OSError as error:
+        raise ModelFilesError(f"{wanted.path} cannot be read: {error.strerror or error}") from error
+
+
+def _manifest(tar: tarfile.TarFile, wanted: Import) -> tuple[Manifest, str]:
+    """And the fingerprint of the key that signed it."""
+    data = _small(tar, MANIFEST)
+    signature = _small(tar, SIGNATURE)
+    signed_by = check_signature(data, signature, trusted_keys(wanted.keys, wanted.key), wanted.keys)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise ModelFilesError(f"{wanted.path}: the manifest is of another release: {error}") from error
+    if manifest.format != FORMAT:
+        raise ModelFilesError(
+            f"{wanted.path} is of format {manifest.format[:80]!r}, and this release reads {FORMAT!r}"
+        )
+    for file in manifest.files:
+        safe_name(file.name)
+    return manifest, signed_by
+
+
+def _small(tar: tarfile.TarFile, name: str) -> bytes:
+    member = tar.next()
+    if member is None or member.name != name or not member.isreg() or member.size > MAX_MANIFEST_BYTES:
+        raise ModelFilesError(f"{_name(tar)} has no {name} where a bundle has it; it is no bundle of Trivet")
+    content = tar.extractfile(member)
+    assert content is not None, "it is a regular file"
+    return content.read()
+
+
+def _refuse_older(session: Session, name: str, manifest: Manifest, signed_by: str) -> None:
+    mine = select(func.max(Version.signed_version)).join(Version.model)
+    newest = session.scalar(mine.where(Model.name == name, Version.signed_by == signed_by))
+    if newest is not None and newest > manifest.version:
+        raise Conflict(
+            f"the bundle is of version {manifest.version} of {manifest.model}, and version {newest} was "
+            "taken in from the same signer before; to go back, move an alias, or import with --allow-older",
+            param="source",
+        )
+
+
+def _take_files(tar: tarfile.TarFile, manifest: Manifest, store: ModelStore, progress: Progress) -> None:
+    missing = {f.sha256: f for f in manifest.files if f.is_included}
+    store.require_room(sum(f.size_bytes for f in missing.values() if not store.has(f.sha256)))
+    while (member := tar.next()) is not None:
+        sha256 = member.name.removeprefix(BLOBS)
+        if sha256 not in missing or not member.isreg():
+            raise ModelFilesError(
+                f"{_name(tar)} holds {member.name[:200]!r}, which its manifest does not name"
+            )
+        _take(tar, member, missing.pop(sha256), store, progress)
+    for file in missing.values():
+        raise ModelFilesError(f"{file.name} is missing in {_name(tar)}; copy it again, or export it again")
+    for file in manifest.files:
+        if not store.has(file.sha256):
+            raise ModelFilesError(
+                f"{file.name} is neither in {_name(tar)} nor in the store here; the bundle was made with a "
+                "list of what another site has (--have): export it without"
+            )
+
+
+def _take(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, file: BundledFile, store: ModelStore, progress: Progress
+) -> None:
+    content = tar.extractfile(member)
+    assert content is not None, "it is a regular file"
+    temporary = store.partial / f"bundle-{file.sha256}"
+    digest = hashlib.sha256()
+    try:
+        with temporary.open("wb") as writing:
+            while chunk := content.read(CHUNK_BYTES):
+                digest.update(chunk)
+                writing.write(chunk)
+                progress(len(chunk))
+        if digest.hexdigest() != file.sha256 or member.size != file.size_bytes:
+            raise ModelFilesError(
+                f"{file.name} in {_name(tar)} has SHA-256 {digest.hexdigest()} and the signed manifest says "
+                f"{file.sha256}; it was changed or damaged on the way: do not use it"
+            )
+        store.take(temporary, file.sha256)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _name(tar: tarfile.TarFile) -> str:
+    return os.fsdecode(tar.name or "the bundle")

@@ -1,0 +1,220 @@
+"""Bundles between two sites: what is right comes over whole, all else is refused by name."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.errors import Conflict, ModelFilesError, ModelNotFound, PermissionDenied, TrivetError
+from trivet.models.model_files import open_model
+from trivet_registry.bundles.exporting import export_version
+from trivet_registry.bundles.importing import Import, import_bundle
+from trivet_registry.bundles.manifest import MANIFEST
+from trivet_registry.bundles.signing import PRIVATE, PUBLIC, own_key
+from trivet_registry.database import Database, open_database
+from trivet_registry.digests import digests_of, ignore_progress
+from trivet_registry.model_store.keeping import verify_version
+from trivet_registry.model_store.store import ModelStore
+from trivet_registry.models_store import list_models, register_model
+from trivet_registry.references import find_version
+
+Members = dict[str, bytes]
+
+
+@dataclass
+class Home:
+    """One site."""
+
+    folder: Path
+    database: Database
+    store: ModelStore
+    tested: list[Path] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Path:
+        return self.folder / "keys"
+
+    def take(self, path: Path, signer: Home | None = None, **fields: object) -> str:
+        key = None if signer is None else (signer.keys / PUBLIC).read_text()
+        wanted = replace(Import(path, self.keys, key=key), **fields)
+        place = self.store, self.database, open_model
+        return import_bundle(wanted, *place, self.tested.append, ignore_progress, ignore_progress)
+
+    def models(self) -> list[str]:
+        with self.database.reading() as session:
+            return [version.reference for model in list_models(session) for version in model.versions]
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
+    made: list[Home] = []
+
+    def make(name: str) -> Home:
+        folder = tmp_path / name
+        folder.mkdir()
+        database = open_database(f"sqlite:///{folder / 'registry.db'}")
+        made.append(Home(folder, database, ModelStore(folder / "models")))
+        return made[-1]
+
+    yield make
+    for home in made:
+        home.database.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model("llama-tied", tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def here(homes: Callable[[str], Home], tiny: Path) -> Home:
+    """With tiny:1 and tiny:2, which differ in one small file."""
+    home = homes("here")
+    for number in (1, 2):
+        (tiny / "generation_config.json").write_text(f'{{"top_k": {number}}}')
+        files = open_model(tiny)
+        with home.database.session() as session:
+            register_model(session, files, "tiny", digests=digests_of(files))
+    return home
+
+
+@pytest.fixture
+def there(homes: Callable[[str], Home]) -> Home:
+    return homes("there")
+
+
+@pytest.fixture
+def bundle(here: Home, tmp_path: Path) -> Path:
+    export_version(here.database, "tiny:2", tmp_path / "tiny.bundle", own_key(here.keys))
+    return tmp_path / "tiny.bundle"
+
+
+def members(bundle: Path) -> Members:
+    with tarfile.open(bundle) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+
+
+def write(path: Path, content: Members) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_a_bundle_brings_the_whole_version(here: Home, there: Home, bundle: Path) -> None:
+    assert (here.keys / PRIVATE).stat().st_mode & 0o777 == 0o600
+    assert there.take(bundle, here, name="mine") == "mine:1"
+    with there.database.reading() as session, here.database.reading() as session_here:
+        got, sent = find_version(session, "mine"), find_version(session_here, "tiny:2")
+        assert (got.digest, got.signed_version) == (sent.digest, 2)
+        assert there.tested == [Path(got.path)]
+    assert verify_version(there.database, "mine:1") == {}
+    assert there.take(bundle, here, name="mine") == "mine:1"
+
+
+def test_one_flipped_byte_anywhere_is_refused_by_name(
+    here: Home, there: Home, bundle: Path, tmp_path: Path
+) -> None:
+    content = members(bundle)
+    manifest = msgspec.json.decode(content[MANIFEST])
+    for name in content:
+        data = bytearray(content[name])
+        data[len(data) // 2] ^= 1
+        changed = write(tmp_path / "changed", {**content, name: bytes(data)})
+        with pytest.raises(TrivetError) as caught:
+            there.take(changed, here)
+        if name.startswith("blobs/"):
+            (file,) = [f["name"] for f in manifest["files"] if name.endswith(f["sha256"])]
+            assert file in str(caught.value)
+        else:
+            assert isinstance(caught.value, PermissionDenied)
+        assert there.models() == []
+
+
+def test_a_missing_file_a_strange_one_and_a_cut_bundle_are_refused(
+    here: Home, there: Home, bundle: Path, tmp_path: Path
+) -> None:
+    content = members(bundle)
+    manifest = msgspec.json.decode(content[MANIFEST])
+    file = manifest["files"][2]
+    gone = {name: data for name, data in content.items() if not name.endswith(file["sha256"])}
+    with pytest.raises(ModelFilesError, match=f"{file['name']} is missing"):
+        there.take(write(tmp_path / "gone", gone), here)
+    with pytest.raises(ModelFilesError, match="which its manifest does not name"):
+        there.take(write(tmp_path / "more", {**content, "../evil": b"x"}), here)
+    data = bundle.read_bytes()
+    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ModelFilesError, match=r"no whole bundle|is missing|was changed"):
+        there.take(tmp_path / "cut", here)
+    (tmp_path / "none").write_bytes(b"x" * 2000)
+    with pytest.raises(ModelFilesError, match="no whole bundle"):
+        there.take(tmp_path / "none", here)
+    assert there.models() == []
+
+
+def test_only_trusted_keys_count(here: Home, there: Home, homes: Callable[[str], Home], bundle: Path) -> None:
+    other = homes("other")
+    own_key(other.keys)
+    with pytest.raises(PermissionDenied, match=r"trusted keys \(none\)"):
+        there.take(bundle)
+    with pytest.raises(PermissionDenied, match="signed by none of the trusted keys"):
+        there.take(bundle, other)
+    (there.keys / "trusted").mkdir(parents=True)
+    (there.keys / "trusted" / "here.pub").write_bytes((here.keys / PUBLIC).read_bytes())
+    assert there.take(bundle) == "tiny:1"
+
+
+def test_an_older_version_is_refused_after_a_newer_one(
+    here: Home, there: Home, bundle: Path, tmp_path: Path, tiny: Path
+) -> None:
+    older = tmp_path / "older"
+    (tiny / "generation_config.json").write_text('{"top_k": 1}')
+    export_version(here.database, "tiny:1", older, own_key(here.keys))
+    there.take(bundle, here)
+    with pytest.raises(Conflict, match="version 1 of tiny, and version 2 was taken in"):
+        there.take(older, here)
+    assert there.take(older, here, allows_older=True) == "tiny:2"
+
+
+def test_a_delta_leaves_out_what_the_other_site_has(
+    here: Home, there: Home, homes: Callable[[str], Home], bundle: Path, tmp_path: Path, tiny: Path
+) -> None:
+    there.take(bundle, here)
+    (tiny / "generation_config.json").write_text('{"top_k": 3}')
+    files = open_model(tiny)
+    with here.database.session() as session:
+        register_model(session, files, "tiny", digests=digests_of(files))
+    have = there.store.digests()
+    made = export_version(here.database, "tiny:3", tmp_path / "delta", own_key(here.keys), have)
+    assert made.num_files == 1
+    assert there.take(tmp_path / "delta", here) == "tiny:2"
+    assert verify_version(there.database, "tiny:2") == {}
+    with pytest.raises(ModelFilesError, match="neither in"):
+        homes("empty").take(tmp_path / "delta", here)
+
+
+def test_what_changed_since_it_was_registered_is_not_exported(here: Home, tmp_path: Path, tiny: Path) -> None:
+    (tiny / "generation_config.json").write_text('{"top_k": 9}')
+    with pytest.raises(ModelFilesError, match=r"generation_config\.json has SHA-256"):
+        export_version(here.database, "tiny:2", tmp_path / "x", own_key(here.keys))
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_model_that_answers_nothing_is_not_registered(here: Home, there: Home, bundle: Path) -> None:
+    def fails(path: Path) -> None:
+        raise ModelFilesError("the model did not answer one token")
+
+    there.tested = type("Failing", (list,), {"append": lambda self, path: fails(path)})()
+    with pytest.raises(ModelFilesError, match="one token"):
+        there.take(bundle, here)
+    with there.database.reading() as session, pytest.raises(ModelNotFound):
+        find_version(session, "tiny")
