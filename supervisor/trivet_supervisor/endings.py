@@ -12,7 +12,7 @@ from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance, move_instance
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
-from trivet_supervisor.exit_reason import CANNOT_START, UNSEEN, exit_reason, stopped_reason
+from trivet_supervisor.exit_reason import CANNOT_START, REBOOTED, UNSEEN, exit_reason, stopped_reason
 from trivet_supervisor.instance_watch import Watched
 from trivet_supervisor.launch_order import remove_run_files
 from trivet_supervisor.means import Means
@@ -46,9 +46,12 @@ class Endings:
             self._failures.pop(instance_id, None)
         self._write(instance_id, exit_reason(code, watched.beat), code, was_boot, note=watched.memory_note)
 
-    def ended_unseen(self, instance_id: str) -> None:
-        """A process ended while no supervisor was there: nobody's failure."""
-        self._write(instance_id, UNSEEN, None, was_boot=False)
+    def ended_unseen(self, instance: Instance) -> None:
+        """A process ended while no supervisor was there: nobody's failure, and no crash that is known."""
+        # The clock counts from the host's start: what lies ahead of it was before that. What lies behind it
+        # may have been, too; then only what is known is said.
+        was_rebooted = (instance.entered_s or 0.0) > self._means.clock()
+        self._write(instance.id, REBOOTED if was_rebooted else UNSEEN, None, was_boot=False, was_seen=False)
 
     def not_started(self, instance: Instance, reason: str) -> None:
         """No process exists. What cannot be placed at its first launch is told at once."""
@@ -65,6 +68,7 @@ class Endings:
         code: int | None,
         was_boot: bool,
         is_final: bool = False,
+        was_seen: bool = True,
         note: str = "",  # for one that was told to stop
     ) -> None:
         remove_run_files(self._means.settings, instance_id)
@@ -81,7 +85,7 @@ class Endings:
                 if state is S.LOST:  # why it was given up says more than how it was killed
                     reason = instance.reason
                 is_final = is_final or (code == CANNOT_START and instance.ready_at is None)
-                failures = self._write_failure(session, instance, reason, was_boot, is_final, gone)
+                failures = self._write_failure(session, instance, reason, was_boot, is_final, was_seen, gone)
         if failures:  # counted once it is written: a registry that cannot be written is tried again
             self._failures[instance_id] = failures
             self._retry_s[instance_id] = self._means.clock() + self._means.backoff.delay_s(failures)
@@ -94,16 +98,20 @@ class Endings:
         reason: str,
         was_boot: bool,
         is_final: bool,
+        was_seen: bool,
         gone: dict[str, Any],
     ) -> int:
         """Returns how many failures in a row it makes; 0: it is not started again."""
         backoff, old = self._means.backoff, instance.instance_state
         boots = instance.boot_failures + was_boot
         first = instance.first_failure or reason
-        values = {**gone, "boot_failures": boots, "first_failure": first}
+        values = {**gone, "boot_failures": boots}
+        if was_seen:
+            values["first_failure"] = first
         if instance.log_file and old is not S.PLACING:
             values["log_tail"] = engine_logs.tail(Path(instance.log_file))
-            engine_logs.pin_first_crash(Path(instance.log_file))
+            if was_seen:
+                engine_logs.pin_first_crash(Path(instance.log_file))
         is_final = is_final or (was_boot and backoff.gives_up(boots, instance.ready_at is not None))
         if is_final:
             if boots > 1:

@@ -9,6 +9,7 @@ from trivet.messages import Beat, Phase
 
 CANNOT_START = 3  # trivet.engine.process: starting again gives the same
 UNSEEN = "its process ended while no supervisor was there to see why"
+REBOOTED = "its process ended because the host was started anew"
 
 
 def stopped_reason(code: int | None) -> str:

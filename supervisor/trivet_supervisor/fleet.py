@@ -69,7 +69,7 @@ class Fleet:
         """Take over an engine that outlived its supervisor, or write down that it did not."""
         handle = self._find(instance)
         if handle is None or instance.lease is None:
-            self.endings.ended_unseen(instance.id)
+            self.endings.ended_unseen(instance)
             return
         run_dir = instance.run_dir or str(self._means.settings.paths.run)
         self._follow(instance.id, handle, instance.lease, instance.instance_state, run_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import update_instance
+from trivet_supervisor.engine_logs import first_crash_file
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -80,6 +82,25 @@ def test_an_engine_that_died_unwatched_is_replaced_with_a_reason(site: Site) -> 
     site.wait(1)
     assert site.states() == ["starting"]
     assert site.only().boot_failures == 0
+
+
+def test_the_first_crash_is_one_that_was_seen(site: Site) -> None:
+    """The log of an engine that served until the host was started anew tells of no crash."""
+    site.make_ready()
+    served = Path(site.only().log_file or "")
+    served.parent.mkdir(parents=True)
+    served.write_text("served well")
+    site.launcher.processes.clear()
+    site.start_supervisor()
+    site.settle()
+    assert not first_crash_file(served).exists()
+    site.wait(1)
+    crashed = Path(site.only().log_file or "")
+    crashed.write_text("segmentation fault")
+    site.process.code = -11
+    site.settle()
+    assert first_crash_file(served).read_text() == "segmentation fault"
+    assert "SIGSEGV" in (site.only().first_failure or "")
 
 
 def test_an_engine_whose_pid_was_never_written_down_is_found_by_its_lease(
@@ -158,6 +179,7 @@ def test_after_a_reboot_what_was_wanted_runs_again(site: Site) -> None:
     site.clock.now_s = 3.0
     site.start_supervisor()
     site.settle()
+    assert all("host was started anew" in i.reason for i in site.instances(InstanceState.PENDING))
     site.wait(1)
     assert sorted(site.states()) == ["starting", "starting", "stopped"]
     for instance in site.instances(InstanceState.STARTING):
