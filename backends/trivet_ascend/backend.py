@@ -6,17 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from trivet.contract import (
-    Advice,
-    DeviceInfo,
-    DeviceUsage,
-    DeviceUser,
-    MemoryPlan,
-    Runner,
-    RunnerConfig,
-)
+from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
+from trivet.optional_contract import Advice, DeviceUsage, DeviceUser
 from trivet.probing import run_tool
 from trivet.runners.planner import Costs, plan_memory
 from trivet.runners.step_shape import resolve_dtype
@@ -81,7 +74,7 @@ class AscendBackend:
         }
 
     def bandwidth(self, device: DeviceInfo) -> float | None:
-        """As `contract.TellsBandwidth`."""
+        """As `optional_contract.TellsBandwidth`."""
         return memory_bandwidth(device.name, device.arch)
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:

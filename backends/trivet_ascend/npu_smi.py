@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trivet.contract import DeviceUser
+from trivet.optional_contract import DeviceUser
 
 MIB = 1 << 20
 _USED_TOTAL = re.compile(r"(\d+)\s*/\s*(\d+)")

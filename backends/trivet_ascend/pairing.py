@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from trivet.contract import Advice
+from trivet.optional_contract import Advice
 from trivet_ascend.explanations import cure_for
 
 # CANN by torch-npu, from the tables in the wheels' own descriptions (2.10.0.post4, 2.13.0, 2.14.0); that of

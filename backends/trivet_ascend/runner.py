@@ -236,7 +236,7 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
     # ---- the rest --------------------------------------------------------------------------------
 
     def notices(self) -> tuple[str, ...]:
-        """As `contract.GivesNotices`: what the self-test at start replaced, graphs that there are not."""
+        """As `GivesNotices`: what the self-test at start replaced, graphs that there are not."""
         return (*twin_notices(self._table, self.ops.table, "ascend"), *self._notices)
 
     def close(self) -> None:

@@ -9,11 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivet.config import KERNELS_VARIABLE, kernels_dir
-from trivet.contract import Advice, DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
+from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
+from trivet.optional_contract import Advice
 from trivet.weights.index import WeightIndex
 from trivet_cpu import native_plan
 from trivet_cpu.bandwidth import read_bandwidth
@@ -184,7 +185,7 @@ class CpuBackend:
         return choose_level(self._host, self._kernels, device.arch)
 
     def advice(self, installed: Mapping[str, str]) -> list[Advice]:
-        """As `contract.GivesAdvice`: which kernels an engine takes, and why no better ones."""
+        """As `optional_contract.GivesAdvice`: which kernels an engine takes, and why no better ones."""
         (device,) = self.probe(1.0)
         level = self._level(device)
         if level.not_best_because is None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trivet.config import inherited_environment
-from trivet.contract import DeviceInfo, DeviceUsage, MemoryPlan, Runner, RunnerConfig
+from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
+from trivet.optional_contract import DeviceUsage
 from trivet.runners.planner import Costs, plan_memory
 from trivet.runners.step_shape import resolve_dtype
 from trivet.runners.supported import check_block_size, check_model

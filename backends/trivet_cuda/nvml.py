@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trivet.contract import DeviceUsage, DeviceUser
+from trivet.optional_contract import DeviceUsage, DeviceUser
 
 T = TypeVar("T")
 

@@ -329,7 +329,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
     # ---- the rest --------------------------------------------------------------------------------
 
     def notices(self) -> tuple[str, ...]:
-        """As `contract.GivesNotices`: what the self-test at start replaced, what the warm-up found."""
+        """As `GivesNotices`: what the self-test at start replaced, what the warm-up found."""
         return (*twin_notices(self._table, self.ops.table, "cuda"), *self._notices)
 
     def close(self) -> None:

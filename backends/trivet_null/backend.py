@@ -39,7 +39,7 @@ class NullOptions:
     out_of_memory_steps: tuple[int, ...] = ()  # "3" or "3,4": collect raises OutOfMemory for these
     device_lost_step: int = 0  # collect raises DeviceLost from this step on; 0: never
     nan_token: int = -1  # the KV of this token is NaN, so every later row of its sequence is
-    notice: str = ""  # what the runner says of itself, see `contract.GivesNotices`
+    notice: str = ""  # what the runner says of itself, see `optional_contract.GivesNotices`
     num_threads: int = 0  # no effect; operators may set it for any backend
 
     @classmethod

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from trivet.contract import DeviceInfo, DeviceUsage
+from trivet.contract import DeviceInfo
+from trivet.optional_contract import DeviceUsage
 from trivet_registry.tables import Device, utc_now
 
 

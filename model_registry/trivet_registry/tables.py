@@ -275,7 +275,7 @@ class Device(Base):
     total_bytes: Mapped[int] = mapped_column(BigInteger)
     free_bytes: Mapped[int] = mapped_column(BigInteger)
     reserved_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # plans of live instances
-    # As `contract.DeviceUsage`; None where the backend does not tell.
+    # As `optional_contract.DeviceUsage`; None where the backend does not tell.
     used_bytes: Mapped[int | None] = mapped_column(BigInteger)
     utilisation_percent: Mapped[int | None]
     temperature_c: Mapped[int | None]

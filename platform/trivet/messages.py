@@ -170,7 +170,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
     step_deadline_s: float | None = None  # silence before this ends nothing
     load: EngineLoad = EngineLoad()
     memory: list[tuple[str, int]] = []  # measured, by the plan's names, and RESIDENT
-    notices: list[str] = []  # what an operator should know of an engine that works (contract.GivesNotices)
+    notices: list[str] = []  # what an operator should know of an engine that works (GivesNotices)
     step_due_s: float | None = None  # a step that runs on past this has stalled, judged by those before it
 
 

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trivet.contract import (
+from trivet.contract import Backend, DeviceInfo
+from trivet.optional_contract import (
     Advice,
-    Backend,
-    DeviceInfo,
     DeviceUsage,
     GivesAdvice,
     SaysWhyAbsent,

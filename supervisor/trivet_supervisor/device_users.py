@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trivet.contract import DeviceUsage
+from trivet.optional_contract import DeviceUsage
 from trivet_registry.tables import Instance
 
 Users = dict[tuple[str, str], list[dict[str, Any]]]  # by (kind, uid), as the registry keeps them

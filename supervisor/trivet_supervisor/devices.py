@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trivet.contract import Backend, DeviceInfo, DeviceUsage
+from trivet.contract import Backend, DeviceInfo
+from trivet.optional_contract import DeviceUsage
 from trivet.prober import Prober, faulty_backend
 
 PROBE_TIMEOUT_S = 10.0

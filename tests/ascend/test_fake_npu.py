@@ -185,7 +185,7 @@ def test_a_failed_capture_leaves_eager_steps_and_says_why(
         sequence = driver.add(prompt)
         driver.generate([sequence], 4)
         expect_greedy(subject, prompt, sequence.token_ids[len(prompt) :])
-        notices = launched.runner.notices()  # type: ignore[attr-defined]  # contract.GivesNotices
+        notices = launched.runner.notices()  # type: ignore[attr-defined]  # optional_contract.GivesNotices
     assert "207008" in caplog.text
     assert "HDK 25.5.1" in caplog.text
     assert any("207008" in notice for notice in notices)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trivet.contract import DeviceInfo, DeviceUsage
+from trivet.contract import DeviceInfo
+from trivet.optional_contract import DeviceUsage
 from trivet_registry.database import Database
 from trivet_registry.devices_store import list_devices, save_devices
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from trivet.contract import Advice, DeviceInfo, DeviceUsage
+from trivet.contract import DeviceInfo
+from trivet.optional_contract import Advice, DeviceUsage
 from trivet.prober import Prober
 
 GOOD = DeviceInfo("good", 0, "uid", "a device", "x", 1, 1, frozenset())

@@ -6,7 +6,8 @@ import os
 import threading
 from typing import Any, cast
 
-from trivet.contract import DeviceInfo, DeviceUsage, DeviceUser
+from trivet.contract import DeviceInfo
+from trivet.optional_contract import DeviceUsage, DeviceUser
 from trivet_registry.tables import Instance
 from trivet_supervisor.device_users import process_name, users_of
 from trivet_supervisor.devices import DeviceTable

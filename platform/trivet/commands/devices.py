@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from trivet.commands.output import add_json_option, bytes_text, note, print_json, print_table
-from trivet.contract import Backend, DeviceInfo, DeviceUsage
+from trivet.contract import Backend, DeviceInfo
 from trivet.launching import LEASE_VARIABLE
+from trivet.optional_contract import DeviceUsage
 from trivet.plugins import Command, load_plugins
 from trivet.prober import Prober
 

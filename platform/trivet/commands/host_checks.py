@@ -22,8 +22,9 @@ from trivet import __version__
 from trivet.commands.devices import PROBE_TIMEOUT_S, probe_all
 from trivet.commands.output import GIB, bytes_text
 from trivet.config import BackendSettings, load_settings
-from trivet.contract import DeviceInfo, GivesAdvice
+from trivet.contract import DeviceInfo
 from trivet.errors import ConfigError
+from trivet.optional_contract import GivesAdvice
 from trivet.plugins import load_plugins
 from trivet.prober import Prober
 from trivet.structured_outputs import INSTALL_COMMAND

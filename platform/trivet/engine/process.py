@@ -20,7 +20,6 @@ import msgspec
 import zmq
 
 from trivet.config import EngineSettings, engine_address, parse_engine_settings
-from trivet.contract import GivesNotices
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
@@ -50,6 +49,7 @@ from trivet.messages import (
     Submit,
 )
 from trivet.models.model_files import open_model
+from trivet.optional_contract import GivesNotices
 from trivet.plugins import load_plugins
 from trivet.sampling_params import SamplingParams
 

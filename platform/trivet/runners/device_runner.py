@@ -80,7 +80,7 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
         self._decoder: Decoder | None = None
         self._kv: Cache | None = None
         self._measured: dict[str, int] = {}  # bytes, by the plan's names
-        self._notices: list[str] = []  # as `contract.GivesNotices`
+        self._notices: list[str] = []  # as `optional_contract.GivesNotices`
 
     # ---- what a backend has of its own -----------------------------------------------------------
 

@@ -23,7 +23,6 @@ from trivet.contract import (
     Batch,
     DeviceInfo,
     Feature,
-    GivesNotices,
     MemoryPart,
     MemoryPlan,
     RunnerConfig,
@@ -32,6 +31,7 @@ from trivet.contract import (
 )
 from trivet.errors import DeviceLost, OutOfMemory
 from trivet.models.spec import ModelSpec
+from trivet.optional_contract import GivesNotices
 from trivet.runners.frames import Frames
 from trivet.runners.rank_order import OpensRank, RankOrder, meet
 from trivet.runners.slices import Rank

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trivet.contract import DeviceInfo, DeviceUser
+from trivet.contract import DeviceInfo
+from trivet.optional_contract import DeviceUser
 from trivet_ascend.backend import AscendBackend
 from trivet_ascend.detection import family_of
 from trivet_ascend.npu_smi import MIB, ChipIds, parse_info, parse_mapping, parse_processes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trivet.contract import DeviceUser
+from trivet.optional_contract import DeviceUser
 from trivet_cuda.backend import CudaBackend
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from trivet.commands.devices import strangers, usage_text
-from trivet.contract import DeviceUsage, DeviceUser
+from trivet.optional_contract import DeviceUsage, DeviceUser
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from trivet import __version__
 from trivet.commands import host_checks, site_checks
 from trivet.commands.host_checks import Finding
 from trivet.config import Paths, Settings, load_settings
-from trivet.contract import Advice, DeviceInfo
+from trivet.contract import DeviceInfo
 from trivet.errors import PluginError
+from trivet.optional_contract import Advice
 
 GIB = 1 << 30
 

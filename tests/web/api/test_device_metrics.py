@@ -9,7 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text, update
 
-from trivet.contract import DeviceInfo, DeviceUsage
+from trivet.contract import DeviceInfo
+from trivet.optional_contract import DeviceUsage
 from trivet_registry.devices_store import save_devices
 from trivet_registry.tables import Device, utc_now
 from trivet_web.api.device_metrics import MAX_AGE
