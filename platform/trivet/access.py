@@ -45,6 +45,17 @@ def check_bind(settings: Settings) -> None:
         )
 
 
+def check_users(settings: Settings, has_users: bool) -> None:
+    """Raises: ConfigError where others reach this server before anybody can log in."""
+    if is_loopback(settings.host) or has_users or settings.insecure:
+        return
+    raise ConfigError(
+        f"host {settings.host} is reached from other hosts, and this site has no users; start it on "
+        "loopback, open its setup link or add an admin (trivet users add NAME --role admin), and then start "
+        "it here; or accept with --insecure that the token of the run directory is its only key"
+    )
+
+
 def management_token(file: Path) -> str:
     """The token of a home, made once: 256 random bits in a file of mode 0600.
 

@@ -150,9 +150,11 @@ class Paths:
         Raises: ConfigError where the home cannot be written.
         """
         try:
-            for folder in (self.home, self.logs, self.models):
-                folder.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)  # an existing one stays as it is
+            for folder in (self.logs, self.models):
+                folder.mkdir(exist_ok=True)
             self.run.mkdir(mode=0o700, exist_ok=True)
+            self.stored.mkdir(mode=0o700, exist_ok=True)
             self.run.chmod(0o700)
         except OSError as error:
             raise ConfigError(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from trivet.access import check_bind, management_token
+from trivet.access import check_bind, check_users, management_token
 from trivet.client import Client
 from trivet.client.client import local_url
 from trivet.config import Settings
@@ -17,6 +17,7 @@ from trivet.errors import TrivetError
 from trivet_registry.database import Database, open_database
 from trivet_registry.devices_store import list_devices
 from trivet_registry.tables import Device
+from trivet_registry.users_store import count_users
 from trivet_supervisor.demo import chat_once, launch_demo
 from trivet_supervisor.parent import Parent
 from trivet_supervisor.serve_checks import serve_lock, with_free_port
@@ -38,6 +39,9 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
     settings.paths.create()
     # The registry is opened here first: one that cannot be is told in a sentence, and nothing is started.
     with serve_lock(settings.paths), closing(open_database(settings.resolved_database_url)) as database:
+        with database.reading() as session:
+            has_users = count_users(session) > 0
+        check_users(settings, has_users)
         # The url file outlives a serve that was killed, whose web server is about to leave the port.
         was_killed = settings.paths.url_file.exists()
         settings = with_free_port(settings, PREDECESSOR_S if was_killed else 0.0)
@@ -46,7 +50,8 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
         show = _Show(settings, token, parent, once) if launches_demo else None
 
         def on_up() -> None:
-            print(startup_box(settings, token, _devices(database), time.monotonic() - started_s), flush=True)
+            took_s = time.monotonic() - started_s
+            print(startup_box(settings, token, _devices(database), took_s, has_users), flush=True)
             if show is not None:
                 show.start(chats)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trivet import __version__
+from trivet.access import setup_code
 from trivet.client.client import local_url
 from trivet.config import Settings
 from trivet_registry.tables import Device
@@ -12,13 +13,20 @@ from trivet_registry.tables import Device
 GIB = 1 << 30
 
 
-def startup_box(settings: Settings, token: str, devices: Sequence[Device], took_s: float) -> str:
-    """A box for a terminal. The console link carries the token: who sees it may manage the site."""
+def startup_box(
+    settings: Settings, token: str, devices: Sequence[Device], took_s: float, has_users: bool = False
+) -> str:
+    """A box for a terminal.
+
+    While nobody can log in the console's link carries the token: who sees it may manage the site. The setup
+    link makes the first admin, and is of no use afterwards.
+    """
     url = local_url(settings)
     usable = [d for d in devices if d.unusable_because is None and d.kind != "null"]
     rows = [
         ("API", f"{url}/v1"),
-        ("Console", f"{url}/#token={token}"),
+        ("Console", url if has_users else f"{url}/#token={token}"),
+        *([] if has_users else [("Setup", f"{url}/setup?token={setup_code(token)}")]),
         ("Home", str(settings.paths.home)),
         *(("Device", _device(device)) for device in usable),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trivet.access import check_bind, is_loopback, management_token
+from trivet.access import check_bind, check_users, is_loopback, management_token, setup_code
 from trivet.config import Settings
 from trivet.errors import ConfigError
 
@@ -25,6 +25,20 @@ def test_other_addresses_need_consent_and_the_reason_is_told(host: str) -> None:
     with pytest.raises(ConfigError, match=r"in the clear.*--insecure"):
         check_bind(Settings(host=host))
     check_bind(Settings(host=host, insecure=True))
+
+
+def test_an_address_that_others_reach_needs_users_or_consent() -> None:
+    public = Settings(host="192.168.1.4")
+    with pytest.raises(ConfigError, match=r"192\.168\.1\.4.*no users.*trivet users add.*--insecure"):
+        check_users(public, has_users=False)
+    check_users(public, has_users=True)
+    check_users(Settings(host="192.168.1.4", insecure=True), has_users=False)
+    check_users(Settings(), has_users=False)
+
+
+def test_the_setup_code_follows_from_the_token_and_not_the_token_from_it() -> None:
+    assert setup_code("a") == setup_code("a") != setup_code("b")
+    assert len(setup_code("a")) == 32
 
 
 def test_no_consent_opens_a_site_without_any_authentication() -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 
-from trivet.access import check_bind, management_token
+from trivet.access import check_bind, check_users, management_token
 from trivet.config import load_settings
 from trivet.errors import TrivetError
+from trivet_registry.database import open_database
+from trivet_registry.users_store import count_users
 from trivet_web.server import WebServer, configure_logging
 
 CANNOT_START = 2  # another exit code than a crash: trying again would not help
@@ -27,6 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(vars(given))
         check_bind(settings)
         settings.paths.create()
+        with (
+            closing(open_database(settings.resolved_database_url)) as database,
+            database.reading() as session,
+        ):
+            check_users(settings, count_users(session) > 0)
         management_token(settings.paths.token_file)  # before the workers, which would race for it
     except TrivetError as error:
         print(f"trivet web: {error}", file=sys.stderr)

@@ -82,7 +82,12 @@ def _check_right() -> None:
 
 def _check_host(host: str, settings: Settings) -> None:
     """On loopback another Host means that a stranger's page has pointed its own name here (rebinding)."""
-    name = (urlsplit(f"//{host}").hostname or "").lower()
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:  # half of an IPv6 address
+        name = ""
+    if "@" in host:
+        name = ""
     known = [each.strip().lower() for each in settings.allowed_hosts.split(",") if each.strip()]
     if not is_loopback(name) and name not in known:
         where = (
