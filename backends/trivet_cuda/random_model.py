@@ -21,6 +21,7 @@ from trivet.models.decoder import Decoder
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.runners.collectives import Alone
+from trivet.runners.op_check import largest_error
 from trivet.runners.sharded_weights import Linear, Packer, Plain, Vector
 from trivet.runners.slices import Rank, Span
 from trivet.self_test import OpOutcome
@@ -185,11 +186,8 @@ def _graphs_against_eager(runner: RandomRunner, runs: Runs) -> Iterator[OpOutcom
         if bucket not in captured:
             yield _outcome(case, failure="it could not be captured; the log tells why")
             continue
-        replayed, eager = (
-            each.float() for each in runner.captured_and_eager(_decodes(runs, count, 0), bucket)
-        )
-        error = float((replayed - eager).abs().max() / eager.abs().max().clamp(min=1e-6))
-        yield _outcome(case, error if error == error else float("inf"), TOLERANCES[DTYPE])
+        replayed, eager = runner.captured_and_eager(_decodes(runs, count, 0), bucket)
+        yield _outcome(case, largest_error(replayed, eager), TOLERANCES[DTYPE])
 
 
 def _decodes(runs: Runs, count: int, step: int) -> Batch:

@@ -35,7 +35,7 @@ from trivet_cuda.memory_plan import Shape
 from trivet_cuda.op_table import OpTable
 from trivet_cuda.packed_weights import Layout
 from trivet_cuda.paged_kv import PagedKV
-from trivet_cuda.self_test import without_failing_ops
+from trivet_cuda.self_test import compiler_errors, without_failing_ops
 from trivet_cuda.step_view import StepView
 from trivet_cuda.upload import upload
 from trivet_cuda.warm_up import fullest_lengths, warm_up_step
@@ -134,6 +134,11 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             if is_out_of_memory(error):
                 raise self._does_not_fit("a full step", "activations") from error
             raise as_out_of_memory(error) from error
+        except compiler_errors() as error:
+            raise BackendError(
+                f"a kernel does not compile for this GPU: {error}; with options.self_test on, its twin in "
+                "plain torch runs instead"
+            ) from error
         self._device.synchronise()
         self._leave_room_for_a_step()
 
@@ -170,21 +175,27 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         What is beyond the plan may be planned for another model: there is no start with it.
         """
         peak, planned = max(self._peaks.values()), sum(self._planned(part) for part in self._peaks)
-        if peak > planned:
-            raise DoesNotFit(
-                f"a full step takes {peak / GIB:.3f} GiB of the GPU beside weights and KV, and "
-                f"{planned / GIB:.3f} GiB are planned for it; lower max_num_batched_tokens or max_num_seqs, "
-                "and please report it"
-            )
+        self._refuse_together(
+            peak > planned,
+            f"a full step takes {peak / GIB:.3f} GiB of the GPU beside weights and KV, and "
+            f"{planned / GIB:.3f} GiB are planned for it; lower max_num_batched_tokens or max_num_seqs, "
+            "and please report it",
+        )
 
     def _leave_room_for_a_step(self) -> None:
         """Graphs and libraries take memory that nobody can plan to the byte."""
         peak, free = max(self._peaks.values()), self._device.free_bytes()
-        if peak > free:
-            raise DoesNotFit(
-                f"a full step takes {peak / GIB:.3f} GiB of the GPU and {free / GIB:.3f} GiB is left beside "
-                "weights, KV and graphs; lower gpu_memory_utilization or set options.graphs to off"
-            )
+        self._refuse_together(
+            peak > free,
+            f"a full step takes {peak / GIB:.3f} GiB of the GPU and {free / GIB:.3f} GiB is left beside "
+            "weights, KV and graphs; lower gpu_memory_utilization or set options.graphs to off",
+        )
+
+    def _refuse_together(self, is_refused: bool, reason: str) -> None:
+        """On every rank at the same place: the others would wait for one that has left."""
+        if self._have_all_ranks(not is_refused):
+            return
+        raise DoesNotFit(reason if is_refused else "a full step does not fit on another rank's GPU")
 
     @property
     def _captures(self) -> bool:

@@ -86,11 +86,12 @@ def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch
 
 def check_of(table: OpTable, right: OpTable = TWINS) -> OpCheck[OpTable]:
     """Triton's compiler raises errors of its own; none of them is torch's lack of memory."""
-    raises = (RuntimeError, AttributeError, TypeError, ValueError, *_compiler_errors())
+    raises = (RuntimeError, AttributeError, TypeError, ValueError, *compiler_errors())
     return OpCheck(table, right, cure_for, raises, is_fatal)
 
 
-def _compiler_errors() -> tuple[type[Exception], ...]:
+def compiler_errors() -> tuple[type[Exception], ...]:
+    """Triton's own, which are no RuntimeError; none where it is not installed."""
     try:
         from triton.compiler.errors import CompilationError
         from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError

@@ -70,7 +70,7 @@ def decode_tiles(arch: int, head_dim: int, query: torch.dtype, cache: torch.dtyp
 
 
 def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache: torch.dtype) -> ExtendTiles:
-    """Eight warps share a tile of 128 rows: with four, accumulators spill below sm_90 and on sm_120."""
+    """Eight warps share a tile: with four, accumulators spill below sm_90 and on sm_120."""
     arch = supported_arch(arch)
     block_m, block_n = 128, 64
     if query == torch.float32:
@@ -79,12 +79,13 @@ def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache
         block_m, block_n = 64, 32
     elif cache != query and (arch < 90 or arch >= 120):
         block_n = 32  # the keys exist twice in registers, as stored and as floats
+        if query == torch.float16 and cache == torch.int8:
+            block_m = 64  # the values exist three times
         if arch >= 120 and cache == torch.float8_e4m3fn and head_dim <= 64:
             block_n = 64  # where 32 spill 8 bytes and 64 do not
     while block_m < group:  # at least one token's heads
         block_m *= 2
-    num_warps = 8 if block_m >= 128 or head_dim > 128 else 4
-    return ExtendTiles(block_m, block_n, num_warps, 2, tile_tokens=max(1, block_m // group))
+    return ExtendTiles(block_m, block_n, 8, 2, tile_tokens=max(1, block_m // group))
 
 
 def _float32_decode_tiles(head_dim: int, *, is_stored_wide: bool) -> DecodeTiles:
@@ -99,9 +100,8 @@ def _float32_decode_tiles(head_dim: int, *, is_stored_wide: bool) -> DecodeTiles
 
 def _float32_extend_tiles(head_dim: int, group: int, *, is_stored_wide: bool) -> ExtendTiles:
     """As above; 99 KiB of shared memory hold one stage of keys and values of 256."""
-    block_m, block_n, num_stages = 32, 32, 1
-    if is_stored_wide:
-        block_n, num_stages = (32, 2) if head_dim <= 128 else (16, 1)
+    block_m = 32
+    block_n, num_stages = (32, 2) if is_stored_wide and head_dim <= 128 else (16, 1)
     while block_m < group:
         block_m *= 2
     return ExtendTiles(block_m, block_n, 8, num_stages, tile_tokens=max(1, block_m // group))

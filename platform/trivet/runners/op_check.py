@@ -55,7 +55,7 @@ class OpCheck(Generic[Table]):
         label, name = f"{case.label} ({where})", str(dtype).removeprefix("torch.")
         allowed = allowed if case.allowed is None else case.allowed
         try:
-            found = [result.cpu().double() for result in case.run(self.table)]
+            found = [result.cpu() for result in case.run(self.table)]
         except torch.OutOfMemoryError:
             raise  # says nothing about the operation
         except self.raises as error:
@@ -67,23 +67,24 @@ class OpCheck(Generic[Table]):
             reason = f"{error}{self.cure_for(str(error))}".strip() or type(error).__name__
             return OpOutcome(case.ops, label, name, float("inf"), allowed, reason)
         right = case.run(self.twins) if case.wanted is None else case.wanted()
-        wanted = [result.cpu().double() for result in right]
+        wanted = [result.cpu() for result in right]
         shapes = [[list(result.shape) for result in results] for results in (found, wanted)]
         if shapes[0] != shapes[1]:
             reason = f"results are of shapes {shapes[0]} and not {shapes[1]}"
             return OpOutcome(case.ops, label, name, float("inf"), allowed, reason)
-        errors = [_error(one, two) for one, two in zip(found, wanted, strict=True)]
+        errors = [largest_error(one, two) for one, two in zip(found, wanted, strict=True)]
         return OpOutcome(case.ops, label, name, max(errors), allowed)
 
 
-def _error(found: Tensor, wanted: Tensor) -> float:
+def largest_error(found: Tensor, wanted: Tensor) -> float:
     """Of a row (the last axis), the largest error over the largest value wanted there; the worst row's.
 
     Over the largest value of the whole result a head, or a long sequence whose averages are small, could be
-    wrong altogether beside a short one.
+    wrong altogether beside a short one. inf where it is no number.
     """
     if not wanted.numel():
         return 0.0
+    found, wanted = found.cpu().double(), wanted.cpu().double()
     errors = (found - wanted).abs().amax(-1) / wanted.abs().amax(-1).clamp(min=1e-6)
     error = float(errors.max())
     return float("inf") if error != error else error

@@ -60,7 +60,7 @@ def test_what_is_no_cubin_is_an_error_and_no_kernel_without_spills() -> None:
 
 
 def test_too_much_shared_memory_is_found() -> None:
-    usage = Usage(64, 0, 0, 0, shared_bytes=120_000)
+    usage = Usage(64, 0, 0, shared_bytes=120_000)
     assert usage.faults(86)
     assert not usage.faults(90)
 

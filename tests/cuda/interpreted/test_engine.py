@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
 from trivet_cuda_interpreted.backend import InterpretedCuda
 from trivet_cuda_interpreted.device import InterpretedDevice
 
@@ -20,6 +22,7 @@ from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.engine.agreement import Scores, compare
 from trivet.engine.core import CoreConfig, EngineCore
+from trivet.errors import BackendError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet_cuda.backend import runner_shape
 from trivet_cuda.op_table import OpTable, triton_table
@@ -193,14 +196,20 @@ def waiting_for_nothing(call: Callable[..., None]) -> Callable[..., None]:
 
 
 def test_float8_is_refused_on_an_older_gpu(files: ModelFiles) -> None:
-    from trivet.errors import Unsupported
-
     assert files.spec is not None
     backend = InterpretedCuda()
     (device,) = backend.probe(1.0)
     config = RunnerConfig(kv_dtype="fp8_e4m3", max_model_len=512)
     with pytest.raises(Unsupported, match="int8"):
         backend.check(files.spec, files.weights, config, replace(device, arch="sm_80"))
+
+
+def test_a_kernel_that_does_not_compile_is_told_with_what_to_do(files: ModelFiles) -> None:
+    def too_large(x: Tensor) -> Tensor:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    with pytest.raises(BackendError, match=r"shared memory.*with options\.self_test on"):
+        Launch(files, table=replace(triton_table(), swiglu=too_large))
 
 
 def test_an_operator_is_told_of_a_kernel_that_gave_way_to_its_twin(files: ModelFiles) -> None:

@@ -116,7 +116,9 @@ def quantised(
 
 
 @pytest.mark.parametrize("is_4bit", [True, False], ids=["4 bits", "8 bits"])
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 1056, 70), (20, 192, 130), (1, 64, 64)])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(3, 1056, 70), (2, 2112, 40), (20, 192, 130), (1, 64, 64)]
+)
 def test_a_product_with_a_quantised_matrix(
     dtype: torch.dtype, is_4bit: bool, rows: int, inner: int, columns: int, generator: torch.Generator
 ) -> None:
@@ -128,5 +130,6 @@ def test_a_product_with_a_quantised_matrix(
 
 
 def test_the_cases_have_products_that_share_k() -> None:
-    assert matmul_splits(matmul_tiles(90, 3), 3, 1056, 70) > 1
+    assert matmul_splits(matmul_tiles(90, 3), 3, 1056, 70) == 4
+    assert matmul_splits(matmul_tiles(90, 2), 2, 2112, 40) == 8
     assert matmul_splits(matmul_tiles(90, 1), 1, 64, 64) == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from trivet_cuda_interpreted.device import InterpretedDevice
 
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
@@ -232,9 +233,29 @@ def test_a_case_that_cannot_be_captured_has_failed(table: OpTable) -> None:
     assert not replayed(waiting, table, InterpretedDevice(), torch.bfloat16).passed
 
 
+class Moved(TorchDispatchMode):
+    """The sources of all copies, factors and caches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: list[Tensor] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name()
+        if name in ("aten::copy_", "aten::mm", "aten::matmul"):
+            self.sources.append(args[1])
+        elif name.startswith("trivet_cuda::") and "attention" in name:
+            self.sources += args[:3]
+        return function(*args, **(kwargs or {}))
+
+
 def test_speeds_are_told_and_fail_nothing(table: OpTable) -> None:
+    """Of random values: zeros would be moved compressed."""
     sizes = Sizes(decode_seqs=1, decode_tokens=64, extend_tokens=32, copied_bytes=1024, matrix=16, num_runs=1)
-    decode, extend = run_measures(table, InterpretedDevice(), sizes)
+    with Moved() as moved:
+        decode, extend = run_measures(table, InterpretedDevice(), sizes)
+    assert len(moved.sources) == 2 * (1 + 3 + 1 + 3)  # each once to be compiled
+    assert all(len(source.unique()) > 5 for source in moved.sources)
     assert "GB/s" in decode.case
     assert "TFLOP/s" in extend.case
     assert decode.passed

@@ -30,18 +30,14 @@ class Usage:
 
     registers: int
     stack_bytes: int
-    loads_from_stack: int  # instructions
-    stores_to_stack: int
+    local_bytes: int  # beside the stack
     shared_bytes: int
 
     def faults(self, arch: int) -> list[str]:
         """What speaks against launching it on `arch`."""
         found = []
-        if self.stack_bytes or self.loads_from_stack or self.stores_to_stack:
-            found.append(
-                f"spills: {self.stack_bytes} bytes of stack, {self.stores_to_stack} stores, "
-                f"{self.loads_from_stack} loads"
-            )
+        if self.stack_bytes or self.local_bytes:
+            found.append(f"spills: {self.stack_bytes} bytes of stack, {self.local_bytes} of local memory")
         if self.shared_bytes > SHARED_BYTES[arch]:
             found.append(f"{self.shared_bytes} bytes of shared memory, and there are {SHARED_BYTES[arch]}")
         if not 0 < self.registers <= MAX_REGISTERS:
@@ -58,14 +54,10 @@ def read_usage(cubin: bytes, shared_bytes: int) -> Usage:
         file.write(cubin)
         file.flush()
         usage = _output("cuobjdump", "-res-usage", file.name)
-        listing = _output("nvdisasm", "-c", file.name)
-    match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    match = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage)
     if match is None:
         raise UnreadableCubin(f"cuobjdump names no registers: {usage[-300:]!r}")
-    if "EXIT" not in listing:
-        raise UnreadableCubin(f"nvdisasm lists no program: {listing[-300:]!r}")
-    loads, stores = (len(re.findall(rf"\b{name}\b", listing)) for name in ("LDL", "STL"))
-    return Usage(int(match[1]), int(match[2]), loads, stores, shared_bytes)
+    return Usage(int(match[1]), int(match[2]), int(match[3]), shared_bytes)
 
 
 def _output(tool: str, *arguments: str) -> str:

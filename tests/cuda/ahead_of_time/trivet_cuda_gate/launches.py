@@ -41,7 +41,8 @@ FP8_SHAPES = (
     shaped(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
 )
 FLOAT16_SHAPES = (shaped(32, 8, 128, 4096, 2048, 128), SHAPES[5])  # scales of int8 are taken in another way
-FLOAT32_SHAPES = (shaped(9, 3, 64, 576, 1536, 64), shaped(32, 8, 128, 4096, 2048, 128), *SHAPES[3:7])
+# The compiler takes seconds for each: products of float32 are long. Their tiles do not depend on the card.
+FLOAT32_SHAPES = (SHAPES[0], FLOAT16_SHAPES[0], SHAPES[3], SHAPES[5])
 # Sizes change the code of the other kernels only by how many values a program holds: few, or many.
 ROW_SHAPES = (SHAPES[0], SHAPES[1])
 ROTATED_SHAPES = (*ROW_SHAPES, SHAPES[2])
@@ -110,7 +111,7 @@ def launches_of(arch: int) -> list[Launch]:
             _run(shape, torch.bfloat16, arch, table, labels, _ops_of(shape))
         for shape in FLOAT16_SHAPES:
             _run(shape, torch.float16, arch, table, labels, KV_OPS)
-        for shape in (*FLOAT32_SHAPES, *fp8):
+        for shape in (*FLOAT32_SHAPES, *fp8[1:2]):
             _run(shape, torch.float32, arch, table, labels, KV_OPS)
         for shape in PRODUCT_SHAPES:
             _run_products(shape, arch, table, labels)
