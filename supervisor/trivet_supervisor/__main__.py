@@ -20,6 +20,7 @@ from trivet_registry.supervision import claim_supervision
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
+from trivet_supervisor.orphans import end_orphans
 from trivet_supervisor.placement import Placer
 from trivet_supervisor.reconcile import Reconciler
 from trivet_supervisor.server import Server
@@ -82,6 +83,7 @@ def run(parent_fd: int | None) -> None:
             check_claim=claim.check,
             memory_holders=devices.holders,
         )
+        end_orphans(means)
         process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)
         leave_on_signals(process)
         if parent_fd is not None:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
-from trivet.launching import EngineHandle, Launcher
+from trivet.launching import Launcher
 from trivet.plugins import load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import RUNNING, list_deployments, stop_deployment
@@ -23,6 +23,7 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.supervision import claim_supervision
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
+from trivet_supervisor.orphans import end_handles
 from trivet_supervisor.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
@@ -83,15 +84,7 @@ def _end_unwritten(database: Database, launcher: Launcher) -> None:
     """SIGTERM, then SIGKILL, for every engine that its lease finds."""
     with database.reading() as session:
         leases = [i.lease for i in list_instances(session, states=PROCESS_STATES) if i.lease is not None]
-    handles: list[EngineHandle] = [h for lease in leases if (h := launcher.find(lease)) is not None]
-    for handle in handles:
-        handle.terminate()
-    deadline_s = time.monotonic() + SIGTERM_S
-    while any(h.exit_code() is None for h in handles) and time.monotonic() < deadline_s:
-        time.sleep(LOOK_INTERVAL_MS / 1000)
-    for handle in handles:
-        if handle.exit_code() is None:
-            handle.kill()
+    end_handles([h for lease in leases if (h := launcher.find(lease)) is not None], SIGTERM_S)
 
 
 def want_nothing(database: Database, drain_timeout_s: float | None) -> list[str]:

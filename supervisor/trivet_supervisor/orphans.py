@@ -1,0 +1,70 @@
+"""Engines of this home that the registry does not know, as after it was restored from a backup or deleted.
+
+They hold memory that nobody counts, and nobody else would ever end them. An order file in the run directory
+names the lease of each; who carries it is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from trivet.launching import EngineHandle
+from trivet.messages import LaunchOrder
+from trivet_registry.events_store import record_event
+from trivet_registry.instance_state import PROCESS_STATES
+from trivet_registry.instances_store import list_instances
+from trivet_supervisor.launch_order import remove_run_files
+from trivet_supervisor.means import Means
+
+logger = logging.getLogger(__name__)
+
+SIGTERM_S = 5.0  # from SIGTERM to SIGKILL
+LOOK_INTERVAL_S = 0.05
+
+
+def end_orphans(means: Means) -> int:
+    """End them before anything is placed, which takes `SIGTERM_S` at most. Returns how many there were."""
+    with means.database.reading() as session:
+        known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
+    orphans: list[EngineHandle] = []
+    for file in means.settings.paths.run.glob("engine-*.json"):
+        try:
+            order = msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
+        except (OSError, msgspec.MsgspecError) as error:
+            logger.warning("order=%s cannot be read: %s", file, error)
+            continue
+        if order.lease in known:
+            continue
+        handle = means.launcher.find(order.lease)
+        if handle is not None:
+            orphans.append(handle)
+            _tell(means, order, handle)
+        remove_run_files(means.settings, order.instance_id)
+    end_handles(orphans, SIGTERM_S)
+    return len(orphans)
+
+
+def _tell(means: Means, order: LaunchOrder, handle: EngineHandle) -> None:
+    pid, name = handle.identity.pid, order.served_model_name
+    logger.error("pid=%d instance=%s deployment=%s is an orphan", pid, order.instance_id, name)
+    reason = f"ended pid {pid}, an engine of {name} that this registry does not know: was it restored?"
+    with means.database.session() as session:
+        record_event(session, "supervisor", reason, deployment=name, instance=order.instance_id)
+
+
+def end_handles(
+    handles: Sequence[EngineHandle], sigterm_s: float, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """SIGTERM, then SIGKILL for those that are there `sigterm_s` later."""
+    for handle in handles:
+        handle.terminate()
+    deadline_s = clock() + sigterm_s
+    while any(handle.exit_code() is None for handle in handles) and clock() < deadline_s:
+        time.sleep(LOOK_INTERVAL_S)
+    for handle in handles:
+        if handle.exit_code() is None:
+            handle.kill()

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet_registry.events_store import list_events
+from trivet_registry.tables import Instance
+from trivet_supervisor import orphans
+from trivet_supervisor.orphans import end_orphans
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+
+@pytest.mark.parametrize("obeys", [("terminate", "kill"), ("kill",)])
+def test_an_engine_that_a_restored_registry_does_not_know_is_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch, obeys: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(orphans, "SIGTERM_S", 0.2)
+    site.make_ready(replicas=2)
+    orphan, other = site.launcher.processes
+    orphan.obeys = obeys
+    with site.database.session() as session:
+        lost = next(i for i in site.instances() if i.lease == orphan.order.lease)
+        session.delete(session.get(Instance, lost.id))
+    assert end_orphans(site.means) == 1
+    assert orphan.code is not None
+    assert other.signals == []
+    with site.database.reading() as session:
+        assert any("pid 1001, an engine of chat" in event.reason for event in list_events(session))
+    assert end_orphans(site.means) == 0
+
+
+def test_what_the_registry_knows_is_left_alone(site: Site) -> None:
+    site.make_ready()
+    assert end_orphans(site.means) == 0
+    assert site.process.signals == []
+
+
+def test_an_order_that_cannot_be_read_ends_nothing(site: Site) -> None:
+    site.make_ready()
+    file = site.settings.paths.order_file(site.only().id)
+    file.write_text("{")
+    assert end_orphans(site.means) == 0
+    assert site.process.signals == []
