@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trivet.config import Settings
 from trivet.errors import ConfigError
+from trivet.tls import server_context
 
 AUTH_CHOICES = ("auto", "required", "off")
 
@@ -28,7 +29,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(settings: Settings) -> None:
-    """Raises: ConfigError where the address would offer this server to others without protection."""
+    """Raises: ConfigError where the address would offer this server to others without protection.
+
+    TLS that cannot be used is an error, too.
+    """
+    server_context(settings)
     if settings.auth not in AUTH_CHOICES:
         raise ConfigError(f"auth is {settings.auth!r}; it must be one of {', '.join(AUTH_CHOICES)}")
     if is_loopback(settings.host):
@@ -37,11 +42,12 @@ def check_bind(settings: Settings) -> None:
         raise ConfigError(
             f"host {settings.host} is reached from other hosts and auth is off; set auth to auto"
         )
-    if not settings.insecure:
+    if not settings.insecure and settings.tls_cert is None:
         raise ConfigError(
             f"host {settings.host} is reached from other hosts, and this server has no TLS and no users: "
-            "requests and the management token would cross the network in the clear; bind 127.0.0.1 behind a "
-            "proxy with TLS and set auth to required, or accept that with --insecure"
+            "requests and the management token would cross the network in the clear; give --tls-cert and "
+            "--tls-key, or bind 127.0.0.1 behind a proxy with TLS and set auth to required, or accept that "
+            "with --insecure"
         )
 
 

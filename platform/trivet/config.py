@@ -67,6 +67,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     insecure: bool = False  # allow a bind beyond loopback without TLS
     allowed_hosts: str = ""  # names, with commas, that a Host header may have; empty: as `auth` says
     num_proxies: int = 0  # in front of this server, whose X-Forwarded-* are believed
+    tls_cert: str | None = None  # PEM: the server's certificate, and the chain up to who signed it
+    tls_key: str | None = None  # PEM, without a password
+    tls_ca: str | None = None  # PEM: whom clients of this home trust instead of the system's authorities
     log_level: str = "INFO"
     web_workers: int = 1
     web_threads: int = 512  # a whole answer holds one, a stream none; they start on demand
@@ -138,6 +141,11 @@ class Paths:
     def url_file(self) -> Path:
         """Where the running `trivet serve` of this home listens, for its own commands."""
         return self.run / "url"
+
+    @property
+    def cert_file(self) -> Path:
+        """Holds the path of the certificate that the running `trivet serve` shows, where it has one."""
+        return self.run / "cert"
 
     @property
     def lock_file(self) -> Path:

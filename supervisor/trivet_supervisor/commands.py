@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="allow an address that other hosts reach, without TLS",
     )
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="the key of --tls-cert (PEM, without a password)")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +61,12 @@ def _add_stop(parser: argparse.ArgumentParser) -> None:
 def _settings(given: argparse.Namespace) -> Settings:
     from trivet.config import load_settings
 
-    return load_settings({"host": given.host, "port": given.port, "insecure": given.insecure})
+    files = {name: file and os.path.abspath(file) for name, file in _tls_files(given)}
+    return load_settings({"host": given.host, "port": given.port, "insecure": given.insecure, **files})
+
+
+def _tls_files(given: argparse.Namespace) -> list[tuple[str, str | None]]:
+    return [("tls_cert", given.tls_cert), ("tls_key", given.tls_key)]
 
 
 def _serve(given: argparse.Namespace) -> int:

@@ -16,11 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from trivet.access import is_loopback
 from trivet.config import Settings, inherited_environment, settings_to_environment
 from trivet.errors import TrivetError, Unavailable
+from trivet.tls import trust
 from trivet_supervisor.child import Child
 from trivet_supervisor.client import SupervisorClient
 from trivet_supervisor.direct_stop import end_engines
@@ -126,6 +128,11 @@ class Parent:
         settings = self._settings
         host = settings.host if is_loopback(settings.host) else {"::": "::1"}.get(settings.host, "127.0.0.1")
         connection = http.client.HTTPConnection(host.strip("[]"), settings.port, timeout=2.0)
+        if settings.tls_cert is not None:
+            context = trust(None, own_cert=str(Path(settings.tls_cert).expanduser()))
+            connection = http.client.HTTPSConnection(
+                host.strip("[]"), settings.port, timeout=2.0, context=context
+            )
         try:
             connection.request("GET", "/health/live")
             return connection.getresponse().status == 200

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from trivet.access import check_bind, check_users, management_token
 from trivet.client import Client
@@ -55,11 +56,14 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
             if show is not None:
                 show.start(chats)
 
+        if settings.tls_cert is not None:
+            settings.paths.cert_file.write_text(str(Path(settings.tls_cert).expanduser().absolute()))
         settings.paths.url_file.write_text(local_url(settings))
         try:
             parent.run(on_up)
         finally:
             settings.paths.url_file.unlink(missing_ok=True)
+            settings.paths.cert_file.unlink(missing_ok=True)
         if show is not None:
             show.join()
     print("stopped")

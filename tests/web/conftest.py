@@ -26,6 +26,7 @@ from flask.testing import FlaskClient
 from trivet.config import Settings, engine_address
 from trivet.demo_model import find_demo_model
 from trivet.models.model_files import open_model
+from trivet.tls import trust
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import create_deployment, get_deployment
 from trivet_registry.instance_state import InstanceState as State
@@ -263,7 +264,8 @@ def run_server(site: Site, kind: str = "", **environment: str) -> Server:
                 process.wait()
 
     site.stack.callback(end)
-    wait_until(lambda: _answers(port), what="the server answers")
+    cert = environment.get("TRIVET_TLS_CERT")
+    wait_until(lambda: _answers(port, cert), what="the server answers")
     return server
 
 
@@ -290,9 +292,10 @@ def live() -> Iterator[Live]:
         yield Live(made, run_server(made))
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, cert: str | None) -> bool:
+    scheme, context = ("http", None) if cert is None else ("https", trust(None, own_cert=cert))
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+        with urllib.request.urlopen(f"{scheme}://127.0.0.1:{port}/health", timeout=5, context=context):
             return True
     except OSError:
         return False

@@ -50,6 +50,12 @@ def too_much_at_once() -> bytes:
     return _answer(HTTPStatus.SERVICE_UNAVAILABLE, error, "Retry-After: 1\r\n")
 
 
+def no_tls_here() -> bytes:
+    """To a client that greets in TLS: it can read only that this is none, and says so at once."""
+    message = "this port speaks plain HTTP; ask for http://, or give the server tls_cert and tls_key"
+    return _answer(HTTPStatus.BAD_REQUEST, ErrorObject(message, "invalid_request_error", None, "bad_request"))
+
+
 def _answer(status: HTTPStatus, error: ErrorObject, header: str = "") -> bytes:
     body = msgspec.json.encode(ErrorBody(error))
     head = (

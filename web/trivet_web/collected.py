@@ -19,6 +19,7 @@ ALLOWANCE_BYTES = 128 << 20  # of a process: sixteen of the largest bodies at on
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?")
+_TLS_GREETING = b"\x16\x03"  # the type of the record, and the first half of its version
 _UPLOAD = re.compile(rb"POST /v1/files(?:\?[^ ]*)? HTTP/")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 
@@ -72,6 +73,11 @@ class Collected:
         if self.is_upload or self.body_bytes > MAX_SWALLOWED_BYTES:
             return True
         return len(self.data) + self.num_dropped >= self.head_bytes + self.body_bytes
+
+    @property
+    def is_tls(self) -> bool:
+        """A client that greets in TLS, where there is none, sends no more until it is answered."""
+        return self.data.startswith(_TLS_GREETING)
 
     @property
     def is_too_large(self) -> bool:

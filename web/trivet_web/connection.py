@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import socket
 from typing import Any
 
 from gunicorn import http
 from gunicorn.workers.gthread import TConn
 
+from trivet_web.client_socket import ClientSocket
 from trivet_web.collected import Allowance, Collected
 
-IO_TIMEOUT_S = 30.0  # for one read or write: a client that takes nothing for so long is dropped
-UNSENT_BYTES = 128 << 10  # of a client, kept by the kernel
 _RECV_BYTES = 256 << 10
-
-
-class ClientSocket(socket.socket):
-    """Blocking calls end after `IO_TIMEOUT_S`, as if the client had broken the connection."""
-
-    def prepare(self) -> None:
-        """Set what all clients' sockets have."""
-        # Tokens are small writes; waiting to join them would add 40 ms to each.
-        self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Else the kernel takes megabytes for a client that reads nothing, before we see that it does not.
-        self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-
-    def setblocking(self, flag: bool) -> None:
-        self.settimeout(IO_TIMEOUT_S if flag else 0.0)
-
-    def recv(self, *args: Any) -> bytes:
-        try:
-            return super().recv(*args)
-        except TimeoutError:
-            raise ConnectionResetError(errno.ECONNRESET, "the client stalled while sending") from None
-
-    def sendall(self, *args: Any) -> None:
-        try:
-            super().sendall(*args)
-        except TimeoutError:
-            raise ConnectionResetError(errno.ECONNRESET, "the client stalled while receiving") from None
 
 
 class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
@@ -51,7 +22,7 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
     ) -> None:
         super().__init__(cfg, client, address, server)
         self.parser = http.get_parser(cfg, client, address)
-        self.initialized = True  # no TLS here
+        self.initialized = True  # `greet` is called before gunicorn would
         self.collected = Collected()
         self.must_close = False
         self.lingered_bytes = 0  # read and thrown away since the last answer
@@ -62,7 +33,11 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
     def read_more(self) -> bool:
         """Whether the client is still there."""
         try:
+            if not self.sock.greet():
+                return True
             new = self.sock.recv(_RECV_BYTES)
+            while self.sock.has_more:
+                new += self.sock.recv(_RECV_BYTES)
         except BlockingIOError:
             return True
         except OSError:

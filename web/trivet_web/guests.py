@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from trivet_web.connection import IO_TIMEOUT_S
+from trivet_web.client_socket import IO_TIMEOUT_S
 from trivet_web.handover import ByteStream, Parked
 from trivet_web.pump import Guest, Next, Pump
 from trivet_web.sse import PING_S

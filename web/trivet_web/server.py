@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import resource
+from pathlib import Path
 from typing import Any
 
 from flask import Flask
@@ -47,6 +48,8 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "forwarded_allow_ips": "",  # nobody may speak for another address
             "loglevel": settings.log_level.lower(),
             "proc_name": "trivet-web",
+            "certfile": settings.tls_cert and str(Path(settings.tls_cert).expanduser()),  # so that the scheme
+            "keyfile": settings.tls_key and str(Path(settings.tls_key).expanduser()),  # is https
             "on_starting": _on_starting(settings),
             "worker_exit": _on_worker_exit,
         }

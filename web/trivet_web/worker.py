@@ -28,9 +28,11 @@ from typing import Any, TypeAlias
 from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
-from trivet_web.broken_http import ErrorPage, too_much_at_once
+from trivet_web.broken_http import ErrorPage, no_tls_here, too_much_at_once
+from trivet_web.certificate import Certificate
+from trivet_web.client_socket import ClientSocket
 from trivet_web.collected import Allowance
-from trivet_web.connection import ClientSocket, Connection
+from trivet_web.connection import Connection
 from trivet_web.guests import Transfer, Waiting
 from trivet_web.handover import HANDOVER, ByteStream, Handover, Parked
 from trivet_web.pump import Pump
@@ -63,6 +65,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         gc.collect()
         gc.freeze()  # what was loaded lives as long as the process: no collection need look at it
         gc.set_threshold(YOUNG_OBJECTS)
+        self.certificate = Certificate(self.wsgi.extensions[EXTENSION].settings)
         self.pump = Pump()
         self.wsgi.extensions[EXTENSION].relay.host(self.pump)
 
@@ -80,6 +83,12 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             self._close_an_idle_one()
         client = ClientSocket(fileno=accepted.detach())
         client.prepare()
+        try:
+            client = self.certificate.secured(client)
+        except OSError:  # it has gone
+            self.nr_conns -= 1
+            client.close()
+            return
         self._collect(Connection(self.cfg, client, address, listener.getsockname(), self.allowance))
 
     def on_client_socket_readable(self, conn: Connection, client: ClientSocket) -> None:
@@ -103,17 +112,22 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def _look_at(self, conn: Connection) -> None:
         """Begin with what has been collected, if that is all."""
-        if not conn.charge():
-            self._stop_collecting(conn)
-            with contextlib.suppress(OSError):
-                conn.sock.send(too_much_at_once())
-            self._linger(conn)
+        if conn.collected.is_tls:
+            self._refuse(conn, no_tls_here())
+        elif not conn.charge():
+            self._refuse(conn, too_much_at_once())
         elif conn.collected.is_complete:
             self._stop_collecting(conn)
             conn.hand_over()
             self.enqueue_req(conn)
         else:
             conn.invite_body()
+
+    def _refuse(self, conn: Connection, answer: bytes) -> None:
+        self._stop_collecting(conn)
+        with contextlib.suppress(OSError):
+            conn.sock.send(answer)
+        self._linger(conn)
 
     def _stop_collecting(self, conn: Connection) -> None:
         self.poller.unregister(conn.sock)
@@ -296,7 +310,9 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def notify(self) -> None:
         """The master ends a worker that does not say this: one whose relay stands still, too."""
-        if time.monotonic() - self.wsgi.extensions[EXTENSION].relay.turned_s < STANDSTILL_S:
+        now = time.monotonic()
+        self.certificate.renew(now)
+        if now - self.wsgi.extensions[EXTENSION].relay.turned_s < STANDSTILL_S:
             super().notify()
 
     def is_parent_alive(self) -> bool:

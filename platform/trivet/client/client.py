@@ -10,7 +10,7 @@ from trivet.client.accounts import Audit, Keys, Sessions, Usage, Users
 from trivet.client.async_connection import AsyncConnection
 from trivet.client.calls import C
 from trivet.client.connection import Connection
-from trivet.client.home import found, local_url
+from trivet.client.home import found, local_url, trust_of
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import Deployments, Instances, Operation
 from trivet.client.registry import Aliases, Models
@@ -79,14 +79,17 @@ class Client(Server[Connection]):
         timeout_s: float = TIMEOUT_S,
         max_retries: int = MAX_RETRIES,
         max_connections: int = MAX_CONNECTIONS,
+        ca_file: str | None = None,
     ) -> None:
         """Args:
 
         timeout_s: the longest silence of the server, and the longest wait that it may ask for.
         max_retries: of a request that the server has certainly not begun with (`retries.py`).
+        ca_file: certificates (PEM) to trust of an https server, instead of the system's. The server of this
+            home is known by its own certificate.
         """
         url, key = found(base_url, api_key)
-        http = httpx2.Client(**pool_options(url, key, max_connections))
+        http = httpx2.Client(**pool_options(url, key, max_connections, trust_of(url, ca_file)))
         wire = Wire(url.rstrip("/"), timeout_s)
         super().__init__(Connection(http, wire, Retries(max_retries, timeout_s)), key)
 
@@ -135,10 +138,11 @@ class AsyncClient(Server[AsyncConnection]):
         timeout_s: float = TIMEOUT_S,
         max_retries: int = MAX_RETRIES,
         max_connections: int = MAX_CONNECTIONS,
+        ca_file: str | None = None,
     ) -> None:
         """As `Client`'s."""
         url, key = found(base_url, api_key)
-        http = httpx2.AsyncClient(**pool_options(url, key, max_connections))
+        http = httpx2.AsyncClient(**pool_options(url, key, max_connections, trust_of(url, ca_file)))
         wire = Wire(url.rstrip("/"), timeout_s)
         super().__init__(AsyncConnection(http, wire, Retries(max_retries, timeout_s)), key)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
+
 from trivet.client.wire import is_loopback
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
+from trivet.tls import trust
 
 
 def found(base_url: str | None, api_key: str | None) -> tuple[str, str | None]:
@@ -21,7 +24,27 @@ def found(base_url: str | None, api_key: str | None) -> tuple[str, str | None]:
 def local_url(settings: Settings) -> str:
     """Where the server of this home listens, as seen from this host."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def trust_of(url: str, ca_file: str | None) -> ssl.SSLContext | None:
+    """Whom a client of that server trusts; None without TLS. A server on this host shows its own certificate.
+
+    Raises: ConfigError.
+    """
+    if not url.startswith("https:"):
+        return None
+    settings = load_settings()
+    own = _own_cert(settings) if ca_file is None and is_loopback(url) else None
+    return trust(ca_file or settings.tls_ca, own)
+
+
+def _own_cert(settings: Settings) -> str | None:
+    try:
+        return settings.paths.cert_file.read_text().strip() or settings.tls_cert
+    except OSError:
+        return settings.tls_cert
 
 
 def _url_of_home(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,9 +38,12 @@ def is_loopback(base_url: str) -> bool:
     return host_of(base_url) in LOOPBACK
 
 
-def pool_options(base_url: str, api_key: str | None, max_connections: int) -> dict[str, Any]:
-    """What httpx's clients of both kinds are made with."""
+def pool_options(
+    base_url: str, api_key: str | None, max_connections: int, trust: ssl.SSLContext | None
+) -> dict[str, Any]:
+    """What httpx's clients of both kinds are made with. Without TLS no authorities are read, for 50 ms."""
     return {
+        "verify": trust or False,
         "base_url": base_url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
         "limits": httpx2.Limits(
@@ -144,7 +148,16 @@ class Wire:
             ) from error
 
     def no_connection(self, error: Exception) -> Unavailable:
-        """Nothing listens, or nothing can be reached."""
+        """Nothing listens, nothing can be reached, or it cannot be trusted."""
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return Unavailable(
+                f"the certificate of {self.base_url} is not trusted ({error}); give the certificate of who "
+                "signed it: ca_file, --ca-file or TRIVET_TLS_CA"
+            )
+        if "[SSL" in str(error):
+            return Unavailable(
+                f"{self.base_url} does not answer in TLS ({error}); if it has none, ask for http://"
+            )
         return Unavailable(
             f"no server answers at {self.base_url} ({str(error) or 'timed out'}); "
             "start one with `trivet serve`, or name another with --url"

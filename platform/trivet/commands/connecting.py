@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """`--url` and `--api-key-file`; without them it is the server of this home."""
     parser.add_argument("--url", help="the server (default: the one of TRIVET_HOME)")
+    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust of an https server (PEM)")
     # Never the key itself: every account of a host can read the command lines of its processes.
     parser.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help="file that holds the API key or token"
@@ -46,13 +47,13 @@ def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: f
             ) from error
 
     def answers() -> bool:
-        with Client(None, key) as client:
+        with Client(None, key, ca_file=given.ca_file) as client:
             return client.health()
 
     if given.url is None:
         wait_for_start(answers, load_settings().paths, patience_s)
     # Without retries: who types sees at once why, and when to come again.
-    return Client(given.url, key, max_connections=max_connections, max_retries=0)
+    return Client(given.url, key, max_connections=max_connections, max_retries=0, ca_file=given.ca_file)
 
 
 def model_argument(text: str) -> str:
