@@ -10,30 +10,32 @@ import json
 import sys
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import numpy as np
+from transformers import AutoTokenizer
+
+from trivet.contract_suite.gguf_oracle import read_gguf_oracle
+from trivet.contract_suite.oracle import Oracle
+
+MAX_MODEL_LEN = 2048
 
 
 def main(file: Path, documents: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    rows = [json.loads(line) for line in documents.read_text().splitlines()]
-    print(json.dumps([_sums(model.eval(), tokenizer, row["question"], row["choices"]) for row in rows]))
+    oracle = read_gguf_oracle(file, MAX_MODEL_LEN, len(tokenizer))
+    sums = []
+    for row in map(json.loads, documents.read_text().splitlines()):
+        texts = [row["question"], *(f"{row['question']} {choice}" for choice in row["choices"])]
+        prompt, *others = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        sums.append([_sum(oracle, ids, len(prompt)) for ids in others])
+    print(json.dumps(sums))
 
 
-@torch.inference_mode()
-def _sums(model: torch.nn.Module, tokenizer: object, question: str, choices: list[str]) -> list[float]:
-    def ids(text: str) -> list[int]:
-        return tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[operator]
-
-    prompt = ids(question)
-    rows = [ids(f"{question} {choice}") for choice in choices]
-    padded = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
-    logprobs = model(padded).logits.log_softmax(-1)  # causal: what pads behind changes nothing before
-    return [
-        sum(float(logprobs[n, at - 1, row[at]]) for at in range(len(prompt), len(row)))
-        for n, row in enumerate(rows)
-    ]
+def _sum(oracle: Oracle, ids: list[int], begin: int) -> float:
+    """Of the tokens from `begin` on."""
+    logits = oracle.logits(ids[:-1])[begin - 1 :].astype(np.float64)
+    top = logits.max(-1)
+    chosen = logits[np.arange(len(logits)), ids[begin:]]
+    return float((chosen - top - np.log(np.exp(logits - top[:, None]).sum(-1))).sum())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ FORM = "application/x-www-form-urlencoded"
 
 @blueprint.get("/login")
 @requires(Right.NOTHING)
-@documented(media_type=HTML)
+@documented(media_type=HTML, failed_media_type=HTML)
 def login_page() -> Response:
     """The form; whoever is logged in goes on to the console."""
     if site_accounts().session() is not None:
@@ -36,7 +36,7 @@ def login_page() -> Response:
 
 @blueprint.post("/login")
 @requires(Right.NOTHING)
-@documented(media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
+@documented(media_type=HTML, failed_media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
 def login() -> Response:
     """Log in, for browsers."""
     name = request.form.get("name", "")
@@ -48,7 +48,7 @@ def login() -> Response:
 
 @blueprint.post("/logout")
 @requires(Right.ACCOUNT)
-@documented(media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
+@documented(media_type=HTML, failed_media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
 def logout() -> Response:
     """End the session; the form carries its CSRF token."""
     log_out()
@@ -57,7 +57,7 @@ def logout() -> Response:
 
 @blueprint.get("/setup")
 @requires(Right.NOTHING)
-@documented(media_type=HTML, query={"token": str})
+@documented(media_type=HTML, failed_media_type=HTML, query={"token": str})
 def setup_page() -> Response:
     """The form for the first admin, to who has the link; once there is one, the login."""
     if site_accounts().credentials.has_users():
@@ -68,7 +68,7 @@ def setup_page() -> Response:
 
 @blueprint.post("/setup")
 @requires(Right.NOTHING)
-@documented(media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
+@documented(media_type=HTML, failed_media_type=HTML, body=dict[str, str], body_media_type=FORM, status=303)
 def setup() -> Response:
     """Make the first admin, who is then logged in."""
     form = request.form

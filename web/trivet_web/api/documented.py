@@ -22,6 +22,8 @@ class Operation:
     failed: Any = None  # None: OpenAI's error object
     status: int = 200
     media_type: str = JSON  # of the answer
+    other_media_type: str | None = None  # which it may have instead
+    failed_media_type: str = JSON
     body_media_type: str = JSON
     query: Mapping[str, type] = field(default_factory=dict)
 

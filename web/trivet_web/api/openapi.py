@@ -98,7 +98,11 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> Document:
     if operation.stream is not None:
         item = schemas[operation.stream]
         content[operation.stream_media_type] = {"schema": {"type": "string"}, "itemSchema": item}
+    if operation.other_media_type is not None:
+        content[operation.other_media_type] = {"schema": {"type": "string"}}
     failed = {JSON: {"schema": schemas[operation.failed or ErrorBody]}}
+    if operation.failed_media_type != JSON:
+        failed[operation.failed_media_type] = {"schema": {"type": "string"}}
     return {
         str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content},
         "4XX": {"description": "The request is at fault; the message says how", "content": failed},

@@ -19,7 +19,7 @@ blueprint = Blueprint("console", __name__)
 
 @blueprint.get("/")
 @requires(Right.NOTHING)
-@documented(media_type="text/html")
+@documented(media_type="text/html", other_media_type="text/plain")
 def page() -> Response:
     """The console, for who asks for a page; for others a sign of life, in the words of Ollama's clients."""
     if "text/html" not in request.headers.get("Accept", ""):
