@@ -1,7 +1,7 @@
 """Runs a command beside a server of its own, which serves SmolLM2 as "smol" and the null backend as "null".
 
-The command finds it by TRIVET_CLIENTS_URL and _TOKEN; _MODEL is the demo model's file, _PYTHON has Trivet.
-Its exit status is that of the command.
+The command finds it by TRIVET_CLIENTS_URL, _TOKEN and _HOME; _MODEL is the demo model's file, _PYTHON has
+Trivet. Its exit status is that of the command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(command: list[str]) -> int:
         try:
             url = f"http://127.0.0.1:{port}"
             token = _launch(server, Path(home), url)
-            given = {"TRIVET_CLIENTS_URL": url, "TRIVET_CLIENTS_TOKEN": token}
+            given = {"TRIVET_CLIENTS_URL": url, "TRIVET_CLIENTS_TOKEN": token, "TRIVET_CLIENTS_HOME": home}
             given |= {"TRIVET_CLIENTS_MODEL": str(find_demo_model()), "TRIVET_CLIENTS_PYTHON": sys.executable}
             status = subprocess.run(command, env={**os.environ, **given}, check=False).returncode
             if status:

@@ -36,6 +36,11 @@ IN_LAYER = {
 
 def read_gguf_oracle(file: Path, max_model_len: int, num_tokens: int) -> TransformersOracle:
     """The oracle of a GGUF file of architecture "llama"."""
+    return TransformersOracle(read_gguf_model(file), max_model_len, num_tokens)
+
+
+def read_gguf_model(file: Path) -> Any:
+    """The same as a LlamaForCausalLM of transformers, in float32."""
     import torch
     from gguf import GGUFReader, dequantize
     from transformers import LlamaForCausalLM
@@ -57,7 +62,7 @@ def read_gguf_oracle(file: Path, max_model_len: int, num_tokens: int) -> Transfo
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
-    return TransformersOracle(model, max_model_len, num_tokens)
+    return model
 
 
 def _config(reader: Any) -> LlamaConfig:
