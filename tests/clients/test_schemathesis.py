@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 MIN_CASES = 500
-OPTIONS = "--workers 2 --phases coverage,fuzzing --seed 8 --no-shrink --continue-on-failure --no-color"
+# /health/ready is a 503 once every model has been removed; CPython 3.11 may fail to parse in two threads.
+OPTIONS = (
+    "--exclude-path /health/ready --workers 1 --phases coverage,fuzzing --seed 8 --no-shrink "
+    "--continue-on-failure --no-color"
+)
 BUDGET_S = 30  # each; its cases come in an order that the seed gives
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from http import HTTPStatus
 
 from flask import Flask, Response, request
 
@@ -89,6 +90,8 @@ def _count_request(response: Response) -> Response:
     if (handover := handover_of_request()) and handover.parked:
         return response  # the answer comes later
     response.headers["X-Request-ID"] = error_objects.request_id()
+    if response.status_code == HTTPStatus.NO_CONTENT:
+        del response.headers["Content-Type"]
     # Only words of ours: a label that clients can choose is a series in memory for each that they think of.
     route = request.url_rule.rule if request.url_rule else "unknown"
     method = request.method if request.method in _METHODS else "other"

@@ -85,7 +85,8 @@ class AsyncConnection:
         num_done = 0
         while True:
             try:
-                response = await self.http.send(self.wire.request(self.http, call), stream=True)
+                with self.wire.request(self.http, call) as request:
+                    response = await self.http.send(request, stream=True)
             except NOT_CONNECTED:
                 wait_s = self.retries.after_no_connection(num_done)
                 if wait_s is None:

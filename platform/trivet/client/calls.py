@@ -7,11 +7,13 @@ fits: an answer or a `Stream` from a `Connection`, a coroutine or an `AsyncStrea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from urllib.parse import quote
 
 import msgspec
@@ -40,8 +42,17 @@ class Upload:
     """A file of a multipart form."""
 
     filename: str
-    content: bytes
+    content: bytes | Path  # a path is read while it is sent, and anew at each attempt
     fields: Mapping[str, str]
+
+    @contextmanager
+    def opened(self) -> Iterator[bytes | BinaryIO]:
+        """Raises: OSError."""
+        if isinstance(self.content, bytes):
+            yield self.content
+        else:
+            with self.content.open("rb") as file:
+                yield file
 
 
 @dataclass(frozen=True, slots=True)

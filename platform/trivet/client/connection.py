@@ -78,7 +78,8 @@ class Connection:
         num_done = 0
         while True:
             try:
-                response = self.http.send(self.wire.request(self.http, call), stream=True)
+                with self.wire.request(self.http, call) as request:
+                    response = self.http.send(request, stream=True)
             except NOT_CONNECTED:
                 wait_s = self.retries.after_no_connection(num_done)
                 if wait_s is None:

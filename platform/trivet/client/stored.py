@@ -37,9 +37,8 @@ class Files(Group[C]):
     @call
     def upload(self, file: Path | bytes, filename: str | None = None, purpose: str = "batch") -> Call[File]:
         """Keep a file of at most 200 MiB. Raises: OSError; RequestTooLarge."""
-        content = file.read_bytes() if isinstance(file, Path) else file
         name = filename or (file.name if isinstance(file, Path) else "file")
-        return Call("POST", "/v1/files", File, upload=Upload(name, content, {"purpose": purpose}))
+        return Call("POST", "/v1/files", File, upload=Upload(name, file, {"purpose": purpose}))
 
     @call
     def list(self, purpose: str | None = None) -> Call[tuple[File, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -62,24 +62,27 @@ class Wire:
     base_url: str
     timeout_s: float  # the longest silence; a stream of ours has a sign of life each 15 s
 
+    @contextmanager
     def request(
         self, http: httpx2.Client | httpx2.AsyncClient, call: Call[T] | StreamCall[T]
-    ) -> httpx2.Request:
-        """A fresh one for each attempt."""
+    ) -> Iterator[httpx2.Request]:
+        """A fresh one for each attempt, with its file open. Raises: OSError."""
         upload = call.upload if isinstance(call, Call) else None
         is_endless = isinstance(call, StreamCall) and call.is_endless
         timeout = httpx2.Timeout(None if is_endless else self.timeout_s, connect=CONNECT_TIMEOUT_S)
         content: dict[str, Any] = {}
-        if upload is not None:
-            content = {"data": dict(upload.fields), "files": {"file": (upload.filename, upload.content)}}
-        elif call.body is not None:
+        if call.body is not None:
             content = {
                 "content": msgspec.json.encode(call.body),
                 "headers": {"Content-Type": "application/json"},
             }
-        return http.build_request(
-            call.method, call.path, params=_present(call.query), timeout=timeout, **content
-        )
+        with ExitStack() as stack:
+            if upload is not None:
+                file = stack.enter_context(upload.opened())
+                content = {"data": dict(upload.fields), "files": {"file": (upload.filename, file)}}
+            yield http.build_request(
+                call.method, call.path, params=_present(call.query), timeout=timeout, **content
+            )
 
     def refusal(self, response: httpx2.Response) -> TrivetError:
         """The error of an answer that has been read."""

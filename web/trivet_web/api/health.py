@@ -27,7 +27,7 @@ def live() -> Response:
 
 @blueprint.get("/health/ready")
 @requires(Right.NOTHING)
-@documented(dict[str, Any])
+@documented(dict[str, Any], failed=dict[str, Any])
 def ready() -> Response:
     """200 while at least one model can serve, else 503 with the reason."""
     process = web_process()

@@ -103,8 +103,11 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> Document:
     failed = {JSON: {"schema": schemas[operation.failed or ErrorBody]}}
     if operation.failed_media_type != JSON:
         failed[operation.failed_media_type] = {"schema": {"type": "string"}}
+    done: Document = {"description": HTTPStatus(operation.status).phrase}
+    if operation.status != HTTPStatus.NO_CONTENT:
+        done["content"] = content
     return {
-        str(operation.status): {"description": HTTPStatus(operation.status).phrase, "content": content},
+        str(operation.status): done,
         "4XX": {"description": "The request is at fault; the message says how", "content": failed},
         "5XX": {"description": "It cannot be served now", "content": failed},
     }

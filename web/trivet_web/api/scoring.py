@@ -131,6 +131,7 @@ class Scores:
 
 
 @blueprint.post("/v1/score")
+@blueprint.post("/score")
 @requires(Right.INFER)
 @documented(ScoreList, body=ScoreRequest)
 def score() -> Response:
@@ -146,6 +147,8 @@ def score() -> Response:
 
 
 @blueprint.post("/v1/rerank")
+@blueprint.post("/v2/rerank")
+@blueprint.post("/rerank")
 @requires(Right.INFER)
 @documented(RerankResponse, body=RerankRequest)
 def rerank() -> Response:

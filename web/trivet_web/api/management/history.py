@@ -27,7 +27,7 @@ class SeriesObject(msgspec.Struct, frozen=True):
     name: str
     labels: dict[str, str]
     kind: Literal["counter", "gauge"]
-    values: list[float]
+    values: list[float | None]
 
 
 class HistoryObject(msgspec.Struct, frozen=True):

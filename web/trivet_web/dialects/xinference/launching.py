@@ -9,7 +9,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from trivet.errors import Unavailable
-from trivet_registry.deployments_store import create_deployment, stop_deployment
+from trivet_registry.deployments_store import create_deployment, list_deployments, stop_deployment
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
@@ -23,6 +23,7 @@ from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("xinference", __name__)
 READY_TIMEOUT_S = 1800.0  # large weights from a slow disk
+END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 
 
@@ -70,14 +71,28 @@ def launch() -> Response:
 @requires(Right.OPERATE)
 @documented(dict[str, str], failed=DetailedErrorBody)
 def terminate(model_uid: str) -> Response:
-    """Stop a model; what it is doing may end. Raises: NotFound."""
+    """Stop a model, and wait until what it is doing has ended. Raises: NotFound."""
     process = web_process()
     with process.database.session() as session:
         stop_deployment(session, model_uid, None)
         record(session, "deployment.stop", model_uid)
     process.supervisor.wake()
     process.router.table(fresh=True)
+    _wait_for_end(process, model_uid)
     return json_response({})
+
+
+def _wait_for_end(process: WebProcess, name: str) -> None:
+    """Clients unregister its files next. No longer than a client waits; while nobody ends it, not at all."""
+    latest_s = time.monotonic() + END_TIMEOUT_S
+    gone = threading.Event()
+    with process.hang_up.watching(client_fd(), gone.set):
+        while time.monotonic() < latest_s and process.supervisor.is_up():
+            with process.database.session() as session:
+                if name not in {row.name for row in list_deployments(session)}:
+                    return
+            if gone.wait(_LOOK_S):
+                return
 
 
 def _wait(process: WebProcess, name: str, ended: frozenset[str]) -> None:
