@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, make_url, text
 
 MAX_WORKERS = 4  # each may hold torch, transformers and a real model: 3 GB
 
@@ -18,6 +21,42 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test module imports them: their asserts explain themselves like those of test modules.
 pytest.register_assert_rewrite("trivet.contract_suite.cases")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For `tests/run postgres`."""
+    parser.addoption("--postgres", metavar="URL", help="registries are databases of this server, not SQLite")
+
+
+@pytest.fixture(scope="session")
+def new_registry_url(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], str]]:
+    """A function of a folder: the URL of a new registry, on the database that is tested."""
+    server = request.config.getoption("--postgres")
+    if server is None:
+        yield lambda folder: f"sqlite:///{folder / 'registry.db'}"
+        return
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    made: list[str] = []
+
+    def make(folder: Path) -> str:
+        name = f"trivet_{uuid.uuid4().hex}"
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        made.append(name)
+        return make_url(server).set(database=name).render_as_string(hide_password=False)
+
+    yield make
+    with engine.connect() as connection:
+        for name in made:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+@pytest.fixture
+def sqlite_only(request: pytest.FixtureRequest) -> None:
+    """For tests of what SQLite's file is and has."""
+    if request.config.getoption("--postgres") is not None:
+        pytest.skip("it is about SQLite's file")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,7 +2,9 @@
 
 A write transaction takes SQLite's write lock when it begins (BEGIN IMMEDIATE). A transaction that
 reads first and writes later cannot be made to wait by the busy timeout when another wrote in between:
-SQLite answers "database is locked" at once. PostgreSQL needs none of this.
+SQLite answers "database is locked" at once. PostgreSQL would let both write, each upon what it read before
+the other: there a write transaction takes an advisory lock, so that one follows the other as on SQLite, and a
+reading one sees one snapshot.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
@@ -31,7 +34,10 @@ _LIBPQ_PATIENCE = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
+    # Of the server: a client that hangs in a transaction holds up the others no longer than this.
+    "options": "-c idle_in_transaction_session_timeout=60s -c lock_timeout=30s",
 }
+_WRITE_LOCK_KEY = 0x7472777274  # "trwrt", of pg_advisory_xact_lock
 _READ_ONLY = "trivet_read_only"  # an execution option of ours
 
 
@@ -51,7 +57,9 @@ class Database:
         self.engine = engine
         self._write = sessionmaker(engine, expire_on_commit=False)
         self._read = sessionmaker(
-            engine.execution_options(**{_READ_ONLY: True}), class_=ReadOnlySession, expire_on_commit=False
+            engine.execution_options(**_reading_options(engine)),
+            class_=ReadOnlySession,
+            expire_on_commit=False,
         )
 
     @contextmanager
@@ -62,6 +70,8 @@ class Database:
         """
         try:
             with self._write.begin() as session:
+                if self.engine.dialect.name == "postgresql":
+                    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITE_LOCK_KEY})
                 yield session
         except IntegrityError as error:
             raise Conflict(
@@ -88,13 +98,18 @@ def open_database(url: str, *, is_durable: bool = True) -> Database:
     Raises: ConfigError for an address that cannot be opened, or a registry newer than this Trivet.
     """
     try:
-        parsed = make_url(url)
-        engine = _create_engine(parsed, is_durable)
-    except (ArgumentError, ModuleNotFoundError, OSError) as error:
+        engine = _create_engine(_with_driver(make_url(url)), is_durable)
+    except ModuleNotFoundError as error:
+        hint = "; pip install 'trivet[postgres]'" if error.name in ("psycopg", "psycopg2") else ""
+        raise ConfigError(f"database {_hidden(url)} cannot be opened: {error}{hint}") from error
+    except (ArgumentError, OSError) as error:
         raise ConfigError(f"database {_hidden(url)} cannot be opened: {error}") from error
     try:
         with _opening_lock(engine) as connection:
-            if _revision(connection) != HEAD:
+            found = revision_of(connection)
+            if found != HEAD:
+                if found is not None and engine.dialect.name == "sqlite":
+                    back_up(Path(str(engine.url.database)), found)
                 upgrade_to_head(connection)
     except (DBAPIError, sqlite3.Error) as error:
         engine.dispose()
@@ -135,6 +150,33 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
+def _reading_options(engine: Engine) -> dict[str, Any]:
+    snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+    return {_READ_ONLY: True, **snapshot}
+
+
+def _with_driver(url: URL) -> URL:
+    """Psycopg 3, where the URL names none, with every release of SQLAlchemy."""
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+
+
+def back_up(file: Path, revision: str) -> Path:
+    """A copy of an SQLite registry beside it, named after its revision; others may use it meanwhile."""
+    copy = file.with_name(f"{file.name}.before-upgrade-of-{revision}")
+    copy_sqlite(file, copy)
+    return copy
+
+
+def copy_sqlite(file: Path, to: Path) -> None:
+    """By SQLite's own means: a plain copy would miss what is in the WAL."""
+    temporary = to.with_name(f"{to.name}.partial")
+    temporary.unlink(missing_ok=True)
+    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(temporary)) as target:
+        source.backup(target)
+    temporary.replace(to)
+
+
 @contextmanager
 def _opening_lock(engine: Engine) -> Iterator[Connection]:
     """A transaction beside which no other process opens or upgrades this registry."""
@@ -153,10 +195,35 @@ def _opening_lock(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
+    """None: it has no tables yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+@contextmanager
+def connecting(url: str) -> Iterator[Connection]:
+    """One connection, without an upgrade. Raises: ConfigError for an address that cannot be opened."""
+    try:
+        engine = _create_engine(_with_driver(make_url(url)), is_durable=False)
+    except (ArgumentError, ModuleNotFoundError, OSError) as error:
+        raise ConfigError(f"database {_hidden(url)} cannot be opened: {error}") from error
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of an SQLite registry; None of another kind."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigError(f"database {_hidden(url)} cannot be opened: {error}") from error
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database
+    return Path(str(parsed.database)) if is_file else None
 
 
 def _hidden(url: str) -> str:

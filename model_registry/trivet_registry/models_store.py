@@ -94,7 +94,7 @@ def register_model(
 def version_files(version: Version) -> dict[str, dict[str, Any]]:
     """What was registered of each file, by its name in the model's folder."""
     place = Path(version.path)
-    names = {Path(file["name"]): file for file in version.files}
+    names = {Path(file["name"]): file for file in version.files or []}
     folder = place.parent if place in names else place
     return {path.relative_to(folder).as_posix(): file for path, file in names.items()}
 

@@ -48,7 +48,7 @@ def run_test(test: str, folder: str) -> None:
         "no:cacheprovider",
         f"--timeout={TIMEOUT_S}",
     ]
-    sys.exit(RAN + pytest.main([*options, test]))
+    os._exit(RAN + pytest.main([*options, test]))
 
 
 def is_found(mutant: Mutant, context: ForkServerContext) -> bool:

@@ -30,8 +30,13 @@ class Files:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+def registry_url(tmp_path: Path, new_registry_url: Callable[[Path], str]) -> str:
+    return new_registry_url(tmp_path)
+
+
+@pytest.fixture
+def db(registry_url: str) -> Iterator[Database]:
+    database = open_database(registry_url)
     yield database
     database.close()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 KEY = KeySettings("ci")
 
 
+@pytest.mark.usefixtures("sqlite_only")
 def test_a_key_is_long_random_and_in_no_file_of_the_database(db: Database, tmp_path: Path) -> None:
     with db.session() as session:
         made = [create_key(session, None, KEY) for _ in range(3)]

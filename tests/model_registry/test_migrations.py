@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, select, text
 
+from trivet.errors import ConfigError
 from trivet_registry import migrations
+from trivet_registry.aliases_store import set_alias
 from trivet_registry.database import open_database
-from trivet_registry.deployments_store import get_deployment
+from trivet_registry.deployments_store import get_deployment, stop_deployment
 from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
+from trivet_registry.models_store import version_files
+from trivet_registry.tables import Version
+from trivet_registry.upgrading import check_upgrade, upgrade
 
 EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006"]
 AT = "'2026-01-01 00:00:00'"
@@ -45,8 +50,9 @@ def moved(url: str, to: str, *, is_upgrade: bool, statements: tuple[str, ...] = 
     scripts.set_main_option("path_separator", "os")
     engine = create_engine(url)
     with engine.connect() as connection:
-        connection.execute(text("PRAGMA foreign_keys=ON"))
-        connection.commit()
+        if engine.dialect.name == "sqlite":
+            connection.execute(text("PRAGMA foreign_keys=ON"))
+            connection.commit()
         with connection.begin():
             scripts.attributes["connection"] = connection
             (command.upgrade if is_upgrade else command.downgrade)(scripts, to)
@@ -56,8 +62,8 @@ def moved(url: str, to: str, *, is_upgrade: bool, statements: tuple[str, ...] = 
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_a_registry_of_an_earlier_release_keeps_what_it_knows(tmp_path: Path, revision: str) -> None:
-    url = f"sqlite:///{tmp_path / 'registry.db'}"
+def test_a_registry_of_an_earlier_release_keeps_what_it_knows(registry_url: str, revision: str) -> None:
+    url = registry_url
     moved(url, "0001", is_upgrade=True, statements=ROWS)
     moved(url, revision, is_upgrade=True)
     database = open_database(url)
@@ -77,8 +83,8 @@ def test_a_registry_of_an_earlier_release_keeps_what_it_knows(tmp_path: Path, re
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_a_registry_can_be_taken_back(tmp_path: Path, revision: str) -> None:
-    url = f"sqlite:///{tmp_path / 'registry.db'}"
+def test_a_registry_can_be_taken_back(registry_url: str, revision: str) -> None:
+    url = registry_url
     moved(url, "0001", is_upgrade=True, statements=ROWS)
     open_database(url).close()
     moved(url, revision, is_upgrade=False)
@@ -90,6 +96,60 @@ def test_a_registry_can_be_taken_back(tmp_path: Path, revision: str) -> None:
         ]
     engine.dispose()
     assert counts == [1, 1, 1, 1]
+
+
+HALF_WRITTEN = (  # as a release that crashed, or a hand, may have left them
+    *ROWS,
+    """UPDATE versions SET files = 'null', quantization = NULL""",
+    """UPDATE instances SET state = 'loading', device_uids = 'null', plan = 'null', pid = NULL""",
+    """UPDATE deployments SET settings = '{}', device = 'GPU-gone'""",
+    """DELETE FROM devices""",
+    """UPDATE events SET deployment = NULL, reason = ''""",
+)
+
+
+@pytest.mark.parametrize("revision", EARLIER)
+def test_rows_that_are_half_written_hold_up_no_upgrade(registry_url: str, revision: str) -> None:
+    moved(registry_url, "0001", is_upgrade=True, statements=HALF_WRITTEN)
+    moved(registry_url, revision, is_upgrade=True)
+    database = open_database(registry_url)
+    with database.reading() as session:
+        (instance,), (version,) = list_instances(session), session.scalars(select(Version)).all()
+        assert (instance.state, instance.plan, instance.version.reference) == ("loading", None, "tiny:1")
+        assert version_files(version) == {}
+    with database.session() as session:
+        set_alias(session, "tiny", "prod", "1")
+        stop_deployment(session, "chat")
+    database.close()
+
+
+@pytest.mark.parametrize("revision", EARLIER)
+def test_an_upgrade_is_tried_on_a_copy_and_leaves_one_behind(registry_url: str, revision: str) -> None:
+    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
+    moved(registry_url, revision, is_upgrade=True)
+    for _ in range(2):
+        checked = check_upgrade(registry_url)
+        assert (checked.before, checked.after) == (revision, migrations.HEAD)
+    done = upgrade(registry_url)
+    assert (done.before, done.num_rows) == (revision, checked.num_rows)
+    assert check_upgrade(registry_url).before == migrations.HEAD
+    if registry_url.startswith("sqlite"):
+        assert done.backup is not None
+        copy = create_engine(f"sqlite:///{done.backup}")
+        with copy.connect() as connection:
+            kept = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+            assert (kept, connection.exec_driver_sql("SELECT count(*) FROM models").scalar()) == (revision, 1)
+        copy.dispose()
+        assert done.backup.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_newer_registry_is_refused_by_the_check_too(registry_url: str) -> None:
+    moved(
+        registry_url, "head", is_upgrade=True, statements=("UPDATE alembic_version SET version_num = '9999'",)
+    )
+    for attempt in (check_upgrade, upgrade):
+        with pytest.raises(ConfigError, match="a newer Trivet may have upgraded it: install that version"):
+            attempt(registry_url)
 
 
 def test_every_earlier_revision_is_tried() -> None:

@@ -10,6 +10,7 @@ from trivet_registry.database import Database
 from trivet_registry.supervision import SupervisionLost, claim_supervision
 
 
+@pytest.mark.usefixtures("sqlite_only")
 def test_a_second_supervisor_is_refused_and_the_first_named(db: Database) -> None:
     with (
         claim_supervision(db, "supervisor 17"),
@@ -19,6 +20,7 @@ def test_a_second_supervisor_is_refused_and_the_first_named(db: Database) -> Non
         pass
 
 
+@pytest.mark.usefixtures("sqlite_only")
 def test_the_claim_ends_with_its_holder(db: Database) -> None:
     with claim_supervision(db, "a supervisor with a long name"):
         pass
@@ -45,6 +47,7 @@ def test_a_holder_that_is_about_to_leave_is_waited_for(db: Database) -> None:
     waiter.join(60)
 
 
+@pytest.mark.usefixtures("sqlite_only")
 def test_a_claim_whose_file_was_deleted_is_taken_anew(db: Database) -> None:
     file = Path(f"{db.engine.url.database}.supervisor")
     with claim_supervision(db, "the first") as claim:
@@ -55,6 +58,7 @@ def test_a_claim_whose_file_was_deleted_is_taken_anew(db: Database) -> None:
             pass
 
 
+@pytest.mark.usefixtures("sqlite_only")
 def test_who_lost_its_claim_to_another_is_told(db: Database) -> None:
     file = Path(f"{db.engine.url.database}.supervisor")
     with claim_supervision(db, "the first") as claim:

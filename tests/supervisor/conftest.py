@@ -301,11 +301,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def registry(
+    tmp_path_factory: pytest.TempPathFactory, new_registry_url: Callable[[Path], str]
+) -> Iterator[Database]:
     """Opened once: SQLAlchemy then compiles each statement once."""
-    opened = open_database(
-        f"sqlite:///{tmp_path_factory.mktemp('registry') / 'registry.db'}", is_durable=False
-    )
+    opened = open_database(new_registry_url(tmp_path_factory.mktemp("registry")), is_durable=False)
     yield opened
     opened.close()
 

@@ -28,7 +28,6 @@ from trivet_web.api import (
     tokenization,
 )
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
-from trivet_web.batch.runner import LOCK as BATCHES_LOCK
 from trivet_web.batch.runner import BatchRunner
 from trivet_web.console import blueprint as console
 from trivet_web.dialects.routes import BLUEPRINTS as DIALECTS
@@ -75,8 +74,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     ):
         app.register_blueprint(blueprint)
     guard.seal(app)
-    lock = settings.paths.run / BATCHES_LOCK
-    process.serve_batches(BatchRunner(app, process.shelf, lock, lambda: process.is_draining))
+    process.serve_batches(BatchRunner(app, process.shelf, lambda: process.is_draining))
     return app
 
 

@@ -16,6 +16,7 @@ from trivet.commands import (
     plan,
     ps,
     selftest,
+    site_config,
     stop,
     update,
 )
@@ -35,6 +36,7 @@ MODULES = (
     plan,
     ps,
     selftest,
+    site_config,
     stop,
     update,
 )

@@ -107,20 +107,11 @@ def cancel(batch_id: str) -> Response:
     """End it; what was answered can be had. Raises: NotFound; Conflict where it has ended."""
     batch = _known(batch_id)
     if batch.status not in (*ACTIVE, "cancelling"):
-        raise _has_ended(batch)
+        raise Conflict(f"batch {batch_id} is {batch.status}; it cannot be cancelled any more")
     process = web_process()
-    mark = process.shelf.cancel_mark(batch_id)
-    mark.touch(mode=0o600)
-    batch = _known(batch_id)
-    if batch.status not in (*ACTIVE, "cancelling", "cancelled"):  # it ended meanwhile
-        mark.unlink(missing_ok=True)
-        raise _has_ended(batch)
+    process.shelf.cancel_mark(batch_id).touch(mode=0o600)
     process.wake_batches()
-    return json_response(batch)
-
-
-def _has_ended(batch: BatchObject) -> Conflict:
-    return Conflict(f"batch {batch.id} is {batch.status}; it cannot be cancelled any more")
+    return json_response(process.shelf.shown(batch))
 
 
 def _known(batch_id: str) -> BatchObject:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 V = TypeVar("V", bound=Callable[..., Any])
 _ATTRIBUTE = "trivet_operation"
 JSON = "application/json"
-EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class Operation:
     returns: Any = None
     body: Any = None
     stream: Any = None  # of one event, where the request may ask for a stream
-    stream_media_type: str = EVENTS
+    stream_media_type: str = "text/event-stream"
     failed: Any = None  # None: OpenAI's error object
     status: int = 200
     media_type: str = JSON  # of the answer

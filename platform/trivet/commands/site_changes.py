@@ -1,0 +1,223 @@
+"""What has to be done to a site so that it is as a document says, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trivet.commands.site_document import (
+    DeploymentEntry,
+    Document,
+    KeyEntry,
+    ModelEntry,
+    VersionEntry,
+    numbers,
+)
+from trivet.errors import Conflict, RequestError
+
+if TYPE_CHECKING:
+    from trivet.client import Client, DeploymentChanges
+
+POLL_INTERVAL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`run` returns what is to be told and kept, as the secret of a new key."""
+
+    text: str
+    run: Callable[[Client], str | None]
+
+
+def steps(site: Document, wanted: Document, *, prunes: bool) -> list[Step]:
+    """In an order in which each can be done. Nothing for a site that is as it shall be."""
+    found = [
+        *_of_models(site, wanted),
+        *_of_deployments(site, wanted),
+        *_of_keys(site, wanted),
+    ]
+    return [*found, *_removals(site, wanted)] if prunes else found
+
+
+def _of_models(site: Document, wanted: Document) -> Iterator[Step]:
+    for name, model in wanted.models.items():
+        there = site.models.get(name, ModelEntry())
+        for version in model.versions:
+            if place_of(there, version) is None:
+                yield Step(f"+ version of {name} from {version.path or version.source}", _adds(name, version))
+        for alias, place in model.aliases.items():
+            old = there.aliases.get(alias)
+            version = model.versions[place - 1]
+            if old is None or place_of(there, version) != old:
+                sign = "+" if old is None else "~"
+                yield Step(f"{sign} alias {name}:{alias} is version {place}", _points(name, alias, version))
+
+
+def place_of(model: ModelEntry, version: VersionEntry) -> int | None:
+    """Where a model has this version, from 1: by its digest, or its path where none has been computed."""
+    for place, one in enumerate(model.versions, 1):
+        if version.digest is not None and version.digest == one.digest:
+            return place
+        if version.digest is None and version.path is not None and version.path == one.path:
+            return place
+    return None
+
+
+def _adds(name: str, version: VersionEntry) -> Callable[[Client], None]:
+    def run(client: Client) -> None:
+        if version.path is not None:
+            made = client.with_options(timeout_s=24 * 3600.0).models.add(
+                version.path, name, verify=version.digest is not None
+            )
+            digest = made.digest
+        else:
+            digest = _pulled(client, name, version.source)
+        if version.digest is not None and digest != version.digest:
+            raise Conflict(
+                f"{version.path or version.source} has the digest {digest}, not {version.digest} as in "
+                "the file; it is not the same model any more"
+            )
+
+    return run
+
+
+def _pulled(client: Client, name: str, source: str) -> str | None:
+    if source.startswith(("bundle:", "file:", "local")):
+        raise RequestError(
+            f"a version of {name} came by {source}, which cannot be asked again; first: "
+            "trivet models import FILE"
+        )
+    pull = client.models.pull(source, name)
+    while pull.state == "running":
+        time.sleep(POLL_INTERVAL_S)
+        pull = client.models.get_pull(pull.id)
+    if pull.version is None:
+        raise RequestError(f"{source} {pull.state}: {pull.message}")
+    return client.models.version(pull.version).digest
+
+
+def _number(client: Client, name: str, version: VersionEntry) -> int:
+    """The site's own, when all versions are there."""
+    model = client.models.get(name)
+    for one in model.versions:
+        if one.digest == version.digest and (version.digest is not None or one.path == version.path):
+            return one.version
+    raise RequestError(f"version {version.digest or version.path} of {name} is not there")
+
+
+def _points(name: str, alias: str, version: VersionEntry) -> Callable[[Client], None]:
+    def run(client: Client) -> None:
+        client.aliases.set(name, alias, _number(client, name, version))
+
+    return run
+
+
+def _of_deployments(site: Document, wanted: Document) -> Iterator[Step]:
+    """First all that are new: a fallback has to be there before it is named."""
+    before = dict(site.deployments)
+    for name, entry in wanted.deployments.items():
+        if name not in before:
+            yield Step(f"+ deployment {name} of {entry.model}", _launches(name, entry, wanted))
+            before[name] = DeploymentEntry(**{**_fields(entry), "fallback": None})
+    for name, entry in wanted.deployments.items():
+        old = before[name]
+        changed = [field for field, value in _fields(entry).items() if value != getattr(old, field)]
+        if changed:
+            text = ", ".join(f"{field} {getattr(old, field)} to {getattr(entry, field)}" for field in changed)
+            yield Step(f"~ deployment {name}: {text}", _updates(name, old, entry, wanted))
+
+
+def _fields(entry: DeploymentEntry) -> dict[str, Any]:
+    return {field: getattr(entry, field) for field in entry.__struct_fields__}
+
+
+def _reference(client: Client, model: str, wanted: Document) -> str:
+    """As the site numbers it."""
+    name, _, tag = model.partition(":")
+    if not tag.isdecimal():
+        return model
+    if name in wanted.models and 1 <= int(tag) <= len(wanted.models[name].versions):
+        return f"{name}:{_number(client, name, wanted.models[name].versions[int(tag) - 1])}"
+    there = numbers(client.models.get(name))
+    if not 1 <= int(tag) <= len(there):
+        raise RequestError(f"{model} is the version number {tag} of {name}, and there are {len(there)}")
+    return f"{name}:{there[int(tag) - 1]}"
+
+
+def _launches(name: str, entry: DeploymentEntry, wanted: Document) -> Callable[[Client], None]:
+    """Its fallback may not be there yet: it is set afterwards."""
+
+    def run(client: Client) -> None:
+        client.deployments.create(
+            _reference(client, entry.model, wanted),
+            name=name,
+            backend=entry.backend,
+            device=entry.device,
+            replicas=entry.replicas,
+            settings=entry.settings,
+            priority=entry.priority,
+        )
+
+    return run
+
+
+def _updates(
+    name: str, old: DeploymentEntry, entry: DeploymentEntry, wanted: Document
+) -> Callable[[Client], None]:
+    def run(client: Client) -> None:
+        gone: dict[str, str | None] = dict.fromkeys(old.settings.keys() - entry.settings.keys())
+        changes: DeploymentChanges = {
+            "backend": entry.backend,
+            "device": entry.device,
+            "replicas": entry.replicas,
+            "priority": entry.priority,
+            "fallback": entry.fallback,
+            "settings": {**gone, **entry.settings},
+        }
+        if entry.model != old.model:
+            changes["model"] = _reference(client, entry.model, wanted)
+        client.deployments.update(name, changes)
+
+    return run
+
+
+def _of_keys(site: Document, wanted: Document) -> Iterator[Step]:
+    left = list(site.keys)
+    for entry in wanted.keys:
+        if entry in left:
+            left.remove(entry)
+        else:
+            owner = f" of {entry.user}" if entry.user else ""
+            yield Step(f"+ key {entry.name}{owner}, with a new secret", _creates(entry))
+
+
+def _creates(entry: KeyEntry) -> Callable[[Client], str]:
+    def run(client: Client) -> str:
+        made = client.keys.create(
+            entry.name,
+            scopes=entry.scopes,
+            models=entry.models,
+            priority=entry.priority,
+            max_concurrency=entry.max_concurrency,
+            requests_per_minute=entry.requests_per_minute,
+            expires_at=entry.expires_at,
+            user=entry.user,
+        )
+        return f"key {made.name}: {made.key}"
+
+    return run
+
+
+def _removals(site: Document, wanted: Document) -> Iterator[Step]:
+    """Keys stay: to revoke one is an act of its own."""
+    for name in site.deployments.keys() - wanted.deployments.keys():
+        yield Step(f"- deployment {name} is stopped", lambda client, name=name: client.deployments.stop(name))  # type: ignore[misc]
+    for name, model in site.models.items():
+        kept = wanted.models.get(name, ModelEntry())
+        for alias in model.aliases.keys() - kept.aliases.keys():
+            yield Step(
+                f"- alias {name}:{alias}",
+                lambda client, name=name, alias=alias: client.aliases.remove(name, alias),  # type: ignore[misc]
+            )

@@ -1,0 +1,65 @@
+"""A site goes into one file and comes out of it the same."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trivet.demo_model import find_demo_model
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+
+def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_path: Path) -> None:
+    other_file = tmp_path / "other.gguf"
+    other_file.write_bytes(find_demo_model().read_bytes() + b"\0" * 32)
+    site.serve()
+    with site.client() as client:
+        for path in (find_demo_model(), other_file, find_demo_model()):
+            client.models.add(str(path), "smol")
+        client.models.add(str(find_demo_model()), "gone")
+        client.models.remove("gone")
+        client.aliases.set("smol", "prod", 2)
+        client.deployments.create("smol:1", name="helper", backend="null")
+        client.deployments.create(
+            "smol:prod", name="chat", backend="null", settings={"max_num_seqs": "4"}, fallback="helper"
+        )
+        key = client.keys.create("ci", models=["chat"], requests_per_minute=60)
+    file = tmp_path / "site.toml"
+    exported = site.run("config", "export")
+    assert exported.returncode == 0, exported.stderr
+    file.write_text(exported.stdout)
+    assert str(key.key) not in exported.stdout
+    same = site.run("config", "diff", str(file))
+    assert (same.returncode, same.stdout) == (0, "")
+    with tempfile.TemporaryDirectory(prefix="tv") as home:
+        other = type(site)(Path(home))
+        try:
+            other.serve()
+            differs = other.run("config", "diff", str(file))
+            assert differs.returncode == 1
+            assert "+ alias smol:prod is version 2" in differs.stdout
+            refused = other.run("config", "apply", str(file))
+            assert "give --yes" in refused.stderr
+            assert other.run("config", "export").stdout != exported.stdout
+            applied = other.run("config", "apply", str(file), "--yes")
+            assert applied.returncode == 0, applied.stderr
+            assert "key ci: " in applied.stdout
+            assert other.run("config", "export").stdout == exported.stdout
+            changed = exported.stdout.replace('max_num_seqs = "4"', 'max_num_seqs = "8"')
+            file.write_text(changed)
+            assert "max_num_seqs" in other.run("config", "apply", str(file), "--yes").stdout
+            assert other.run("config", "export").stdout == changed
+            file.write_text('format = "trivet-config 1"\n')
+            pruned = other.run("config", "apply", str(file), "--prune", "--yes")
+            assert pruned.returncode == 0, pruned.stderr
+            with other.client() as client:
+                assert {one.desired for one in client.deployments.list()} == {"stopped"}
+                assert client.aliases.list() == ()
+            file.write_text("format = 1\nmodel = 2\n")
+            assert "is no configuration of a site" in other.run("config", "diff", str(file)).stderr
+            other.stop()
+        finally:
+            other.clean_up()
