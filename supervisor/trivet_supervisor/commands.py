@@ -98,7 +98,10 @@ def _stop_all(given: argparse.Namespace) -> int:
         names = want_nothing(database, drain_s)
         if SupervisorClient(settings.paths).wake() is None:
             try:
-                print(f"stopped {end_engines(settings, limit_s)} engines without a supervisor")
+                num_ended = end_engines(settings, limit_s)
+                print(
+                    f"stopped without a supervisor: {num_ended} {'engine' if num_ended == 1 else 'engines'}"
+                )
                 return 0
             except Conflict:
                 print("the supervisor is busy; waiting for it to end the engines", file=sys.stderr)

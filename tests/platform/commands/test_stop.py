@@ -49,7 +49,7 @@ def test_what_does_not_end_is_an_error_that_names_what_is_left(site, trivet, mon
 
 def test_all_is_the_supervisor_packages_command(site, trivet) -> None:
     done = trivet("stop", "--all", "--now")
-    assert (done.code, done.out) == (0, "stopped 0 engines without a supervisor\n")
+    assert (done.code, done.out) == (0, "stopped without a supervisor: 0 engines\n")
     assert site.requests == []
 
 
