@@ -98,6 +98,9 @@ class FakeEngine:
             ]
             if len(kept) < len(self.running):
                 self.count("abort")
+                if self.options.aborts:
+                    with open(self.options.aborts, "a") as file:
+                        file.write(f"{time.monotonic()}\n")
             self.running = kept
         elif self.options.refuse:
             status = int(self.options.refuse)
@@ -180,6 +183,7 @@ def main() -> None:
     parser.add_argument("--beat-s", type=float, default=0.05)
     parser.add_argument("--phase", default="ready")
     parser.add_argument("--refuse", default="")
+    parser.add_argument("--aborts", default="", help="a file for the moments of aborts, CLOCK_MONOTONIC")
     parser.add_argument("--says", default="", help="a file with the answer, read anew for each request")
     parser.add_argument("--refuse-code", default="overloaded")
     engine = FakeEngine(parser.parse_args())

@@ -98,6 +98,8 @@ def test_bodies_of_strangers_share_a_bounded_memory(site: Site, start_server: Ca
     )
     with server.connect() as first:
         first.sendall(part)
+        for _ in range(5):  # each takes rounds of the main loop, and every round reads of this one
+            assert server.get("/health/live")[0] == 200
         with server.connect() as second:
             second.sendall(part)
             answer = read_to_end(second)

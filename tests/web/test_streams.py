@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
+import socket
+import struct
 import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 import pytest
 from raw_http import chat, events, get, post, read_answer, read_to_end, read_until
 
@@ -261,3 +268,49 @@ def test_a_lost_engine_is_replaced_for_a_stream_that_waits(live: Live, eventuall
         with sock:
             assert contents(read_answer(sock)[1]) == "w0 w1 w2 "
     ender.join()
+
+
+ABORT_GOAL_S = 0.05
+
+
+@pytest.mark.parametrize("first_s", ["0", "60"], ids=["while it flows", "before the first token"])
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+def test_a_client_that_leaves_is_aborted_within_ten_times_the_goal(
+    live: Live, tmp_path: Path, first_s: str, is_reset: bool, eventually: Eventually
+) -> None:
+    """From the close of its socket to the engine's own record; the goal is of `tests/run streams`."""
+    aborts = tmp_path / "aborts"
+    served = live.serve("--step-s", "0.05", "--first-s", first_s, "--aborts", str(aborts))
+    sock = live.server.connect()
+    sock.sendall(stream(served.model, 480))
+    if first_s == "0":
+        read_until(sock, b"w1 ")
+    eventually(lambda: live.server.metric(RUNNING, served.model) == 1, what="it runs")
+    if is_reset:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    closed_s = time.monotonic()
+    sock.close()
+    eventually(aborts.exists, what="it is aborted")
+    eventually(lambda: aborts.read_text().endswith("\n"), what="the moment is written")
+    assert float(aborts.read_text()) - closed_s < 10 * ABORT_GOAL_S
+
+
+def test_a_worker_without_descriptors_keeps_its_streams_and_answers_again(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    site.start_engine("--step-s", "0.05")
+    server = start_server()
+    (worker,) = psutil.Process(server.process.pid).children()
+    with server.connect() as streaming, ExitStack() as stack:
+        streaming.sendall(stream("demo", 100))
+        data = read_until(streaming, b"w1 ")
+        limits = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+        free = worker.num_fds() + 10
+        resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (free, limits[1]))
+        for _ in range(60):
+            stack.enter_context(server.connect()).sendall(b"P")
+        assert server.get("/health/live")[0] == 200, "idle connections make room"
+        resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, limits)
+        assert b"[DONE]" in read_until(streaming, b"0\r\n\r\n", data)
+    assert worker.is_running()
+    assert server.get("/version")[0] == 200

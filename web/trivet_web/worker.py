@@ -41,6 +41,9 @@ from trivet_web.web_process import EXTENSION
 READ_AHEAD_S = 10.0  # for a whole request, from its first byte or the connection's start
 LINGER_S = 2.0  # for a client to close first, and for one that sends nothing while the server drains
 MAX_LINGER_BYTES = 64 << 10
+ACCEPT_AT_ONCE = 32
+COMPLAIN_INTERVAL_S = 10.0
+OUT_OF_FILES_S = 0.01
 SPARE_CONNECTIONS = 64  # kept free by closing idle ones, so that a new client is always heard
 SWITCH_INTERVAL_S = 0.0005  # beside a thread that tokenises the pump would wait 5 ms after each write
 YOUNG_OBJECTS = (
@@ -58,6 +61,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         super().__init__(*args, **kwargs)
         self.allowance = Allowance()
         self.lingering: deque[Connection] = deque()
+        self._complained_s = 0.0  # of descriptors
 
     def load_wsgi(self) -> None:
         super().load_wsgi()
@@ -72,12 +76,30 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     # ---- a request comes in ----------------------------------------------------------------------
 
     def accept(self, listener: Any) -> None:
-        try:
-            accepted, address = listener.accept()
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EWOULDBLOCK):
-                raise
-            return
+        """Several at once: each round of the main loop costs as much as three of them."""
+        for _ in range(ACCEPT_AT_ONCE):
+            if self.nr_conns >= self.worker_connections:
+                return
+            try:
+                accepted, address = listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._run_out_of_files()
+                elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EWOULDBLOCK):
+                    raise
+                return
+            self._take_in(accepted, address, listener)
+
+    def _run_out_of_files(self) -> None:
+        """Raised, it would end this worker and all of its streams. The client waits in the listener."""
+        now = time.monotonic()
+        if now >= self._complained_s + COMPLAIN_INTERVAL_S:
+            self._complained_s = now
+            self.log.warning("no file descriptor is left for a connection; raise the limit (ulimit -n)")
+        if not self._close_an_idle_one():
+            time.sleep(OUT_OF_FILES_S)  # else this loop spins until one is free
+
+    def _take_in(self, accepted: socket.socket, address: Any, listener: Any) -> None:
         self.nr_conns += 1
         if self.nr_conns > self.worker_connections - SPARE_CONNECTIONS:
             self._close_an_idle_one()
@@ -93,12 +115,16 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def on_client_socket_readable(self, conn: Connection, client: ClientSocket) -> None:
         """A kept-alive connection has its next request's first bytes."""
+        if client.fileno() < 0:  # closed to make room, by an event of the same round
+            return
         self.poller.unregister(client)
         self.keepalived_conns.remove(conn)
         self._collect(conn)
 
     def on_pending_socket_readable(self, conn: Connection, client: ClientSocket) -> None:
         """More of a request has come."""
+        if client.fileno() < 0:
+            return
         if conn.read_more():
             self._look_at(conn)
         else:
@@ -270,6 +296,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def on_lingering_readable(self, conn: Connection, client: ClientSocket) -> None:
         """It sends more, or has closed."""
+        if client.fileno() < 0:
+            return
         try:
             size = len(client.recv(MAX_LINGER_BYTES))
         except BlockingIOError:
@@ -290,11 +318,13 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self.nr_conns -= 1
         conn.close()
 
-    def _close_an_idle_one(self) -> None:
+    def _close_an_idle_one(self) -> bool:
+        """False where none is idle."""
         for idle in (self.lingering, self.keepalived_conns, self.pending_conns):
             if idle:
                 self._forget(idle[0], idle)  # the oldest
-                return
+                return True
+        return False
 
     def murder_pending(self) -> None:
         """Also those that linger. When draining, one that sends nothing must not hold up the end."""
