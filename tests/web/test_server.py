@@ -88,7 +88,7 @@ def test_killed_engine_ends_a_stream_with_an_error_event(live: Live) -> None:
         sock.sendall(request_bytes("/v1/chat/completions", chat(served.model, stream=True, max_tokens=480)))
         read_until(sock, b"w3 ")
         served.engine.kill()
-        rest = read_until(sock, b"0\r\n\r\n")
+        rest = read_until(sock, b"\r\n0\r\n\r\n")
     assert b'data: {"error":{"message":"instance ' in rest
     assert b" ended while " in rest, "seen by its connection, not by its silence"
     assert b'"code":"engine_lost"' in rest
@@ -239,7 +239,7 @@ def test_sigterm_lets_streams_finish_and_exits_0(site: Site, start_server: Calla
         sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=20)))
         data = read_until(sock, b"w2 ")
         server.process.send_signal(signal.SIGTERM)
-        data += read_until(sock, b"0\r\n\r\n")
+        data += read_until(sock, b"\r\n0\r\n\r\n")
     assert b"[DONE]" in data
     assert server.process.wait(20) == 0
 
@@ -253,7 +253,7 @@ def test_stream_longer_than_the_drain_ends_with_an_error_event(
         sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=480)))
         read_until(sock, b"w2 ")
         server.process.send_signal(signal.SIGTERM)
-        rest = read_until(sock, b"0\r\n\r\n")
+        rest = read_until(sock, b"\r\n0\r\n\r\n")
     assert b"shutting down" in rest
     assert b'"code":"unavailable"' in rest
     assert server.process.wait(20) == 0
@@ -271,7 +271,7 @@ def test_worker_frees_the_port_when_its_master_is_killed(
         server.process.kill()
         server.process.wait()
         eventually(lambda: is_free(server.port), within_s=5, what="the port is free")
-        assert b"[DONE]" in read_until(sock, b"0\r\n\r\n")
+        assert b"[DONE]" in read_until(sock, b"\r\n0\r\n\r\n")
 
 
 def is_free(port: int) -> bool:

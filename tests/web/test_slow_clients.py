@@ -43,8 +43,8 @@ def test_a_client_that_stops_reading_is_ended_and_told_so_if_it_reads_again(
             lambda: server.metric(FINISHED) > MANY // 2, within_s=60, what="it is aborted in the engine"
         )
         assert worker.memory_info().rss - before_bytes < 32 << 20
-        assert b"[DONE]" in read_until(good, b"0\r\n\r\n", data), "the other one goes on"
-        assert b'"code":"client_too_slow"' in read_until(slow, b"0\r\n\r\n")
+        assert b"[DONE]" in read_until(good, b"\r\n0\r\n\r\n", data), "the other one goes on"
+        assert b'"code":"client_too_slow"' in read_until(slow, b"\r\n0\r\n\r\n")
     eventually(lambda: server.get("/health/live")[0] == 200, what="the server answers")
     assert "client_too_slow" in capfd.readouterr().err
 

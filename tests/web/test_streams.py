@@ -235,7 +235,7 @@ def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
         assert b"shutting down" in body
         with pytest.raises(ConnectionRefusedError):  # and is not left waiting
             server.connect()
-        assert b"[DONE]" in read_until(streaming, b"0\r\n\r\n", data)
+        assert b"[DONE]" in read_until(streaming, b"\r\n0\r\n\r\n", data)
     assert server.process.wait(20) == 0
 
 
@@ -311,6 +311,6 @@ def test_a_worker_without_descriptors_keeps_its_streams_and_answers_again(
             stack.enter_context(server.connect()).sendall(b"P")
         assert server.get("/health/live")[0] == 200, "idle connections make room"
         resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, limits)
-        assert b"[DONE]" in read_until(streaming, b"0\r\n\r\n", data)
+        assert b"[DONE]" in read_until(streaming, b"\r\n0\r\n\r\n", data)
     assert worker.is_running()
     assert server.get("/version")[0] == 200
