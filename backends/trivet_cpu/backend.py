@@ -19,7 +19,7 @@ from trivet.weights.index import WeightIndex
 from trivet_cpu import native_plan
 from trivet_cpu.bandwidth import read_bandwidth
 from trivet_cpu.host import Host, usable_cpus
-from trivet_cpu.kernel_build import KernelCache, KernelsUnavailable
+from trivet_cpu.kernel_build import BuildFailed, KernelCache, KernelsUnavailable
 from trivet_cpu.kernel_level import TILE_LEVEL, KernelLevel, choose_level
 from trivet_cpu.memory_plan import Shape
 from trivet_cpu.native_plan import AS_STORED, NativeShape
@@ -27,6 +27,7 @@ from trivet_cpu.planner import Planner
 
 if TYPE_CHECKING:
     import ctypes
+    from pathlib import Path
 
     from trivet_cpu.native_pool import NativePool
 
@@ -267,15 +268,27 @@ class CpuBackend:
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_runner import CpuNativeRunner
 
-        level = self._level(device)
+        level, library_path = self._built_level(device)
         if level.not_best_because is not None:
             logger.warning("kernels=%s %s", level.name, level.not_best_because)
-        library = load_library(self._kernels.library(level.name))
+        library = load_library(library_path)
         shape = resolve_shape(spec, config, device, plan.max_model_len)
         cores = CoreShare(self._host, num_threads(config.options))
         return CpuNativeRunner(
             spec, plan, self._native_shape(config, shape, device), library, self._host, cores
         )
+
+    def _built_level(self, device: DeviceInfo) -> tuple[KernelLevel, Path]:
+        """The best level that builds, and its library. Raises: KernelsUnavailable."""
+        level = self._level(device)
+        while True:
+            try:
+                return level, self._kernels.library(level.name)
+            except BuildFailed:
+                next_level = self._level(device)  # the failed one has a mark now
+                if next_level.name == level.name:
+                    raise
+                level = next_level
 
     def _create_torch(
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, device: DeviceInfo
@@ -300,7 +313,7 @@ class CpuBackend:
         from trivet_cpu.native_library import load_library
         from trivet_cpu.native_pool import NativePool
 
-        library = load_library(self._kernels.library(self._level(device).name))
+        library = load_library(self._built_level(device)[1])
         return library, NativePool(library, threads, CoreShare(self._host, num_threads(config.options)))
 
 

@@ -47,11 +47,22 @@ def _kernels(given: argparse.Namespace) -> int:
 
 
 def build_kernels(cache: KernelCache, isa: str, output: Path | None, *, as_json: bool) -> None:
-    """Print path, compiler and seconds of every library. Raises: ConfigError, KernelsUnavailable."""
+    """Print path, compiler and seconds of every library; a level that fails does not keep the others.
+
+    Raises: ConfigError; KernelsUnavailable, once the others are printed, with the compiler's words.
+    """
     from trivet.commands.output import print_json, print_table
+    from trivet_cpu.kernel_build import BuildFailed, KernelsUnavailable
     from trivet_cpu.kernel_compiler import compiler_version
 
-    built: dict[str, Built] = {level: cache.build(level, output) for level in levels_to_build(isa)}
+    built: dict[str, Built] = {}
+    failures: dict[str, BuildFailed] = {}
+    levels = levels_to_build(isa)
+    for level in levels:
+        try:
+            built[level] = cache.build(level, output)
+        except BuildFailed as error:
+            failures[level] = error
     rows = [
         (level, f"{each.seconds:.1f}", compiler_version(each.compiler), str(each.path))
         for level, each in built.items()
@@ -61,6 +72,9 @@ def build_kernels(cache: KernelCache, isa: str, output: Path | None, *, as_json:
         print_json([dict(zip(names, row, strict=True)) | {"seconds": float(row[1])} for row in rows])
     else:
         print_table(("LEVEL", "SECONDS", "COMPILER", "PATH"), rows)
+    if failures:
+        words = "\n".join(f"{level}: {error}" for level, error in failures.items())
+        raise KernelsUnavailable(f"{len(failures)} of {len(levels)} levels did not build\n{words}")
 
 
 def levels_to_build(isa: str) -> list[str]:
@@ -69,14 +83,13 @@ def levels_to_build(isa: str) -> list[str]:
     from trivet_cpu.host import Host
     from trivet_cpu.kernel_build import KernelCache
     from trivet_cpu.kernel_compiler import machine_levels
-    from trivet_cpu.kernel_level import choose_level
+    from trivet_cpu.kernel_level import level_to_build
 
     buildable = machine_levels()
     if isa == "all":
         return buildable
     if isa == "host":
-        host = Host()
-        level = choose_level(host, KernelCache(), host.arch())
+        level = level_to_build(Host(), KernelCache())
         if level.not_best_because is not None:
             print(f"{level.name}: {level.not_best_because}", file=sys.stderr)
         return [level.name]

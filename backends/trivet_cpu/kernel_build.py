@@ -95,18 +95,33 @@ class KernelCache:
         self._prebuilt = prebuilt or kernels_dir()
         self._spare = spare
 
-    def best_level(self, arch: str) -> str:
+    def best_level(self, arch: str, *, retries: bool = False) -> str:
         """The best level of a CPU with these flags that can be had here.
 
-        One below the CPU's best where the compiler is too old for that, or where there is none and a library
-        of the lower one is. The CPU's best where nothing can be had: `check` says why.
+        One below the CPU's best where the compiler is too old for that or has just failed over it, or where
+        there is none and a library of the lower one is. The CPU's best where nothing can be had: `check` says
+        why.
+
+        Args:
+            retries: a level whose build failed a short while ago counts like the others.
         """
         levels = levels_of(arch)
         compiler = find_compiler(self._compilers)
         for level in levels:
-            if self._find(level) is not None or (compiler is not None and knows_level(compiler, level)):
+            if self._find(level) is not None:
+                return level
+            has_failed = not retries and self.recent_failure(level) is not None
+            if compiler is not None and not has_failed and knows_level(compiler, level):
                 return level
         return levels[0]
+
+    def recent_failure(self, level: str) -> str | None:
+        """What the compiler said when it failed over a level a short while ago; None where it did not."""
+        compiler = find_compiler(self._compilers)
+        if compiler is None:
+            return None
+        marks = [folder / f"{_cached_name(level, compiler)}.failed" for folder in self._folders()]
+        return next((words for mark in marks if (words := _recent_failure(mark)) is not None), None)
 
     def check(self, level: str) -> None:
         """Whether `library` can be expected to give one: no compiler runs here.
@@ -115,14 +130,13 @@ class KernelCache:
         """
         if self._find(level) is not None:
             return
-        compiler = self._compiler()
-        for folder in self._folders():
-            words = _recent_failure(folder / f"{_cached_name(level, compiler)}.failed")
-            if words is not None:
-                raise KernelsUnavailable(
-                    f"{words}\n(`trivet kernels build` tries again at once, an engine's start "
-                    f"after {RETRY_AFTER_S / 60:.0f} minutes)"
-                )
+        self._compiler()
+        words = self.recent_failure(level)
+        if words is not None:
+            raise KernelsUnavailable(
+                f"{words}\n(`trivet kernels build` tries again at once, an engine's start "
+                f"after {RETRY_AFTER_S / 60:.0f} minutes)"
+            )
 
     def library(self, level: str) -> Path:
         """The library of a level, built if it is not there; about 4 s on two cores.

@@ -41,6 +41,14 @@ LEVELS = MappingProxyType(
         "portable": ((), ()),
     }
 )
+# What an assembler has to know as well: a compiler may come with one that is older than its flags.
+INSTRUCTIONS = MappingProxyType(
+    {
+        "amx": ("tilezero %tmm0", "vmulph %zmm0, %zmm0, %zmm0"),
+        "avx512_bf16": ("vdpbf16ps %zmm0, %zmm0, %zmm0",),
+        "avx512": ("vpdpbusd %zmm0, %zmm0, %zmm0",),
+    }
+)
 COMPILE_TIMEOUT_S = 300.0
 # A build folder that nothing was written to for so long is what a killed build has left; a compiler that
 # runs longer than its time is ended.
@@ -65,9 +73,12 @@ def find_compiler(names: tuple[str, ...] = COMPILERS) -> str | None:
 
 
 def knows_level(compiler: str, level: str) -> bool:
-    """Whether it knows the level's flags; about 10 ms."""
-    command = [compiler, *compiler_flags(level), "-x", "c++", "-fsyntax-only", os.devnull]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    """Whether it knows the level's flags, and its assembler the instructions; about 15 ms."""
+    source = "".join(f'asm("{instruction}");' for instruction in INSTRUCTIONS.get(level, ()))
+    with tempfile.TemporaryDirectory(prefix=BUILD_PREFIX) as scratch:
+        command = [compiler, *compiler_flags(level), "-x", "c++", "-c", "-", "-o", f"{scratch}/probe.o"]
+        ended = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    return ended.returncode == 0
 
 
 def compiler_version(compiler: str) -> str:

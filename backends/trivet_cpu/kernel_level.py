@@ -20,9 +20,20 @@ class KernelLevel:
 
 def choose_level(host: Host, kernels: KernelCache, arch: str) -> KernelLevel:
     """For a CPU with these flags; asks for the leave to use its tiles. Nothing is built."""
+    return _chosen(host, kernels, arch, retries=False)
+
+
+def level_to_build(host: Host, kernels: KernelCache) -> KernelLevel:
+    """For this CPU, whether or not its build has just failed."""
+    return _chosen(host, kernels, host.arch(), retries=True)
+
+
+def _chosen(host: Host, kernels: KernelCache, arch: str, *, retries: bool) -> KernelLevel:
     refusal = host.why_no_tiles()
     usable = arch if refusal is None else without_tiles(arch)
-    level, best = kernels.best_level(usable), levels_of(usable)[0]
+    level, best = kernels.best_level(usable, retries=retries), levels_of(usable)[0]
+    if level != best and not retries and kernels.recent_failure(best) is not None:
+        return KernelLevel(level, f"{best} did not build (`trivet kernels build` tries again and says why)")
     if level != best:
         return KernelLevel(
             level,

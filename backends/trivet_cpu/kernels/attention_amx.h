@@ -232,7 +232,7 @@ class TiledAttention {
       Floats share[2];
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++) {
-        share[half] = power_of_two(load(scores + pair * TILE_PAIRS + half * LANES) - peak);
+        share[half] = power_of_two<4>(load(scores + pair * TILE_PAIRS + half * LANES) - peak);
         sums[half] = sums[half] + share[half];
         if constexpr (K == CACHE_INT8) share[half] = share[half] * value_scales(2 * pair + half);
       }
@@ -305,7 +305,7 @@ class TiledAttention {
       sums[i] = to[i * size + 1];
     }
     const Floats peak = maximum(load(peaks), load(rows.peaks));
-    const Floats old_share = power_of_two(load(peaks) - peak), new_share = power_of_two(load(rows.peaks) - peak);
+    const Floats old_share = power_of_two<4>(load(peaks) - peak), new_share = power_of_two<4>(load(rows.peaks) - peak);
     store(peaks, peak);
     store(sums, fma(load(rows.sums), new_share, load(sums) * old_share));
     store(factors[0], old_share);

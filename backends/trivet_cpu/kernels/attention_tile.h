@@ -173,7 +173,7 @@ void score_groups(const Tile<K>& tile, int group, const int* first, const int* l
 template <CacheKind K>
 TRIVET_INLINE Floats share_of(const Floats& difference) {
   if constexpr (K == CACHE_F32) return exponential(difference);
-  return power_of_two(difference);  // the queries were multiplied with log2 e
+  return power_of_two<4>(difference);  // the queries were multiplied with log2 e
 }
 
 // Shares of groups [from, to) take the place of their scores; returns their sum.

@@ -88,7 +88,8 @@ TRIVET_INLINE void unpack_q8(BFloat* out, const uint8_t* data, const Halves& fac
 
 // For each of 16 rows of weights the power of two that brings its largest size to 1/2 .. 1, so that the numbers
 // suit `to_bfloats`: what that makes of 0 is then 2^-14 of the largest. Its inverse is for the sums; NaN where a
-// scale is no finite number.
+// scale is no finite number. The largest factor is 2^15: a row of weights that are all below 2^-16 keeps its
+// numbers to 2^-30 of 1, not of its largest.
 struct RowFactors {
   Halves factors;  // each twice
   Floats inverse;

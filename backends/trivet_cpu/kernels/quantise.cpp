@@ -3,7 +3,7 @@
 // Reference and test: tests/backends/trivet_cpu/test_native_kernels.py.
 #include <algorithm>
 
-#include "weights.h"
+#include "group_writer.h"
 
 namespace trivet {
 namespace {
@@ -63,55 +63,94 @@ TRIVET_INLINE Peaks peaks_of(const Ints& low, const Ints& high) {
 }
 #endif
 
-float from_bits(int32_t bits) {
-  float r;
-  memcpy(&r, &bits, 4);
-  return r;
-}
-
-int32_t to_bits(float x) {
-  int32_t r;
-  memcpy(&r, &x, 4);
-  return r;
-}
-
 // Bits of a float below its exponent and the three that count STEPS.
 constexpr int STEP_AT = 20;
 constexpr int32_t BELOW_STEPS = (1 << STEP_AT) - 1;
 static_assert(QuantisedGroup::STEPS == 1 << (23 - STEP_AT));
 
-}  // namespace
+// Of sixteen groups, a lane each.
+struct Scales {
+  Ints bits;
+  Floats scale, inverse;  // the inverse is 0 for a scale that is none
+};
 
-void quantise(QuantisedGroup& out, BFloat& sum_out, const Floats& low, const Floats& high) {
-  const Ints sizes = broadcast_int(0x7fffffff);
-  const Peaks peaks = peaks_of(as_ints(low) & sizes, as_ints(high) & sizes);
-  const float least = from_bits(peaks.all) / LARGEST_OF_WORD;
-  float scale = from_bits(peaks.rest) / LARGEST;
-  if (!(scale >= least)) scale = least;  // also where `least` is a NaN
-  const int32_t bits = (to_bits(scale) + BELOW_STEPS) & ~BELOW_STEPS;
-  scale = from_bits(bits);
-  const Floats inverse = broadcast(scale > 0x1p-107f ? 1.0f / scale : 0.0f);
-  const Ints numbers[2] = {rounded(low * inverse), rounded(high * inverse)};
+TRIVET_INLINE Scales scales_of(const Ints& all, const Ints& rest) {
+  const Floats least = as_floats(all) / broadcast(LARGEST_OF_WORD);
+  const Floats wanted = maximum(as_floats(rest) / broadcast(LARGEST), least);  // `least` where that is a NaN
+  const Ints bits = (as_ints(wanted) + broadcast_int(BELOW_STEPS)) & broadcast_int(~BELOW_STEPS);
+  const Floats scale = as_floats(bits);
+  const Ints is_large = less(broadcast(0x1p-107f), scale);
+  return {bits, scale, select(is_large, broadcast(1.0f) / scale, broadcast(0.0f))};
+}
+
+// The word of the largest as seven bits and what is above them.
+TRIVET_INLINE void split_word(QuantisedGroup& out, const int32_t* numbers, int at) {
   FourInts word;
-  memcpy(&word, (const char*)numbers + peaks.word * sizeof word, sizeof word);
+  memcpy(&word, numbers + at * WORD, sizeof word);
   const FourInts upper = (word + (1 << (HIGH_BITS - 1))) >> HIGH_BITS;
   const FourBytes upper_bytes = __builtin_convertvector(upper, FourBytes);
   const FourBytes lower_bytes = __builtin_convertvector(word - (upper << HIGH_BITS), FourBytes);
-  store_bytes(out.numbers, numbers[0]);
-  store_bytes(out.numbers + LANES, numbers[1]);
-  memcpy(out.numbers + peaks.word * WORD, &lower_bytes, WORD);
+  memcpy(out.numbers + at * WORD, &lower_bytes, WORD);
   memcpy(out.high, &upper_bytes, WORD);
-  const int32_t total = sum(numbers[0] + numbers[1]);
-  // 1.5 * 2^(23 + e). Numbers of 1e30 and NaN alike become NaN; where all are 0, any e will do.
-  const int32_t middle = (std::max(bits >> 23, 20) + 23) << 23 | 1 << 22;
-  const bool is_bad = !(scale < 0x1p100f);
-  out.scale = scale;
-  sum_out = to_bfloat(scale * (float)total);
-  out.offset = (int32_t)(-128u * (uint32_t)total);
-  out.start = middle >> HIGH_BITS;
-  out.zero = is_bad ? NAN : -from_bits(middle) - 8.0f * from_bits(bits >> 23 << 23) * (float)total;
-  out.at = peaks.word * 64;
-  out.factor = (bits >> STEP_AT) % QuantisedGroup::STEPS * LANES;
+}
+
+}  // namespace
+
+void GroupWriter::quantise() {
+  alignas(64) int32_t all[LANES] = {}, rest[LANES] = {}, words[LANES] = {}, totals[LANES] = {};
+  alignas(64) int32_t numbers[LANES][GROUP];
+  alignas(64) int8_t bytes[LANES][GROUP];
+  const Ints sizes = broadcast_int(0x7fffffff);
+  for (int i = 0; i < count_; i++) {
+    const Peaks peaks = peaks_of(load_ints(numbers_[i]) & sizes, load_ints(numbers_[i] + LANES) & sizes);
+    all[i] = peaks.all;
+    rest[i] = peaks.rest;
+    words[i] = peaks.word;
+  }
+  const Scales scales = scales_of(load_ints(all), load_ints(rest));
+  alignas(64) float inverses[LANES];
+  store(inverses, scales.inverse);
+  for (int i = 0; i < count_; i++) {
+    const Floats inverse = broadcast(inverses[i]);
+    const Ints low = rounded(load(numbers_[i]) * inverse), high = rounded(load(numbers_[i] + LANES) * inverse);
+    store_ints(numbers[i], low);
+    store_ints(numbers[i] + LANES, high);
+    store_bytes(bytes[i], low);
+    store_bytes(bytes[i] + LANES, high);
+    totals[i] = sum(low + high);
+  }
+  // 1.5 * 2^(23 + e). Where all numbers are 0, any e will do.
+  const Floats total = to_floats(load_ints(totals));
+  const Ints exponent = maximum(shifted_right(scales.bits, 23), broadcast_int(20)) + broadcast_int(23);
+  const Ints middle = shifted_left(exponent, 23) | broadcast_int(1 << 22);
+  const Floats octave = as_floats(shifted_left(shifted_right(scales.bits, 23), 23));
+  const Floats zero = broadcast(0.0f) - as_floats(middle) - broadcast(8.0f) * octave * total;
+  // Beyond 1.6e32 (127 * 2^100) an activation is NaN to Q4, like a NaN: its sequence ends with an error.
+  const Floats safe_zero = select(less(scales.scale, broadcast(0x1p100f)), zero, broadcast(NAN));
+  const Ints step = shifted_right(scales.bits, STEP_AT) & broadcast_int(QuantisedGroup::STEPS - 1);
+  alignas(64) float zeros[LANES], scale[LANES];
+  alignas(64) int32_t offsets[LANES], starts[LANES], factors[LANES];
+  alignas(64) BFloat sums[LANES];
+  store(zeros, safe_zero);
+  store(scale, scales.scale);
+  store_ints(offsets, shifted_left(broadcast_int(0) - load_ints(totals), HIGH_BITS));
+  store_ints(starts, shifted_right(middle, HIGH_BITS));
+  store_ints(factors, step);
+  store_bfloats(sums, scales.scale * total);
+  // Only now, and in one go: another core may hold the lines, and what is read again above would wait for them.
+  for (int i = 0; i < count_; i++) {
+    QuantisedGroup& out = *groups_[i];
+    memcpy(out.numbers, bytes[i], GROUP);
+    split_word(out, numbers[i], words[i]);
+    out.scale = scale[i];
+    out.offset = offsets[i];
+    out.start = starts[i];
+    out.zero = zeros[i];
+    out.at = (uint16_t)(words[i] * 64);
+    out.factor = (uint16_t)(factors[i] * LANES);
+    *sums_[i] = sums[i];
+  }
+  count_ = 0;
 }
 
 }  // namespace trivet

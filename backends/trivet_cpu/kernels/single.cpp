@@ -67,20 +67,23 @@ void trivet_activate(void* pool, const float* gate, const float* up, int32_t num
                      float* out) {
   for_rows(pool, num_rows, [&](int row) {
     const size_t at = (size_t)row * size;
-    for (int i = 0; i < size; i += LANES) {
-      const Floats activated = active(load(gate + at + i), kind);
-      store(out + at + i, up ? activated * load(up + at + i) : activated);
-    }
+    with_activation(kind, [&](auto active) {
+      for (int i = 0; i < size; i += LANES) {
+        const Floats activated = active(load(gate + at + i));
+        store(out + at + i, up ? activated * load(up + at + i) : activated);
+      }
+    });
   });
 }
 
 void trivet_quantise(const Activations* out, const float* x, int32_t num_rows, int32_t columns) {
+  GroupWriter writer(*out);
   for (int row = 0; row < num_rows; row++)
     for (int i = 0; i < out->columns; i += GROUP) {
       float group[GROUP] = {};
       if (i < columns)
         memcpy(group, x + (size_t)row * columns + i, std::min(GROUP, columns - i) * sizeof(float));
-      write_group(*out, row, i, load(group), load(group + LANES));
+      writer.add(row, i, load(group), load(group + LANES));
     }
 }
 

@@ -73,6 +73,7 @@ TRIVET_INLINE Ints load_ints(const void* x) {
   memcpy(&r, x, sizeof r);
   return r;
 }
+TRIVET_INLINE void store_ints(int32_t* x, const Ints& v) { memcpy(x, &v, sizeof v); }
 // a * b + c in one rounding where the CPU has that (GCC contracts it).
 TRIVET_INLINE Floats fma(const Floats& a, const Floats& b, const Floats& c) {
   Floats r;
@@ -114,6 +115,11 @@ TRIVET_INLINE Floats select(const Ints& mask, const Floats& yes, const Floats& n
 TRIVET_INLINE Floats maximum(const Floats& a, const Floats& b) {
   Floats r;
   TRIVET_EACH_PART r.p[i] = a.p[i] > b.p[i] ? a.p[i] : b.p[i];
+  return r;
+}
+TRIVET_INLINE Floats minimum(const Floats& a, const Floats& b) {
+  Floats r;
+  TRIVET_EACH_PART r.p[i] = a.p[i] < b.p[i] ? a.p[i] : b.p[i];
   return r;
 }
 TRIVET_INLINE Ints maximum(const Ints& a, const Ints& b) {
@@ -312,8 +318,22 @@ TRIVET_INLINE Floats exponential(const Floats& x) {
   return select(less(x, bottom), broadcast(0.0f), p * as_floats(scale));
 }
 
-// 2^x to 3e-6, for what is rounded to bfloat16 afterwards; exactly 1 for 0, 0 below -127, NaN for NaN.
-// x = n + r with |r| <= 1/2; the polynomial is the best of its degree for |r| <= 1/2 that has 2^0 = 1.
+// The best polynomials of 2^r for |r| <= 1/2 that have 2^0 = 1, highest power first.
+template <int degree>
+struct PowerOfTwo;
+template <>
+struct PowerOfTwo<4> {  // to 3e-6
+  static constexpr float terms[] = {0.0095828558f, 0.0559064299f, 0.2402409911f, 0.6931241751f, 1.0f};
+};
+template <>
+struct PowerOfTwo<5> {  // to 9e-8
+  static constexpr float terms[] = {0.0013264727f, 0.0096715126f, 0.0555073374f,
+                                    0.2402224209f, 0.6931469776f, 1.0f};
+};
+
+// 2^x as exactly as its polynomial: of degree 4 for what is rounded to bfloat16 afterwards. Exactly 1 for 0, 0
+// below -127, NaN for NaN. x = n + r with |r| <= 1/2.
+template <int degree>
 TRIVET_INLINE Floats power_of_two(const Floats& x) {
 #if defined(__AVX512F__)
   const Floats r{(PartF)_mm512_reduce_ps((__m512)x.p[0], 0)};  // x less the nearest integer: exact
@@ -324,17 +344,26 @@ TRIVET_INLINE Floats power_of_two(const Floats& x) {
   const Floats shifted = clipped + magic;
   const Floats r = clipped - (shifted - magic);
 #endif
-  Floats p = broadcast(0.0095828558f);
-  p = fma(p, r, broadcast(0.0559064299f));
-  p = fma(p, r, broadcast(0.2402409911f));
-  p = fma(p, r, broadcast(0.6931241751f));
-  p = fma(p, r, broadcast(1.0f));
+  constexpr auto& terms = PowerOfTwo<degree>::terms;
+  Floats p = broadcast(terms[0]);
+#pragma GCC unroll 5
+  for (int i = 1; i <= degree; i++) p = fma(p, r, broadcast(terms[i]));
 #if defined(__AVX512F__)
   return Floats{(PartF)_mm512_scalef_ps((__m512)p.p[0], (__m512)n.p[0])};
 #else
   Ints scale = as_ints(shifted) - as_ints(magic) + broadcast_int(127);
   TRIVET_EACH_PART scale.p[i] = scale.p[i] << 23;  // 0 for -127
   return p * as_floats(scale);
+#endif
+}
+
+// 1 / x to 2 ulp; x neither subnormal nor beyond 2^126.
+TRIVET_INLINE Floats reciprocal(const Floats& x) {
+#if defined(__AVX512F__)
+  const Floats guess{(PartF)_mm512_rcp14_ps((__m512)x.p[0])};  // 14 bits, and as many more by a step of Newton's
+  return fma(guess, broadcast(1.0f) - x * guess, guess);
+#else
+  return broadcast(1.0f) / x;
 #endif
 }
 

@@ -78,28 +78,6 @@ struct Activations {
   static constexpr int ROWS = 16;
 };
 
-void quantise(QuantisedGroup& out, BFloat& sum, const Floats& low, const Floats& high);
-
-// Write 32 activations of row `row`, from `column` on, in every wanted form. NaN and Inf come through.
-TRIVET_INLINE void write_group(const Activations& out, size_t row, int column, const Floats& low,
-                               const Floats& high) {
-  if (out.f32) {
-    float* at = out.f32 + row * out.columns + column;
-    store(at, low);
-    store(at + LANES, high);
-  }
-  if (out.bf16) {
-    BFloat* at = out.line(row, column);
-    store_bfloats(at, low);
-    store_bfloats(at + LANES, high);
-  }
-  if (!out.groups) return;
-  const int group = column / GROUP, is_second = group % 2;
-  BFloat* sums = out.group(row, column - is_second * GROUP)->sums;
-  quantise(*out.group(row, column), sums[is_second], low, high);
-  if (!is_second && column + GROUP == out.columns) sums[1] = 0;
-}
-
 // Row `row` of the packed matrix as floats [columns, not padded]; the embedding.
 void unpack_row(const Weight& weight, int row, int num_columns, float* out);
 

@@ -65,6 +65,11 @@ class Shape:
     is_warm: bool = False
     num_turns: int = 1
 
+    @property
+    def most_tokens(self) -> int:
+        """Of the longest conversation that may be drawn, its last answer included."""
+        return self.prefix_tokens + self.num_turns * (self.prompt_tokens.high + self.output_tokens.high)
+
 
 @dataclass(frozen=True, slots=True)
 class Seeds:

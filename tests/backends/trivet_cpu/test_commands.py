@@ -47,6 +47,26 @@ def test_a_table_names_path_compiler_and_seconds(tmp_path: Path, capsys: pytest.
     assert str(tmp_path / "cache") in row
 
 
+def test_a_level_that_fails_does_not_keep_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *-mavx2*) echo no such register >&2; exit 1;; esac\n'
+        'while [ $# -gt 0 ] && [ "$1" != "-o" ]; do shift; done; [ $# = 0 ] || echo > "$2"\n'
+    )
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    cache = KernelCache(tmp_path / "cache", (str(compiler),))
+    levels = machine_levels()
+    failing = [level for level in levels if level != "portable"]
+    if not failing:
+        pytest.skip("this kind of machine has one level")
+    with pytest.raises(KernelsUnavailable, match=rf"(?s)^{len(failing)} of .*\navx2: .*no such register"):
+        build_kernels(cache, "all", None, as_json=False)
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == ["portable"]
+
+
 def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(KernelsUnavailable, match=r"install g\+\+"):
         build_kernels(KernelCache(tmp_path, ("nosuch++",)), "portable", None, as_json=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import stat
 import subprocess
@@ -10,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from trivet.contract import RunnerConfig
+from trivet.demo_model import find_demo_model
+from trivet.models.model_files import open_model
 from trivet_cpu.backend import CpuBackend
 from trivet_cpu.host import Host
-from trivet_cpu.kernel_build import KernelCache
-from trivet_cpu.kernel_level import choose_level
+from trivet_cpu.kernel_build import BuildFailed, KernelCache, levels_of
+from trivet_cpu.kernel_compiler import compiler_flags
+from trivet_cpu.kernel_level import choose_level, level_to_build
+from trivet_cpu.native_runner import CpuNativeRunner
 from trivet_cpu.tile_permission import ask_for_tiles
 
 FLAGS = "avx2 avx512f avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8"
@@ -68,6 +74,52 @@ def test_a_compiler_that_does_not_know_the_flags_builds_the_next_one(tmp_path: P
     assert "the compiler does not know the flags of amx" in (level.not_best_because or "")
 
 
+def test_an_assembler_that_does_not_know_the_instructions_builds_the_next_level(tmp_path: Path) -> None:
+    """As a new compiler beside old binutils: the flags alone are known."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\n! grep -q vmulph\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    level = choose_level(_host(tmp_path), KernelCache(tmp_path / "cache", (str(compiler),)), ARCH)
+    assert level.name == "avx512_bf16"
+
+
+def test_a_level_that_has_just_failed_gives_way_to_the_next_one(tmp_path: Path) -> None:
+    """For engines; `trivet kernels build` tries it again."""
+    host = _host(tmp_path)
+    kernels = KernelCache(tmp_path / "cache", (_compiler(tmp_path, "*-mamx-tile*.cpp*"),))
+    assert choose_level(host, kernels, ARCH).name == "amx"
+    with pytest.raises(BuildFailed):
+        kernels.library("amx")
+    level = choose_level(host, kernels, ARCH)
+    assert level.name == "avx512_bf16"
+    assert "amx did not build" in (level.not_best_because or "")
+    assert level_to_build(host, kernels).name == "amx"
+
+
+@pytest.mark.compiles
+def test_an_engine_starts_with_the_next_level_where_the_best_does_not_build(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best, *lower = levels_of(Host().arch())
+    if not lower or lower[0] == "portable":
+        pytest.skip(f"{best} has no level of x86 below it on this CPU")
+    flag = next(f for f in reversed(compiler_flags(best)) if f not in compiler_flags(lower[0]))
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *{flag}*.cpp*) exit 1;; esac\nexec g++ "$@"\n')
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    backend = CpuBackend(kernels=KernelCache(tmp_path / "cache", (str(compiler),)))
+    files = open_model(find_demo_model())
+    assert files.spec is not None
+    devices = backend.probe(1.0)
+    config = RunnerConfig(max_model_len=64, max_num_seqs=2)
+    plan = backend.plan(files.spec, files.weights, config, devices)
+    with caplog.at_level(logging.WARNING):
+        runner = backend.create_runner(files.spec, config, plan, devices)
+    assert isinstance(runner, CpuNativeRunner)
+    runner.close()
+    assert f"{best} did not build" in caplog.text
+
+
 def test_without_a_compiler_a_library_that_is_there_is_taken(tmp_path: Path) -> None:
     writes = '#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done; echo "$2" > "$2"\n'
     compiler = tmp_path / "writes"
@@ -99,5 +151,9 @@ def test_a_kernel_that_refuses_is_told_in_its_words() -> None:
     assert "Operation not permitted" in ended.stdout
 
 
-def test_asking_twice_changes_nothing() -> None:
-    assert ask_for_tiles() == ask_for_tiles()
+def test_asking_twice_gives_the_same_answer_and_a_cpu_without_tiles_is_refused() -> None:
+    answer = ask_for_tiles()
+    assert ask_for_tiles() == answer
+    has_tiles = "amx_tile" in Path("/proc/cpuinfo").read_text()
+    if not has_tiles:
+        assert answer is not None, "leave was given for tiles that this CPU does not have"

@@ -20,7 +20,10 @@ from trivet_cpu.native_runner import activations
 from trivet_cpu.native_weights import Arena
 
 Float32 = NDArray[np.float32]
-LEVELS = levels_of(Host().arch())
+LEVELS: list[object] = [*levels_of(Host().arch())]
+if "amx" not in LEVELS:
+    no_amx = pytest.mark.skip(reason="this CPU has no AMX, or the kernel gives no leave for it")
+    LEVELS.append(pytest.param("amx", marks=no_amx))
 # Each kind of weights with each form of activations that multiplies it; with bf16 quantised ones in tiles.
 PATHS = (
     (Kind.F32, "f32"),

@@ -19,7 +19,7 @@ from trivet.bench.interference import Disturbance, interfere
 from trivet.bench.load import Measured, measure
 from trivet.bench.machine import machine
 from trivet.bench.suite import chosen, run_suite
-from trivet.commands.bench.options import load_config, scenario, seeds, slo
+from trivet.commands.bench.options import load_config, scenario, seeds, shape, slo
 from trivet.commands.bench.report import Report, suite_report
 from trivet.commands.connecting import local_model, parse_pairs
 from trivet.demo_model import find_demo_model
@@ -85,6 +85,7 @@ def _bench(given: argparse.Namespace, kind: str) -> int:
     start = time.perf_counter()
     with loaded(given) as llm:
         load_s = time.perf_counter() - start
+        check_lengths(given, llm.engine.core.max_model_len)
         load = EngineLoad(llm, sampling(given))
         if given.suite:
             results = run_suite(load, rungs, seeds(given), given.repeats, slo(given))
@@ -97,6 +98,19 @@ def _bench(given: argparse.Namespace, kind: str) -> int:
     report.figures |= {"load_s": round(load_s, 3), "peak_rss_bytes": peak_rss_bytes()}
     report.show(given)
     return 0
+
+
+def check_lengths(given: argparse.Namespace, max_model_len: int) -> None:
+    """Raises: ConfigError where requests would be refused, or end before they have drawn all their tokens."""
+    if given.suite or given.workload == "jsonl":
+        return
+    most = shape(given).most_tokens
+    if most > max_model_len:
+        raise ConfigError(
+            f"the longest request may take {most} tokens, prompt and answer, and the context is "
+            f"{max_model_len}; lower --prompt-tokens or --output-tokens, or raise the context with "
+            "--set max_model_len=N"
+        )
 
 
 def sampling(given: argparse.Namespace) -> SamplingParams:

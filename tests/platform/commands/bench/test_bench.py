@@ -39,6 +39,14 @@ def test_throughput_counts_the_tokens_of_all_prompts(trivet) -> None:
     assert "decode_tokens_per_s" not in report
 
 
+def test_answers_beyond_the_context_are_refused_before_anything_is_measured(trivet) -> None:
+    fits = trivet("bench", "latency", MODEL, *NULL, "--repeats", "1", "--output-tokens", "384")
+    assert fits.code == 0
+    done = trivet("bench", "latency", MODEL, *NULL, "--repeats", "1", "--output-tokens", "5:385")
+    assert done.code != 0
+    assert "may take 513 tokens, prompt and answer, and the context is 512" in done.err
+
+
 def test_text_names_machine_and_figures(trivet) -> None:
     arguments = [value for value in NULL if value != "--json"]
     text = trivet("bench", "latency", MODEL, *arguments, *SHAPE).out
