@@ -9,7 +9,7 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 
 
 class HermesParser(ToolParser):
-    """A closing tag that is missing is forgiven."""
+    """A closing tag that is missing is forgiven, and so is a brace too many before it."""
 
     opening = BEGIN
     markers = (BEGIN, END)
@@ -19,6 +19,8 @@ class HermesParser(ToolParser):
         while marker := (yield from self.source.pass_until((BEGIN,), self.content)):
             if (yield from self.attempt(marker, self._call())):
                 yield from self.source.spaces()
+                if (yield from self.source.next_is("}")):
+                    yield from self.source.spaces()
                 yield from self.source.next_is(END)
 
     def _call(self) -> Steps[None]:

@@ -1,4 +1,7 @@
-"""Llama 3.1 to 3.3: the whole answer is `{"name": ..., "parameters": {...}}`, several with `;` between."""
+"""Llama 3.1 to 3.3: the whole answer is `{"name": ..., "parameters": {...}}`.
+
+Several have `;` between them, or are a list as in JSON.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,17 @@ class Llama3JsonParser(ToolParser):
         self.content((yield from source.spaces()))
         has_tag = yield from source.next_is(BEGIN)
         begin = BEGIN if has_tag else ""
+        is_list = yield from source.next_is("[")
+        begin += "[" if is_list else ""
         while begin or (yield from source.starts_with("{")):
             if not (yield from self.attempt(begin, self._call())):
                 return
             begin = ""
             yield from source.spaces()
-            if (yield from source.next_is(";")):
+            if (yield from source.next_is(";")) or (yield from source.next_is(",")):
                 yield from source.spaces()
+        if is_list:
+            yield from source.next_is("]")
 
     def _call(self) -> Steps[None]:
         yield from self.source.spaces()

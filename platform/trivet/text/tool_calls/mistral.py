@@ -17,25 +17,26 @@ class MistralParser(ToolParser):
     def calls(self) -> Steps[None]:
         """As `ToolParser`."""
         while marker := (yield from self.source.pass_until((BEGIN,), self.content)):
-            yield from self.attempt(marker, self._calls())
+            spaces = yield from self.source.spaces()
+            if (yield from self.source.next_is("[")):
+                yield from self._list(f"{marker}{spaces}[")
+            else:
+                yield from self.attempt(marker + spaces, self._named())
 
-    def _calls(self) -> Steps[None]:
-        spaces = yield from self.source.spaces()
-        if (yield from self.source.next_is("[")):
-            yield from self._list()
-        else:
-            yield from self._named(spaces)
-
-    def _list(self) -> Steps[None]:
-        while True:
-            yield from self.source.spaces()
-            yield from self.call_object()
-            yield from self.source.spaces()
+    def _list(self, begin: str) -> Steps[None]:
+        """A call that breaks takes none of those before it along."""
+        begin += yield from self.source.spaces()
+        if (yield from self.source.next_is("]")):
+            return
+        while (yield from self.attempt(begin, self.call_object())):
+            begin = yield from self.source.spaces()
             if not (yield from self.source.next_is(",")):
                 break
+            begin += ","
+            begin += yield from self.source.spaces()
         yield from self.source.next_is("]")
 
-    def _named(self, spaces: str) -> Steps[None]:
+    def _named(self) -> Steps[None]:
         head, marker = yield from self.source.text_until(ID, ARGS, "{")
         if marker == ID:
             yield from self.source.text_until(ARGS)

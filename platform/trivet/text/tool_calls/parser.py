@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallEvent, CallStart, Content
-from trivet.text.tool_calls.source import Broken, Source, Steps
+from trivet.text.tool_calls.source import Broken, Source, Steps, decoded
 
 Tools = Mapping[str, Mapping[str, Any]]  # JSON Schema of the parameters, by the function's name
 _KEYS = frozenset({"name", "arguments", "parameters", "id", "type", "function"})
@@ -31,7 +30,7 @@ class ToolParser:
         self._events: list[CallEvent] = []
         self._num_calls = 0
         self._is_open = False  # the newest call has begun and not ended
-        self._spaces = ""  # content so far, if content follows
+        self._spaces: list[str] = []  # content so far, if content follows
         self._is_after_call = False
         self._steps = self._run()
 
@@ -44,8 +43,8 @@ class ToolParser:
         """What was still held back; nothing is pushed afterwards."""
         self.source.is_over = True
         events = self._advance()
-        if self._spaces:
-            events.append(Content(self._spaces))
+        if spaces := "".join(self._spaces):
+            events.append(Content(spaces))
         return events
 
     def _advance(self) -> list[CallEvent]:
@@ -76,20 +75,21 @@ class ToolParser:
         return True
 
     def content(self, text: str) -> None:
-        text = self._spaces + text
-        if self._is_after_call:
-            text = text.lstrip()
         shown = text.rstrip()
-        self._spaces = text[len(shown) :]
-        if shown:
-            self._is_after_call = False
-            self._events.append(Content(shown))
+        spaces = text[len(shown) :]
+        if not shown:
+            if not self._is_after_call:
+                self._spaces.append(spaces)
+            return
+        shown = shown.lstrip() if self._is_after_call else "".join((*self._spaces, shown))
+        self._spaces, self._is_after_call = [spaces], False
+        self._events.append(Content(shown))
 
     def start(self, name: str) -> None:
         """A call is certain enough to be announced. Raises: Broken for no name."""
         if not name:
             raise Broken("name")
-        self._spaces, self._is_after_call, self._is_open = "", True, True
+        self._spaces, self._is_after_call, self._is_open = [], True, True
         self._events.append(CallStart(self._num_calls, name))
         self._num_calls += 1
 
@@ -166,15 +166,12 @@ class ToolParser:
 
 def as_object(text: str) -> str:
     """Arguments as JSON: an object, one that is written as a string, or null. Raises: Broken."""
-    value = json.loads(text)
+    value = decoded(text)
     if value is None:
         return "{}"
     if isinstance(value, str):
         text = value
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            raise Broken(text) from None
+        value = decoded(text)
     if not isinstance(value, dict):
         raise Broken(text)
     return text

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 Emit = Callable[[str], object]
@@ -129,7 +131,7 @@ class Source:
             piece, marker = yield from self.text_until('"', "\\")
             pieces += (piece, marker)
             if marker == '"':
-                return str(_decoded("".join(pieces)))
+                return str(decoded("".join(pieces)))
             escaped = yield from self._character()
             pieces.append(escaped)
 
@@ -154,7 +156,7 @@ class Source:
                 raise Broken("the end of an object")
             yield
         whole = "".join(pieces)
-        _decoded(whole)
+        decoded(whole)
         return whole
 
     def json_scalar(self) -> Steps[str]:
@@ -165,7 +167,7 @@ class Source:
             if not _SCALAR.match(char):
                 break
             text += self.take(1)
-        _decoded(text)
+        decoded(text)
         return text
 
     def json_value(self) -> Steps[str]:
@@ -235,10 +237,13 @@ class _Nesting:
             raise Broken(char)
 
 
-def _decoded(text: str) -> object:
-    """Raises: Broken."""
+def decoded(text: str) -> object:
+    """The value of JSON as RFC 8259 has it: no NaN, no number beyond a float, no half of a surrogate pair.
+
+    Raises: Broken.
+    """
     try:
-        return json.loads(text)
+        return msgspec.json.decode(text)
     except (ValueError, RecursionError):
         raise Broken(text) from None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import Any
 
 import pytest
@@ -144,6 +146,13 @@ MALFORMED = [
     ("qwen3_coder", "<function=weather>\n<parameter=city>\nP\n</parameter>\nand so on\n</function>"),
     ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{]```"),
     ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=city>\nParis"),
+    # What Python's json reads and JSON has not: an answer that holds it is no JSON to its client.
+    ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "\\ud83d"}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"\\ud800\\"}"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "weather", "arguments": {"days": NaN}}</tool_call>'),
+    ("llama3_json", '{"name": "weather", "parameters": {"days": 1e999}}'),
+    ("mistral", '[TOOL_CALLS]weather[ARGS]{"days": -Infinity}'),
 ]
 
 
@@ -159,6 +168,8 @@ FORGIVEN = [
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "P"}}'),  # the tag
     ("hermes", '<tool_call>{"arguments": {"city": "P"}, "name": "weather"}</tool_call>'),  # the order
     ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"P\\"}"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "P"}}}</tool_call>'),  # a brace too many
+    ("llama3_json", '[{"name": "weather", "parameters": {"city": "P"}}]'),
     ("llama3_json", '<|python_tag|>{"type": "function", "name": "weather", "parameters": {"city": "P"}}'),
     ("mistral", '[TOOL_CALLS]weather[ARGS]{"city": "P"}'),
     ("mistral", '[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{"city": "P"}'),
@@ -182,6 +193,69 @@ def test_other_ways_to_write_the_same_call_are_read(name: str, text: str) -> Non
 def test_values_between_tags_are_text_where_the_schema_says_so_and_json_elsewhere() -> None:
     _, ((_, arguments),) = parts("glm", written("glm", [("weather", {"code": "007", "days": 3, "x": "y z"})]))
     assert json.loads(arguments) == {"code": "007", "days": 3, "x": "y z"}
+
+
+ZIP = {
+    "type": "object",
+    "properties": {
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "listed": {"type": ["string", "null"]},
+        "chosen": {"enum": ["1", "2", None]},
+        "named": {"$ref": "#/$defs/Zip"},
+        "mixed": {"type": ["string", "integer"]},
+        "endless": {"$ref": "#/properties/endless"},
+    },
+    "$defs": {"Zip": {"type": "string"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        *((key, "94107", "94107") for key in ("either", "listed", "named")),
+        *((key, text, text) for key in ("either", "listed") for text in ("1e5", "true", "[1]", "")),
+        *((key, "null", None) for key in ("either", "listed", "chosen")),
+        ("chosen", "2", "2"),
+        ("named", "null", "null"),
+        ("mixed", "94107", 94107),
+        *(("unknown", text, text) for text in ("NaN", "1e999", '"\\ud800"', "0123")),
+        ("endless", "5", 5),
+    ],
+)
+@pytest.mark.parametrize("name", ["glm", "qwen3_coder"])
+def test_a_value_of_a_string_or_nothing_stays_as_it_is_written(
+    name: str, key: str, text: str, value: object
+) -> None:
+    whole = AnswerParts()
+    parser = AnswerParser(None, FORMATS[name]({"zip": ZIP}))
+    whole.add(parser.push(written(name, [("zip", {key: text})])) + parser.finish())
+    assert [json.loads(call.arguments) for call in whole.calls] == [{key: value}]
+
+
+def test_a_call_that_breaks_takes_none_of_its_list_along() -> None:
+    broken = '{"name": "weather", "arguments": {"ci'
+    text = '[TOOL_CALLS] [{"name": "now", "arguments": {}}, {"name": "now", "arguments": {"a": 1}}, ' + broken
+    content, calls = parts("mistral", text)
+    assert (content, calls) == (f", {broken}", [("now", "{}"), ("now", '{"a": 1}')])
+
+
+def test_an_empty_list_of_calls_is_nothing() -> None:
+    assert parts("mistral", "[TOOL_CALLS] [ ]") == ("", [])
+
+
+def test_two_calls_as_a_list_or_with_a_comma_are_two() -> None:
+    one = '{"name": "now", "parameters": {}}'
+    for text in (f"[{one},{one}]", f"{one}, {one}", f"{one}; {one}"):
+        assert parts("llama3_json", text) == ("", [("now", "{}")] * 2)
+
+
+def test_held_white_space_costs_the_same_a_piece_however_much_is_held() -> None:
+    parser = AnswerParser(None, FORMATS["hermes"](TOOLS))
+    begun = time.process_time()
+    for _ in range(400_000):  # 0.4 s; 40 s where each piece copies what is held
+        parser.push(" ")
+    assert parser.finish() == [Content(" " * 400_000)]
+    assert time.process_time() - begun < 10
 
 
 MARKS = """<tool_call> </tool_call> ; , { } [ ] " \\ : ```json text [TOOL_CALLS] [ARGS] <|python_tag|>
@@ -210,7 +284,7 @@ def test_nothing_that_is_written_is_lost(name: str, text: str) -> None:
     """Content and names and arguments, or the call's own words, but for marks and white space."""
     content, calls = parts(name, text)
     if not calls:
-        assert content == text
+        assert content == re.sub(r"\[TOOL_CALLS]\s*\[\s*]", "", text)
     for _, arguments in calls:
         assert isinstance(json.loads(arguments), dict)
 
