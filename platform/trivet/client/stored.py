@@ -41,9 +41,11 @@ class Files(Group[C]):
         return Call("POST", "/v1/files", File, upload=Upload(name, file, {"purpose": purpose}))
 
     @call
-    def list(self, purpose: str | None = None) -> Call[tuple[File, ...]]:
-        """All that are kept, newest first."""
-        return ask_list("/v1/files", File, {"purpose": purpose})
+    def list(
+        self, purpose: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> Call[tuple[File, ...]]:
+        """Newest first, at most 10,000; `after` is the id of the last one that is known already."""
+        return ask_list("/v1/files", File, {"purpose": purpose, "limit": limit, "after": after})
 
     @call
     def get(self, file_id: str) -> Call[File]:
@@ -95,9 +97,9 @@ class Batches(Group[C]):
         return ask("POST", "/v1/batches", Batch, body=body)
 
     @call
-    def list(self) -> Call[tuple[Batch, ...]]:
-        """All that are kept, newest first."""
-        return ask_list("/v1/batches", Batch)
+    def list(self, *, limit: int | None = None, after: str | None = None) -> Call[tuple[Batch, ...]]:
+        """Newest first, 20 or `limit` (at most 100); `after` is the id of the last that is known already."""
+        return ask_list("/v1/batches", Batch, {"limit": limit, "after": after})
 
     @call
     def get(self, batch_id: str) -> Call[Batch]:

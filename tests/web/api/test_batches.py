@@ -116,7 +116,7 @@ def test_lines_go_behind_other_requests(site: Site, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff\xfe", b'{"prompt": "x"}\n', b'{"custom_id": "a"}\n{"custom_id": "a"}\n']
+    "data", [b"\xff\xfe", b'{"prompt": "x"}\n', b'{"custom_id": "a"}\n{"custom_id": "a"}\n']
 )
 def test_a_file_that_is_no_batch_fails_with_the_reason(
     site_client: FlaskClient, eventually: Eventually, data: bytes

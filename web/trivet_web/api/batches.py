@@ -14,6 +14,7 @@ from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.files import known_file
+from trivet_web.api.pages import QUERY, page_of_request
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.batch.forms import URLS
 from trivet_web.batch.stored_batch import ACTIVE, BatchObject
@@ -22,6 +23,7 @@ from trivet_web.stored_objects import new_id
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("batches", __name__)
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100  # of a page; OpenAI's
 WINDOW_S = 24 * 3600
 UNSUPPORTED: dict[str, tuple[object, ...]] = {"output_expires_after": ()}
 
@@ -36,10 +38,12 @@ class BatchRequest(msgspec.Struct, kw_only=True):
 
 
 class BatchList(msgspec.Struct, frozen=True):
-    """All that are kept, newest first."""
+    """A page of those that are kept."""
 
     data: list[BatchObject]
-    has_more: bool = False
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
     object: Literal["list"] = "list"
 
 
@@ -80,16 +84,18 @@ def create() -> Response:
 
 @blueprint.get("/v1/batches")
 @requires(Right.INFER)
-@documented(BatchList)
+@documented(BatchList, query=QUERY)
 def list_batches() -> Response:
-    """All that are kept, newest first."""
+    """Those that are kept, newest first. Raises: RequestError."""
     shelf = web_process().shelf
     found = [
         batch
         for batch_id in shelf.batches.ids()
         if (batch := shelf.batches.get(batch_id)) is not None and is_ones_own(batch.owner)
     ]
-    return json_response(BatchList([shelf.shown(batch) for batch in found]))
+    page = page_of_request(found, "your batches", DEFAULT_LIMIT, MAX_LIMIT)
+    shown = [shelf.shown(batch) for batch in page.data]
+    return json_response(BatchList(shown, page.first_id, page.last_id, page.has_more))
 
 
 @blueprint.get("/v1/batches/<batch_id>")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
 from flask import Blueprint, Response, request, send_file
-from gunicorn.http.errors import ParseException
-from werkzeug.exceptions import RequestEntityTooLarge
 
-from trivet.errors import NotFound, RequestError, RequestTooLarge
+from trivet.errors import NotFound, RequestError, UnsupportedParameter
 from trivet_web.accounts.ownership import is_ones_own, owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
+from trivet_web.api.pages import QUERY, page_of_request
 from trivet_web.api.request_body import MAX_BODY_BYTES
+from trivet_web.api.upload_form import received_form
 from trivet_web.batch.stored_batch import FileObject
 from trivet_web.json_response import json_response
 from trivet_web.stored_objects import new_id
@@ -23,6 +23,7 @@ from trivet_web.web_process import web_process
 
 blueprint = Blueprint("files", __name__)
 MAX_FILE_BYTES = 200 << 20  # OpenAI's for a batch
+MAX_LIMIT = 10_000  # of a page, and where none is asked for; OpenAI's
 PURPOSE = "batch"
 
 
@@ -34,10 +35,12 @@ class FileUpload(msgspec.Struct, kw_only=True):
 
 
 class FileList(msgspec.Struct, frozen=True):
-    """All that are kept, newest first."""
+    """A page of those that are kept."""
 
     data: list[FileObject]
-    has_more: bool = False
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
     object: Literal["list"] = "list"
 
 
@@ -53,40 +56,52 @@ class DeletedFile(msgspec.Struct, frozen=True):
 @requires(Right.INFER)
 @documented(FileObject, body=FileUpload, body_media_type="multipart/form-data")
 def upload() -> Response:
-    """Keep a file. Raises: RequestError, RequestTooLarge."""
-    request.max_content_length = MAX_FILE_BYTES
-    with _slot():
-        try:
-            purpose, given = request.form.get("purpose"), request.files.get("file")
-        except RequestEntityTooLarge:
-            raise RequestTooLarge(
-                f"the file has more than {MAX_FILE_BYTES} bytes; send it in parts"
-            ) from None
-        except ParseException as error:  # a chunked body is parsed as it is read
-            raise RequestError(f"the chunked body is malformed: {error}") from error
-    if purpose != PURPOSE:
-        raise RequestError(f"purpose is {purpose!r:.80}; it must be {PURPOSE!r}", param="purpose")
-    if given is None:
-        raise RequestError("file is missing; send it as multipart/form-data", param="file")
+    """Keep a file. Raises: RequestError, RequestTooLarge, Unavailable."""
     shelf, file_id = web_process().shelf, new_id("file")
-    content = shelf.content(file_id)
-    content.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    content.touch(mode=0o600)
-    with content.open("wb") as target:
-        given.save(target)
-    name = (given.filename or "file")[:255]
-    return json_response(shelf.new_file(file_id, name, purpose, owner_of_request()))
+    draft = shelf.content(file_id).with_suffix(".upload")
+    with _slot(), received_form(draft, MAX_FILE_BYTES) as form:
+        _check_fields(form.fields)
+        if form.file is None:
+            raise RequestError("file is missing; send it as multipart/form-data", param="file")
+        if not draft.stat().st_size:
+            raise RequestError("file is empty; send OpenAI's batch lines", param="file")
+        form.keep(shelf.content(file_id))
+        try:
+            name = (form.file.filename or "file")[:255]
+            made = shelf.new_file(file_id, name, PURPOSE, owner_of_request())
+        except BaseException:
+            shelf.content(file_id).unlink(missing_ok=True)
+            raise
+    return json_response(made)
+
+
+def _check_fields(fields: Mapping[str, str]) -> None:
+    """Raises: RequestError."""
+    purpose = fields.get("purpose")
+    if purpose != PURPOSE:
+        given = "missing" if purpose is None else repr(purpose[:80])
+        raise RequestError(f"purpose is {given}; it must be {PURPOSE!r}", param="purpose")
+    for name in fields:
+        if name.partition("[")[0] == "expires_after":
+            days = web_process().settings.retention_days
+            raise UnsupportedParameter(
+                f"{name[:80]} is given; every file here is kept for {days:g} days (retention_days): leave it "
+                "out, and delete the file when it is not needed",
+                param="expires_after",
+            )
 
 
 @blueprint.get("/v1/files")
 @requires(Right.INFER)
-@documented(FileList, query={"purpose": str})
+@documented(FileList, query={**QUERY, "purpose": str})
 def list_files() -> Response:
-    """All that are kept, newest first."""
+    """Those that are kept, newest first. Raises: RequestError."""
     files, purpose = web_process().shelf.files, request.args.get("purpose")
     found = [file for file_id in files.ids() if (file := files.get(file_id)) is not None]
     mine = [file for file in found if is_ones_own(file.owner)]
-    return json_response(FileList([file for file in mine if purpose in (None, file.purpose)]))
+    wanted = [file for file in mine if purpose in (None, file.purpose)]
+    page = page_of_request(wanted, "your files", MAX_LIMIT, MAX_LIMIT)
+    return json_response(FileList(page.data, page.first_id, page.last_id, page.has_more))
 
 
 @blueprint.get("/v1/files/<file_id>")

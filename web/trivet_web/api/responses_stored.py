@@ -10,6 +10,7 @@ from trivet_web.accounts.ownership import is_ones_own
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.conversation import Message
 from trivet_web.api.documented import documented
+from trivet_web.api.pages import QUERY, page_of_request
 from trivet_web.api.responses_objects import DeletedResponse, InputItemList, ResponseObject, StoredItem
 from trivet_web.api.responses_request import ResponseRequest
 from trivet_web.json_response import json_response
@@ -65,34 +66,12 @@ def cancel_response(response_id: str) -> Response:
 
 @blueprint.get("/v1/responses/<response_id>/input_items")
 @requires(Right.INFER)
-@documented(InputItemList, query={"after": str, "limit": int, "order": str})
+@documented(InputItemList, query=QUERY)
 def list_input_items(response_id: str) -> Response:
     """What the request of a response added to its conversation. Raises: NotFound, RequestError."""
-    items = list(_stored(response_id).items)
-    order, limit = request.args.get("order", "desc"), _limit()
-    if order not in ("asc", "desc"):
-        raise RequestError(f"order is {order[:80]!r}; it must be asc or desc", param="order")
-    if order == "desc":
-        items.reverse()
-    if (after := request.args.get("after")) is not None:
-        places = [place for place, item in enumerate(items, start=1) if item.id == after]
-        if not places:
-            raise RequestError(
-                f"after is {after[:80]!r}, which is no item of {response_id}; send the last_id of a page",
-                param="after",
-            )
-        items = items[places[0] :]
-    page = items[:limit]
-    first_id, last_id = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(InputItemList(page, first_id, last_id, has_more=len(items) > limit))
-
-
-def _limit() -> int:
-    """Raises: RequestError."""
-    given = request.args.get("limit", str(DEFAULT_ITEMS))
-    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= MAX_ITEMS):
-        raise RequestError(f"limit is {given[:80]!r}; it must be 1 to {MAX_ITEMS}", param="limit")
-    return int(given)
+    items = _stored(response_id).items
+    page = page_of_request(items[::-1], response_id, DEFAULT_ITEMS, MAX_ITEMS)
+    return json_response(InputItemList(page.data, page.first_id, page.last_id, has_more=page.has_more))
 
 
 def is_to_be_stored(body: ResponseRequest) -> bool:
