@@ -28,6 +28,7 @@ from trivet_web.api import (
     tokenization,
 )
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
+from trivet_web.batch.runner import LOCK as BATCHES_LOCK
 from trivet_web.batch.runner import BatchRunner
 from trivet_web.console import blueprint as console
 from trivet_web.dialects.routes import BLUEPRINTS as DIALECTS
@@ -74,7 +75,8 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     ):
         app.register_blueprint(blueprint)
     guard.seal(app)
-    process.serve_batches(BatchRunner(app, process.shelf, lambda: process.is_draining))
+    lock = settings.paths.run / BATCHES_LOCK
+    process.serve_batches(BatchRunner(app, process.shelf, lock, lambda: process.is_draining))
     return app
 
 

@@ -87,6 +87,7 @@ class WebProcess:
         self.store = ModelStore(settings.paths.models)
         self.puller = Puller(settings, self.database, self.open_new)
         self.is_draining = False
+        self._drained_s = 0.0  # CLOCK_MONOTONIC, until when open requests may go on
         self.shelf = Shelf.of(settings)
         self._batches: BatchRunner | None = None
         self._is_closed = threading.Event()
@@ -123,7 +124,9 @@ class WebProcess:
     def begin_drain(self, timeout_s: float) -> None:
         """Say not ready at once; end what is still open just before the deadline, with an error event."""
         self.is_draining = True
-        timer = threading.Timer(max(0.0, timeout_s - SHUTDOWN_NOTICE_S), self._end_open_requests)
+        left_s = max(0.0, timeout_s - SHUTDOWN_NOTICE_S)
+        self._drained_s = time.monotonic() + left_s
+        timer = threading.Timer(left_s, self._end_open_requests)
         timer.daemon = True
         timer.start()
 
@@ -156,6 +159,7 @@ class WebProcess:
         self.puller.close()
         if self._batches is not None:
             self._batches.stop()
+            self._batches.join(max(0.0, self._drained_s - time.monotonic()))
             self._end_open_requests()
             self._batches.join()
         self.relay.close()

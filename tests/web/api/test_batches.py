@@ -9,48 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from openai.types import Batch
-from openai.types import FileObject as SdkFile
+from batch_client import CHAT, line, rows, send_file, start, state
 
 if TYPE_CHECKING:
     from conftest import Eventually, Site
     from flask.testing import FlaskClient
-
-CHAT = "/v1/chat/completions"
-
-
-def line(number: int, url: str = CHAT, **body: object) -> dict[str, Any]:
-    asked = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, **body}
-    return {"custom_id": f"r{number}", "method": "POST", "url": url, "body": asked}
-
-
-def send_file(client: FlaskClient, *lines: object, purpose: str = "batch") -> Any:
-    data = "".join(json.dumps(one) + "\n" for one in lines).encode()
-    return client.post("/v1/files", data={"purpose": purpose, "file": (io.BytesIO(data), "in.jsonl")})
-
-
-def start(client: FlaskClient, *lines: object) -> str:
-    file = send_file(client, *lines).get_json()
-    SdkFile.model_validate(file)
-    response = client.post(
-        "/v1/batches", json={"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
-    )
-    assert response.status_code == 200, response.data
-    Batch.model_validate(response.get_json())
-    return str(response.get_json()["id"])
-
-
-def state(client: FlaskClient, batch_id: str) -> dict[str, Any]:
-    batch = client.get(f"/v1/batches/{batch_id}").get_json()
-    Batch.model_validate(batch)
-    return batch
-
-
-def rows(client: FlaskClient, file_id: str | None) -> list[dict[str, Any]]:
-    if file_id is None:
-        return []
-    with client.get(f"/v1/files/{file_id}/content") as response:
-        return [json.loads(row) for row in response.data.decode().splitlines()]
 
 
 def test_answers_and_errors_come_in_files_of_their_own(
@@ -83,7 +46,10 @@ def test_a_batch_waits_for_an_engine_and_its_cancellation_keeps_what_there_is(
     batch = state(site_client, batch_id)
     assert batch["output_file_id"] is None
     assert [row["custom_id"] for row in rows(site_client, batch["error_file_id"])] == ["r0", "r1", "r2"]
+    assert {row["error"]["code"] for row in rows(site_client, batch["error_file_id"])} == {"batch_cancelled"}
+    assert batch["in_progress_at"] <= batch["cancelling_at"] <= batch["cancelled_at"]
     assert site_client.post(f"/v1/batches/{batch_id}/cancel").status_code == 409
+    assert not list(site.settings.paths.stored.rglob("*.cancel"))
 
 
 def test_the_next_web_process_goes_on_where_the_last_one_was(
@@ -103,7 +69,7 @@ def test_the_next_web_process_goes_on_where_the_last_one_was(
     assert [row["custom_id"] for row in answered] == [f"r{number}" for number in range(200)]
 
 
-def test_lines_go_behind_other_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_go_behind_other_requests_whatever_they_ask_for() -> None:
     from trivet_web.batch.input_file import InputLine
     from trivet_web.batch.online_site import EndpointForm
 
@@ -112,7 +78,17 @@ def test_lines_go_behind_other_requests(site: Site, monkeypatch: pytest.MonkeyPa
         return int(json.loads(EndpointForm(CHAT).request(InputLine(0, 1, data)).body)["priority"])
 
     assert priority_of() == 9
-    assert priority_of(priority=2) == 2
+    assert [priority_of(priority=given) for given in (2, 9, 12, None)] == [9, 9, 12, 9]
+
+
+def test_a_priority_that_is_no_number_is_its_line_s_error(
+    site: Site, site_client: FlaskClient, eventually: Eventually
+) -> None:
+    site.start_engine()
+    batch_id = start(site_client, line(0, priority="first"))
+    eventually(lambda: state(site_client, batch_id)["status"] == "completed", what="the batch has ended")
+    (row,) = rows(site_client, state(site_client, batch_id)["error_file_id"])
+    assert (row["response"]["status_code"], row["response"]["body"]["error"]["param"]) == (400, "priority")
 
 
 @pytest.mark.parametrize(
@@ -180,15 +156,3 @@ def test_answers_wait_while_the_engine_is_full(
     eventually(lambda: state(site_client, batch_id)["status"] == "completed", what="it has ended")
     assert msgspec.json.encode(state(site_client, batch_id)["request_counts"])
     assert state(site_client, batch_id)["request_counts"]["completed"] == 1
-
-
-def test_two_web_processes_answer_each_line_once(
-    site: Site, open_client: Callable[..., FlaskClient], served_model: Any, eventually: Eventually
-) -> None:
-    site.start_engine()
-    clients = [open_client(site, served_model) for _ in range(2)]
-    batches = [start(clients[number % 2], *map(line, range(5))) for number in range(6)]
-    for batch_id in batches:
-        eventually(lambda one=batch_id: state(clients[0], one)["status"] == "completed", within_s=60)  # type: ignore[misc]
-        answered = rows(clients[1], state(clients[1], batch_id)["output_file_id"])
-        assert [row["custom_id"] for row in answered] == [f"r{number}" for number in range(5)]

@@ -113,11 +113,20 @@ def cancel(batch_id: str) -> Response:
     """End it; what was answered can be had. Raises: NotFound; Conflict where it has ended."""
     batch = _known(batch_id)
     if batch.status not in (*ACTIVE, "cancelling"):
-        raise Conflict(f"batch {batch_id} is {batch.status}; it cannot be cancelled any more")
+        raise _has_ended(batch)
     process = web_process()
-    process.shelf.cancel_mark(batch_id).touch(mode=0o600)
+    mark = process.shelf.cancel_mark(batch_id)
+    mark.touch(mode=0o600)
+    batch = _known(batch_id)
+    if batch.status not in (*ACTIVE, "cancelling", "cancelled"):  # it ended meanwhile
+        mark.unlink(missing_ok=True)
+        raise _has_ended(batch)
     process.wake_batches()
-    return json_response(process.shelf.shown(batch))
+    return json_response(batch)
+
+
+def _has_ended(batch: BatchObject) -> Conflict:
+    return Conflict(f"batch {batch.id} is {batch.status}; it cannot be cancelled any more")
 
 
 def _known(batch_id: str) -> BatchObject:

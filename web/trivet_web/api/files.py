@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from flask import Blueprint, Response, request, send_file
 
-from trivet.errors import NotFound, RequestError, UnsupportedParameter
+from trivet.errors import Conflict, NotFound, RequestError, UnsupportedParameter
 from trivet_web.accounts.ownership import is_ones_own, owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
@@ -125,9 +125,15 @@ def get_content(file_id: str) -> Response:
 @requires(Right.INFER)
 @documented(DeletedFile)
 def delete_file(file_id: str) -> Response:
-    """Raises: NotFound."""
+    """Raises: NotFound; Conflict for the input of a batch that has not ended."""
     known_file(file_id)
     shelf = web_process().shelf
+    for batch in shelf.open_batches():
+        if batch.input_file_id == file_id:
+            raise Conflict(
+                f"file {file_id} is the input of batch {batch.id}, which is {shelf.shown(batch).status}; "
+                "cancel the batch first, or wait for its end"
+            )
     shelf.files.remove(file_id)
     shelf.content(file_id).unlink(missing_ok=True)
     return json_response(DeletedFile(file_id))

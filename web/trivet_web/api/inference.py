@@ -28,6 +28,7 @@ from trivet_web.api.sampling_fields import SamplingFields
 from trivet_web.error_objects import request_id
 from trivet_web.fallback import model_of_request
 from trivet_web.handover import handover_of_request
+from trivet_web.inner_request import inner_request
 from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
 from trivet_web.request_timer import RequestTimer
 from trivet_web.routing import Deployed
@@ -96,7 +97,8 @@ class Exchange:
         self._request_id = request_id()  # of the HTTP request, as its answer has it
         self._fd = client_fd()
         self._principal = principal_of_request()
-        holds_thread = handover_of_request() is None or not is_streamed
+        inner = inner_request()
+        holds_thread = inner is None and (handover_of_request() is None or not is_streamed)
         self._give_slot_back = self._process.slots.take() if holds_thread else _nothing
         try:
             self._leave = self._process.limits.enter(self._principal)
@@ -118,6 +120,8 @@ class Exchange:
         self._has_failed = False
         if self._fd is not None:
             self._process.hang_up.watch(self._fd, self._on_client_gone)
+        if inner is not None:
+            inner.on_end(self._on_client_gone)
 
     def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
         """Choice number * n + index is the completion `index` of prompt `number`.

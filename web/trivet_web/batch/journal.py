@@ -31,6 +31,14 @@ _NOT_DONE = -1
 _ROW = re.compile(rb"(\d{1,18}) ([01]) (\d{1,18}) (?=\{)")
 
 
+class JournalHeld(ConfigError):
+    """Another run of the same batch writes it."""
+
+
+class JournalUnwritable(ConfigError):
+    """The disk is full, or may not be written."""
+
+
 @dataclass(slots=True)
 class Tally:
     """Of all lines that have an answer."""
@@ -51,8 +59,8 @@ class Journal:
     def __init__(self, out: Path, about: Mapping[str, str], num_lines: int) -> None:
         """Takes up what is there, or begins.
 
-        Raises: ConfigError where the file cannot be written, is written by another run, or was begun for
-            something else (naming what differs).
+        Raises: JournalUnwritable; JournalHeld; ConfigError where it was begun for something else (naming
+            what differs).
         """
         self.path = out.with_name(f"{out.name}.partial")
         self.tally = Tally()
@@ -61,7 +69,7 @@ class Journal:
         try:
             self._file: IO[bytes] = open(self.path, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
         except OSError as error:
-            raise ConfigError(f"-o {out}: {error.strerror}") from error
+            raise JournalUnwritable(f"-o {out}: {error.strerror}") from error
         try:
             self._lock()
             self._take_up(dict(about))
@@ -74,7 +82,7 @@ class Journal:
         return self._places[index] != _NOT_DONE
 
     def append(self, index: int, result: bytes, *, is_failed: bool, num_tokens: int) -> None:
-        """A line's result, which is one line of JSON. Raises: ConfigError where the disk is full."""
+        """A line's result, which is one line of JSON. Raises: JournalUnwritable."""
         assert not self.is_done(index), index
         row = b"%d %d %d %s\n" % (index, is_failed, num_tokens, result)
         place = self._file.seek(0, os.SEEK_END)
@@ -82,7 +90,7 @@ class Journal:
             if self._file.write(row) != len(row):
                 raise OSError(None, "no space is left for a whole row")
         except OSError as error:
-            raise ConfigError(
+            raise JournalUnwritable(
                 f"{self.path}: {error.strerror}; make room and give the command again"
             ) from error
         self._count(index, place, is_failed=is_failed, num_tokens=num_tokens)
@@ -94,17 +102,21 @@ class Journal:
         os.fsync(self._file.fileno())
         self._synced_s = time.monotonic()
 
-    def finish(self) -> None:
+    def finish(self, *, with_gaps: bool = False) -> None:
         """Write the results in the input's order under their name, and remove the journal.
 
         Killed on the way, it leaves the journal, from which the next run finishes.
+
+        Args: with_gaps: lines may be without an answer.
         """
-        assert self.tally.lines == len(self._places), "every line is answered"
+        assert with_gaps or self.tally.lines == len(self._places), "every line is answered"
         self.sync()
         new = self._out.with_name(f"{self._out.name}.new")
         try:
             with new.open("wb") as sorted_file, self.path.open("rb") as rows:
                 for place in self._places:
+                    if place == _NOT_DONE:
+                        continue
                     rows.seek(place)
                     row = rows.readline()
                     sorted_file.write(row[row.index(b"{") :])
@@ -112,7 +124,7 @@ class Journal:
                 os.fsync(sorted_file.fileno())
             new.replace(self._out)
         except OSError as error:
-            raise ConfigError(f"-o {self._out}: {error.strerror}; give the command again") from error
+            raise JournalUnwritable(f"-o {self._out}: {error.strerror}; give the command again") from error
         self.path.unlink()
 
     def close(self) -> None:
@@ -130,7 +142,7 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
+            raise JournalHeld(
                 f"{self.path} is written by another run of this batch; wait for it, or end it"
             ) from None
         except OSError as error:  # a file system without locks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -13,57 +13,61 @@ from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError,
 from trivet_web.accounts.principal import PRINCIPAL, Principal
 from trivet_web.batch.forms import Answered, BatchForm, Request, read_answer
 from trivet_web.batch.input_file import InputLine
+from trivet_web.inner_request import INNER, InnerRequest
+from trivet_web.mailbox import ClientGone
 
 LOWEST_PRIORITY = 9
-RETRY_S = 1.0
-STEP_S = 0.1
 
 
-class BatchStopped(TrivetError):
-    """The batch is not to go on now; what was answered stands."""
+class NotAnswered(TrivetError):
+    """There was no room or no engine; the same request may succeed later."""
 
 
 class OnlineSite:
     """Thread-safe."""
 
-    def __init__(
-        self, app: Flask, principal: Callable[[], Principal], is_stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, app: Flask, principal: Callable[[], Principal]) -> None:
         """Args: principal: for whom each line is asked, looked up anew for each."""
         self._app = app
         self._principal = principal
-        self._is_stopped = is_stopped
+        self._under_way: set[InnerRequest] = set()
+        self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Answered:
-        """Tried again while there is no room or no engine: a batch has time. Raises: BatchStopped."""
-        while True:
-            self._check()
-            client = self._app.test_client(use_cookies=False)
-            response = client.post(
-                request.url,
-                data=request.body,
-                content_type="application/json",
-                environ_overrides={PRINCIPAL: self._principal()},
-            )
-            answered = Answered(response.status_code, response.headers["X-Request-ID"], response.data)
-            if not _is_passing(answered):
-                return answered
-            until_s = time.monotonic() + RETRY_S
-            while time.monotonic() < until_s:
-                self._check()
-                time.sleep(STEP_S)
+        """Raises: NotAnswered, also where `end_all` ended it."""
+        inner = InnerRequest()
+        with self._lock:
+            self._under_way.add(inner)
+        try:
+            answered = self._post(request, inner)
+        except Unavailable as error:  # the registry, which knows the principal
+            raise NotAnswered(error.message) from error
+        finally:
+            with self._lock:
+                self._under_way.discard(inner)
+        if _is_passing(answered):
+            raise NotAnswered(f"status {answered.status}")
+        return answered
 
     def end_all(self) -> None:
-        """Requests under way end by themselves; none is begun."""
+        """Those under way end soon."""
+        with self._lock:
+            under_way = list(self._under_way)
+        for inner in under_way:
+            inner.end()
 
-    def _check(self) -> None:
-        if self._is_stopped():
-            raise BatchStopped("the batch was stopped")
+    def _post(self, request: Request, inner: InnerRequest) -> Answered:
+        client = self._app.test_client(use_cookies=False)
+        environ = {PRINCIPAL: self._principal(), INNER: inner}
+        response = client.post(
+            request.url, data=request.body, content_type="application/json", environ_overrides=environ
+        )
+        return Answered(response.status_code, response.headers["X-Request-ID"], response.data)
 
 
 def _is_passing(answered: Answered) -> bool:
     """Whether the same request may succeed later."""
-    if answered.status == Overloaded.status:
+    if answered.status in (Overloaded.status, ClientGone.status):
         return True
     error = read_answer(answered).error
     return answered.status == Unavailable.status and (error is None or error.code != DeadlinePassed.code)
@@ -77,7 +81,7 @@ class EndpointForm(BatchForm):
         self._endpoint = endpoint
 
     def request(self, line: InputLine) -> Request:
-        """As `Form`."""
+        """As `Form`; whatever priority it asks for, it goes behind those who wait for their answers."""
         request = super().request(line)
         if request.url != self._endpoint:
             raise RequestError(
@@ -86,6 +90,18 @@ class EndpointForm(BatchForm):
         body = request.body
         with suppress(msgspec.MsgspecError):
             fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-            fields.setdefault("priority", msgspec.Raw(b"%d" % LOWEST_PRIORITY))
+            fields["priority"] = _low(fields.get("priority"))
             body = msgspec.json.encode(fields)
         return Request(request.url, body)
+
+
+def _low(given: msgspec.Raw | None) -> msgspec.Raw:
+    """What is no number stays, for the API to refuse."""
+    lowest = msgspec.Raw(b"%d" % LOWEST_PRIORITY)
+    if given is None:
+        return lowest
+    try:
+        priority = msgspec.json.decode(given, type=float | None)
+    except msgspec.MsgspecError:
+        return given
+    return lowest if priority is None or priority < LOWEST_PRIORITY else given

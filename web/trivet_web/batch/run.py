@@ -57,7 +57,7 @@ def run_batch(
     pending: set[Future[Result]] = set()
     try:
         for line in open_lines:
-            pending.add(pool.submit(_answer, site, form, line))
+            pending.add(pool.submit(answer_line, site, form, line))
             if len(pending) >= num_threads:
                 pending = _take(pending, journal, progress)
         while pending:
@@ -79,8 +79,8 @@ def _take(pending: set[Future[Result]], journal: Journal, progress: Progress) ->
     return rest
 
 
-def _answer(site: Site, form: Form, line: InputLine) -> Result:
-    """On a thread of its own."""
+def answer_line(site: Site, form: Form, line: InputLine) -> Result:
+    """On a thread of its own. Raises: what `Site.answer` does."""
     try:
         request = form.request(line)
     except RequestError as error:

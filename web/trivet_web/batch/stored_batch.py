@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -105,6 +107,17 @@ class Shelf:
 
     def content(self, file_id: str) -> Path:
         return self.folder / "files" / f"{file_id}.data"
+
+    def result_id(self, batch_id: str, name: str) -> str:
+        """The id of a batch's output or error file: always the same, and nobody can guess a batch's id."""
+        return f"file_{hashlib.sha256(f'{batch_id} {name}'.encode()).hexdigest()[:32]}"
+
+    def open_batches(self) -> Iterator[BatchObject]:
+        """Those that have not ended, oldest first."""
+        for batch_id in reversed(self.batches.ids()):
+            batch = self.batches.get(batch_id)
+            if batch is not None and batch.status in ACTIVE:
+                yield batch
 
     def results(self, batch_id: str) -> Path:
         """All answered lines in order; `Journal` writes it, and what it is made of beside it."""
