@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def settings(database: Database) -> Iterator[Settings]:
     """A home of its own over the site's registry."""
     with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
-        made = Settings(home=home, database_url=f"sqlite:///{database.engine.url.database}")
+        url = database.engine.url.render_as_string(hide_password=False)
+        made = Settings(home=home, database_url=url)
         made.paths.create()
         yield made
 
