@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ logger = logging.getLogger(__name__)
 
 _CLAIM_KEY = 0x747276737570  # "trvsup", of pg_try_advisory_lock
 LOOK_INTERVAL_S = 0.1
+MAX_SESSION_NAME = 63  # bytes of application_name; a host's name is ASCII
+_HOLDER = text(
+    "SELECT application_name FROM pg_stat_activity JOIN pg_locks USING (pid) "
+    "WHERE locktype = 'advisory' AND classid = :high AND objid = :low AND granted"
+)
 # The server forgets a client whose host is gone after 25 s; by default it holds the lock for two hours.
 _SERVER_KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 
@@ -51,8 +57,8 @@ def claim_supervision(database: Database, holder: str, patience_s: float = 0.0) 
 
     Raises: Conflict naming the first holder, where the database can tell.
     """
-    is_sqlite = database.engine.dialect.name == "sqlite"
-    claim = _LockFile(database.engine, holder) if is_sqlite else _SessionLock(database.engine)
+    lock = _LockFile if database.engine.dialect.name == "sqlite" else _SessionLock
+    claim = lock(database.engine, holder)
     deadline_s = time.monotonic() + patience_s
     try:
         while not claim.take():
@@ -114,7 +120,8 @@ class _LockFile:
 class _SessionLock:
     """PostgreSQL's advisory lock of a session: gone when its connection is, whoever ended that."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, holder: str) -> None:
+        self._name = f"{holder} on {socket.gethostname()}"[:MAX_SESSION_NAME]
         # A transaction left open with the lock would hold up vacuuming for as long.
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._connection: Connection | None = None
@@ -125,6 +132,8 @@ class _SessionLock:
         try:
             if self._connection is None:
                 self._connection = self._engine.connect()
+                set_name = text("SELECT set_config('application_name', :name, false)")
+                self._connection.execute(set_name, {"name": self._name})
                 for name, value in _SERVER_KEEPALIVE.items():
                     self._connection.execute(text(f"SET {name} = {value}"))
             lock = text("SELECT pg_try_advisory_lock(:key)")
@@ -135,7 +144,11 @@ class _SessionLock:
         return self._is_held
 
     def held_by(self) -> str:
-        return "another supervisor"
+        """As its session is named."""
+        if self._connection is None:
+            return "another supervisor"
+        key = {"high": _CLAIM_KEY >> 32, "low": _CLAIM_KEY & 0xFFFFFFFF}
+        return self._connection.execute(_HOLDER, key).scalar() or "another supervisor"
 
     def check(self) -> None:
         """Raises: SupervisionLost; DBAPIError."""
@@ -148,7 +161,7 @@ class _SessionLock:
                 self.close()
         if not self.take():
             raise SupervisionLost(
-                "another supervisor manages this registry, which came when the database ended our session"
+                f"this registry is managed by {self.held_by()}, which came when our session was ended"
             )
         logger.warning("the claim is held again")
 

@@ -21,6 +21,7 @@ from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
 from trivet_supervisor.orphans import end_orphans
+from trivet_supervisor.parent import CANNOT_START
 from trivet_supervisor.placement import Placer
 from trivet_supervisor.reconcile import Reconciler
 from trivet_supervisor.server import Server
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         run(given.parent_fd)
     except TrivetError as error:
         logger.error("%s", error)
-        return 1
+        return CANNOT_START
     return 0
 
 

@@ -31,7 +31,7 @@ from trivet_supervisor.engine_logs import tail
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.25
-WEB_CANNOT_START = 2  # exit code of trivet_web: trying again would not help
+CANNOT_START = 2  # exit code of both children: trying again would not help
 MAX_FIRST_FAILURES = 3  # of a child that has never been up
 UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
 ASK_INTERVAL_S = 5.0
@@ -115,9 +115,7 @@ class Parent:
             self._pause(0.05)
             for child in (self.supervisor, self.web):
                 code = child.keep()
-                if code == WEB_CANNOT_START or (
-                    code is not None and child.num_failures >= MAX_FIRST_FAILURES
-                ):
+                if code == CANNOT_START or (code is not None and child.num_failures >= MAX_FIRST_FAILURES):
                     raise _not_up(child, f"ended with exit code {code}")
             if self._client.status() is not None and self._web_answers():
                 return

@@ -128,7 +128,7 @@ RUNS = (
     Mutant("newest tokens are replaced, not written", "device_sampler.py",
            'newest.index_copy_(0, at["slots"].long(), drawn.tokens.index_select(0, at["rows"]))',
            'newest.index_copy(0, at["slots"].long(), drawn.tokens.index_select(0, at["rows"]))',
-           f"{RUNNER}::test_a_captured_decode_gives_the_eager_tokens"),
+           f"{ENGINE}::test_the_engine_gives_the_reference_s_tokens[1-2-13-160-70-33]"),
     Mutant("an unseen token is padding", "runner.py",
            "torch.where(view.token_ids < 0, newest, view.token_ids)", "view.token_ids.clamp(min=0)",
            f"{ENGINE}::test_the_engine_gives_the_reference_s_tokens[1-2-13-160-70-33]"),
@@ -197,8 +197,8 @@ SAMPLING = (
     Mutant("a refused draft may be drawn", SAMPLER_FILE, "torch.where(is_given[:, None], 0.0, weights",
            "torch.where(is_given[:, None], weights.gather(1, wanted), weights",
            f"{SAMPLER}::test_drafts_are_taken_up_to_the_first_that_is_refused"),
-    Mutant("what is not finite draws as it is", SAMPLER_FILE,
-           "logits = torch.where(finite[:, None], logits, 0.0)", "",
+    Mutant("a row with one number is finite", SAMPLER_FILE, "finite = logits.isfinite().all(1)",
+           "finite = logits.isfinite().any(1)",
            f"{SAMPLER}::test_a_row_that_is_not_finite_spoils_no_other"),
 )  # fmt: skip
 

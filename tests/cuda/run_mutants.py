@@ -48,7 +48,7 @@ def run_test(test: str, folder: str) -> None:
         "no:cacheprovider",
         f"--timeout={TIMEOUT_S}",
     ]
-    os._exit(RAN + pytest.main([*options, test]))
+    sys.exit(RAN + pytest.main([*options, test]))
 
 
 def is_found(mutant: Mutant, context: ForkServerContext) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from trivet.errors import RequestError
+from trivet_registry import audit_log
 from trivet_registry.audit_log import Act, append, list_entries, newest_id, verify
 from trivet_registry.events_store import list_events, record_event
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 WRITER = """
 import sys
+from trivet_registry import audit_log
 from trivet_registry.audit_log import Act, append
 from trivet_registry.database import open_database
 database = open_database(sys.argv[1])
@@ -65,6 +67,17 @@ def test_an_edited_field_is_found_at_its_row(log: Database, column: str) -> None
     with log.session() as session:
         session.execute(text(f"UPDATE audit_log SET {column} = 'x' WHERE id >= 3"))
     assert "entry 3 is not what was written" in str(fault(log))
+
+
+def test_an_entry_that_was_hashed_anew_by_itself_is_found_at_the_next(log: Database) -> None:
+    with log.session() as session:
+        entries = {entry.id: entry for entry in list_entries(session)}
+        values = {name: getattr(entries[3], name) for name in audit_log._HASHED} | {"actor": "user mallory"}
+        forged = audit_log._chained(entries[2].hash, values)
+        session.execute(
+            text("UPDATE audit_log SET actor = 'user mallory', hash = :hash WHERE id = 3"), {"hash": forged}
+        )
+    assert "entry 4 is not what was written, or one before it" in str(fault(log))
 
 
 def test_an_edited_time_is_found(log: Database) -> None:

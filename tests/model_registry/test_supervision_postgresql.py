@@ -91,10 +91,10 @@ def end_the_session_with_the_lock(database: Database) -> None:
         assert connection.execute(text(query)).all() == [(True,)]
 
 
-def test_a_second_supervisor_is_refused(db: Database, other: Database) -> None:
+def test_a_second_supervisor_is_refused_and_the_first_named(db: Database, other: Database) -> None:
     with (
         claim_supervision(db, "the first"),
-        pytest.raises(Conflict, match="another supervisor"),
+        pytest.raises(Conflict, match="managed by the first on "),
         claim_supervision(other, "the second"),
     ):
         pass
@@ -116,7 +116,7 @@ def test_who_lost_its_claim_to_another_is_told(db: Database, other: Database) ->
         end_the_session_with_the_lock(other)
         with claim_supervision(other, "the second") as others:
             for _ in range(2):
-                with pytest.raises(SupervisionLost, match="another supervisor"):
+                with pytest.raises(SupervisionLost, match="managed by the second on "):
                     claim.check()
             others.check()
         claim.check()

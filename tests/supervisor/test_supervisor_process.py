@@ -234,7 +234,7 @@ def test_a_second_supervisor_refuses_and_names_the_first(home: Home) -> None:
         text=True,
         timeout=DEADLINE_S,
     )
-    assert second.returncode == 1
+    assert second.returncode == 2
     assert f"pid {pid}" in second.stderr
     assert home.client.status() is not None, "the first one's socket was not taken"
 

@@ -320,6 +320,16 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     token_strs: tuple[str, ...] | None = None
 
 
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What marks a model's texts."""
+
+    bos_token: str | None = None
+    eos_token: str | None = None
+    chat_template: str | None = None
+    model_max_length: int = 0
+    tokenizer_class: str = ""
+
+
 class DetokenizedText(msgspec.Struct, frozen=True, kw_only=True):
     """The text of tokens."""
 

@@ -152,8 +152,21 @@ class ResponseFields(TypedDict, total=False):
     text: JsonObject
     reasoning: JsonObject
     include: Sequence[str]
+    top_logprobs: int
     metadata: Mapping[str, str]
     user: str
     priority: int
     timeout: float
     cache_salt: str
+
+
+class InputFields(TypedDict, total=False):
+    """Of what is counted in place of a response."""
+
+    instructions: str
+    previous_response_id: str
+    tools: Sequence[JsonObject]
+    tool_choice: str | JsonObject
+    parallel_tool_calls: bool
+    text: JsonObject
+    reasoning: JsonObject

@@ -14,6 +14,7 @@ from trivet.client.answers import (
     Message,
     Ranking,
     Scores,
+    TokenizerInfo,
     Tokens,
 )
 from trivet.client.calls import C, Call, Group, StreamCall, ask, call, stream
@@ -152,6 +153,11 @@ class Encoding(Group[C]):
         """The text of token ids. Raises: TrivetError."""
         body = {"model": model, "tokens": tokens, "skip_special_tokens": skip_special_tokens}
         return ask("POST", "/detokenize", DetokenizedText, body=body).then(lambda text: text.prompt)
+
+    @call
+    def tokenizer_info(self, model: str | None = None) -> Call[TokenizerInfo]:
+        """Its marks and chat template; None: of the one that all deployments have. Raises: TrivetError."""
+        return ask("GET", "/tokenizer_info", TokenizerInfo, query={"model": model})
 
 
 def _streamed(fields: Mapping[str, object]) -> dict[str, object]:

@@ -21,8 +21,16 @@ from trivet.client.calls import (
     place,
     stream,
 )
-from trivet.client.fields import ResponseFields
-from trivet.client.stored_answers import Batch, Deleted, File, Response, ResponseEvent
+from trivet.client.fields import InputFields, ResponseFields
+from trivet.client.stored_answers import (
+    Batch,
+    Deleted,
+    File,
+    InputItems,
+    InputTokens,
+    Response,
+    ResponseEvent,
+)
 
 
 class Files(Group[C]):
@@ -121,6 +129,8 @@ class Responses(Group[C]):
     ...     *_, last = events
     >>> last.type, last.response.usage.output_tokens
     ('response.incomplete', 8)
+    >>> client.responses.count_input_tokens("null", "Hello") == last.response.usage.input_tokens
+    True
     """
 
     @call
@@ -139,9 +149,31 @@ class Responses(Group[C]):
         return StreamCall("POST", "/v1/responses", ResponseEvent, body, is_last=attrgetter("is_last"))
 
     @call
+    def count_input_tokens(
+        self, model: str, prompt: str | Sequence[JsonObject], **fields: Unpack[InputFields]
+    ) -> Call[int]:
+        """Of a request, without an answer. Raises: TrivetError."""
+        body = {"model": model, "input": prompt, **fields}
+        counted = ask("POST", "/v1/responses/input_tokens", InputTokens, body=body)
+        return counted.then(attrgetter("input_tokens"))
+
+    @call
     def get(self, response_id: str) -> Call[Response]:
         """Raises: NotFound; UnsupportedParameter where none are kept."""
         return ask("GET", f"/v1/responses/{place(response_id)}", Response)
+
+    @call
+    def input_items(
+        self,
+        response_id: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        order: str | None = None,
+    ) -> Call[InputItems]:
+        """A page of what its request said; `order` is desc or asc. Raises: NotFound; RequestError."""
+        query = {"after": after, "limit": limit, "order": order}
+        return ask("GET", f"/v1/responses/{place(response_id)}/input_items", InputItems, query=query)
 
     @call
     def delete(self, response_id: str) -> Call[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from trivet.client.answers import TokenLogprob
+
 # ---- files and batches ---------------------------------------------------------------------------
 
 
@@ -88,6 +90,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str = ""
     text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class OutputItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +104,27 @@ class OutputItem(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+
+
+class InputItem(OutputItem, frozen=True, kw_only=True):
+    """What a request said: items of an answer, and the `output` of a function_call_output."""
+
+    output: str | None = None
+
+
+class InputItems(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of them; `last_id` is the `after` of the next one."""
+
+    data: tuple[InputItem, ...] = ()
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """How many an input has."""
+
+    input_tokens: int = 0
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +177,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     text: dict[str, object] | None = None
     tool_choice: object = None
     tools: tuple[dict[str, object], ...] = ()
+    top_logprobs: int = 0
     top_p: float | None = None
     truncation: str | None = None
     user: str | None = None
@@ -184,6 +209,7 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     name: str | None = None
     arguments: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def is_last(self) -> bool:

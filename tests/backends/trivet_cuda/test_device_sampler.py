@@ -166,11 +166,12 @@ def test_the_newest_token_of_a_sequence_that_only_scores_stays() -> None:
 
 def test_a_row_that_is_not_finite_spoils_no_other() -> None:
     values = logits()
-    values[3, 17], values[7, 5] = np.nan, np.inf
+    values[3, 17], values[7, 5], values[9, 2] = np.nan, np.inf, -np.inf
     found, wanted = compared(values, columns(num_logprobs=3))
-    assert not found.is_finite[[3, 7]].any()
-    others = [row for row in range(ROWS) if row not in (3, 7)]
-    assert found.token_ids[[3, 7]].tolist() == [0, 0]
+    others = [row for row in range(ROWS) if row not in (3, 7, 9)]
+    assert np.flatnonzero(found.is_finite).tolist() == others
+    assert np.flatnonzero(wanted.is_finite).tolist() == others
+    assert found.token_ids[[3, 7, 9]].tolist() == [0, 0, 0]
     np.testing.assert_array_equal(found.token_ids[others], wanted.token_ids[others])
     np.testing.assert_allclose(found.logprobs[others], wanted.logprobs[others], atol=2e-5)
 

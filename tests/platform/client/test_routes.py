@@ -25,6 +25,7 @@ FOREIGN = {
     ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/models"),
     ("DELETE", "/v1/models/<model_uid>"),
+    ("POST", "/v1/responses/<response_id>/cancel"),  # always refused
     ("GET", "/v1/cluster/auth"),
     ("GET", "/v1/model_registrations/<model_type>"),
     ("POST", "/v1/model_registrations/<model_type>"),

@@ -76,6 +76,15 @@ def test_answers_are_what_the_document_says(
         jsonschema.validate(body, {**asked, "components": document["components"]})
 
 
+def test_an_item_of_a_stream_is_an_event_or_a_line(document: dict[str, Any]) -> None:
+    def item(path: str, kind: str) -> dict[str, Any]:
+        return document["paths"][path]["post"]["responses"]["200"]["content"][kind]["itemSchema"]
+
+    data = item("/v1/chat/completions", "text/event-stream")["properties"]["data"]
+    assert data["contentSchema"] == {"$ref": "#/components/schemas/ChatChunk"}
+    assert "data" not in str(item("/api/chat", "application/x-ndjson"))
+
+
 def test_a_route_without_a_document_is_seen(client: FlaskClient) -> None:
     def undocumented() -> str:
         return ""

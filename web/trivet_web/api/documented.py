@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 V = TypeVar("V", bound=Callable[..., Any])
 _ATTRIBUTE = "trivet_operation"
 JSON = "application/json"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Operation:
     returns: Any = None
     body: Any = None
     stream: Any = None  # of one event, where the request may ask for a stream
-    stream_media_type: str = "text/event-stream"
+    stream_media_type: str = EVENTS
     failed: Any = None  # None: OpenAI's error object
     status: int = 200
     media_type: str = JSON  # of the answer

@@ -14,7 +14,7 @@ from werkzeug.routing import Rule
 
 import trivet
 from trivet_web.accounts.rights import Right, requires
-from trivet_web.api.documented import JSON, Operation, documented, operation_of
+from trivet_web.api.documented import EVENTS, JSON, Operation, documented, operation_of
 from trivet_web.error_objects import ErrorBody
 
 blueprint = Blueprint("openapi", __name__)
@@ -97,6 +97,9 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> Document:
     content: Document = {operation.media_type: {"schema": schema}}
     if operation.stream is not None:
         item = schemas[operation.stream]
+        if operation.stream_media_type == EVENTS:  # an item is then the event, of which this is the data
+            data = {"type": "string", "contentMediaType": JSON, "contentSchema": item}
+            item = {"type": "object", "properties": {"data": data, "event": {"type": "string"}}}
         content[operation.stream_media_type] = {"schema": {"type": "string"}, "itemSchema": item}
     if operation.other_media_type is not None:
         content[operation.other_media_type] = {"schema": {"type": "string"}}

@@ -19,6 +19,8 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 8 << 20  # a million token ids in digits, and more text than any context holds
 
 _INSTEAD: Mapping[str, str] = {
+    "functions": "send them as tools, which OpenAI has in their place",
+    "function_call": "send tools and tool_choice",
     "best_of": "ask for n completions with logprobs, and take the likeliest",
     "use_beam_search": "ask for n completions with logprobs, and take the likeliest",
 }

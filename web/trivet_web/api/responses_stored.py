@@ -32,7 +32,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 @blueprint.get("/v1/responses/<response_id>")
 @requires(Right.INFER)
-@documented(ResponseObject, query={"stream": bool})
+@documented(ResponseObject)
 def get_response(response_id: str) -> Response:
     """Raises: NotFound, UnsupportedParameter."""
     if request.args.get("stream", "false") != "false":

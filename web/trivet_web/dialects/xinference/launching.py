@@ -9,7 +9,9 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from trivet.errors import Unavailable
-from trivet_registry.deployments_store import create_deployment, list_deployments, stop_deployment
+from trivet_registry.deployments_store import create_deployment, stop_deployment
+from trivet_registry.instance_state import LIVE_STATES, InstanceState
+from trivet_registry.instances_store import list_instances
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
@@ -25,6 +27,7 @@ blueprint = Blueprint("xinference", __name__)
 READY_TIMEOUT_S = 1800.0  # large weights from a slow disk
 END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
+_LIVING = LIVE_STATES - {InstanceState.FAILED}
 
 
 @blueprint.get("/v1/cluster/auth")
@@ -89,7 +92,7 @@ def _wait_for_end(process: WebProcess, name: str) -> None:
     with process.hang_up.watching(client_fd(), gone.set):
         while time.monotonic() < latest_s and process.supervisor.is_up():
             with process.database.session() as session:
-                if name not in {row.name for row in list_deployments(session)}:
+                if not list_instances(session, name, _LIVING):
                     return
             if gone.wait(_LOOK_S):
                 return

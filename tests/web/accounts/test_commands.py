@@ -1,0 +1,118 @@
+"""`trivet users`, `keys`, `audit`, `usage` against a real server, and a program with the key they made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from trivet.client import Client
+from trivet.errors import AuthenticationError, ModelNotFound, PermissionDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Eventually, Server, Site
+
+TRIVET = str(Path(sys.executable).with_name("trivet"))
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def server(site: Site, start_server: Callable[..., Server]) -> Server:
+    site.start_engine()
+    return start_server()
+
+
+@pytest.fixture
+def trivet(site: Site, server: Server) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        command = [TRIVET, *arguments, "--url", server.url]
+        env = {**os.environ, "TRIVET_HOME": site.settings.home}
+        return subprocess.run(command, env=env, input=given, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_from_the_first_user_to_the_bill(
+    site: Site,
+    server: Server,
+    trivet: Callable[..., subprocess.CompletedProcess[str]],
+    eventually: Eventually,
+) -> None:
+    def answer(*arguments: str, given: str = "") -> Any:
+        done = trivet(*arguments, "--json", given=given)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    added = trivet("users", "add", "Alice", "--role", "admin", given=PASSWORD + "\n")
+    assert added.stdout == "alice can log in, as admin\n", added.stderr
+    short = trivet("users", "add", "bob", given="short\n")
+    assert short.returncode == 1
+    assert "at least 12" in short.stderr
+    assert [user["name"] for user in answer("users", "list")] == ["alice"]
+    last = trivet("users", "disable", "alice")
+    assert "the last admin" in last.stderr
+    answer("users", "add", "bob", given=PASSWORD + "\n")
+    assert answer("users", "role", "bob", "viewer")["role"] == "viewer"
+    made = trivet(
+        "keys", "create", "ci", "--model", "demo", "--requests-per-minute", "600", "--expires", "90d"
+    )
+    key = made.stdout.strip()
+    assert key.startswith("sk-tv-")
+    assert key not in made.stderr
+    with Client(server.url, key) as client:
+        assert client.completions.complete("demo", "Hello", max_tokens=4).usage.completion_tokens == 4
+        with pytest.raises(ModelNotFound, match="deployed: demo"):
+            client.completions.complete("other", "Hello")
+        with pytest.raises(PermissionDenied, match="has: infer"):
+            client.deployments.list()
+    (listed,) = answer("keys", "list")
+    assert (listed["name"], listed["models"], listed["key"]) == ("ci", ["demo"], None)
+    assert "600" in trivet("keys", "list").stdout
+    assert answer("keys", "update", str(listed["id"]), "--priority", "4")["priority"] == 4
+    eventually(lambda: answer("usage")["data"])
+    (row,) = answer("usage", "--all")["data"]
+    assert (row["model"], row["requests"], row["completion_tokens"]) == ("demo", 1, 4)
+    assert trivet("usage", "--csv").stdout.splitlines()[1].endswith(",4,")
+    trivet("keys", "revoke", str(listed["id"]))
+    with Client(server.url, key) as client, pytest.raises(AuthenticationError, match="revoked"):
+        client.completions.complete("demo", "Hello")
+    with Client(server.url, "") as client:
+        assert client.sessions.open("bob", PASSWORD).role == "viewer"
+    whole = trivet("audit", "verify")
+    assert whole.returncode == 0
+    anchor = whole.stdout.split("anchor ")[1].strip()
+    assert "key.revoke" in trivet("audit", "list").stdout
+    assert PASSWORD not in trivet("audit", "list").stdout
+    with site.database.session() as session:
+        session.execute(text("UPDATE audit_log SET target = 'user eve' WHERE id = 2"))
+    spoilt = trivet("audit", "verify", "--anchor", anchor)
+    assert spoilt.returncode == 1
+    assert "entry 2 is not what was written" in spoilt.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["keys", "create", "x", "--expires", "soon"], "--expires is 'soon'"),
+        (["keys", "create", "x", "--scope", "root"], "'root' does not exist"),
+        (["keys", "revoke", "77"], "key 77 does not exist"),
+        (["users", "role", "nobody", "admin"], "'nobody' does not exist"),
+        (["usage", "--first", "yesterday"], "--first is 'yesterday'"),
+        (["audit", "verify", "--anchor", "x"], "anchor is 'x'"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    trivet: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str], message: str
+) -> None:
+    done = trivet(*arguments)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
