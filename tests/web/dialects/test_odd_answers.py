@@ -84,3 +84,39 @@ def test_every_answer_is_json(speaker: Speaker, path: str, streams: bool) -> Non
         values = [strictly(part) for part in parts if part != "[DONE]"]
         assert values
         assert not any("error" in value and value["error"] for value in values), (text, body)
+
+
+BROKEN = '<tool_call>{"name":"weather","arguments":{"a":1'
+WHOLE = '<tool_call>{"name":"weather","arguments":{}}</tool_call>'
+
+
+def told(path: str, values: list[Any]) -> tuple[str, int]:
+    """Why the answer ended, and how many calls a client is to carry out."""
+    last = values[-1]
+    if path == "/v1/chat/completions":
+        (choice,) = last["choices"]
+        return choice["finish_reason"], 0
+    if path == "/v1/messages":
+        return last.get("stop_reason") or values[-2]["delta"]["stop_reason"], 0
+    response = last.get("response") or last
+    calls = [item for item in response["output"] if item["type"] == "function_call"]
+    assert {item["status"] for item in response["output"]} <= {"completed", "incomplete"}
+    return response["status"], sum(item["status"] == "completed" for item in calls)
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [(BROKEN, ("stop", "completed", "end_turn")), (WHOLE + BROKEN, ("tool_calls", "completed", "tool_use"))],
+)
+@pytest.mark.parametrize("path", [path for path in ROUTES if path != "/api/chat"])
+def test_a_call_that_broke_is_none_in_a_stream_either(
+    speaker: Speaker, path: str, says: str, expected: tuple[str, ...]
+) -> None:
+    body = speaker.post(path, says, **ROUTES[path], stream=True).get_data(as_text=True)
+    data = [line.removeprefix("data: ") for line in body.split("\n") if line.startswith("data: {")]
+    streamed = told(path, [strictly(part) for part in data])
+    assert streamed == told(path, [speaker.ask(path, says, **ROUTES[path])])
+    assert streamed[0] == expected[list(ROUTES).index(path)]
+    if path == "/v1/responses":
+        assert streamed[1] == says.count("</tool_call>")
+        assert '{\\"a\\":1' in body, "what was told of it"

@@ -8,7 +8,7 @@ from trivet.messages import Piece
 from trivet.text.answer_parser import AnswerParts
 from trivet.text.reasoning import END
 from trivet.text.tokenizer import Tokenizer
-from trivet.text.tool_calls.events import CallArguments, CallStart, Content, Event, Reasoning
+from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.inference import Completed
 from trivet_web.api.openai_objects import (
@@ -57,7 +57,7 @@ class ChatReader:
         self._shows_reasoning = shows_reasoning
         self._is_plain = form.tools is None and not form.has_reasoning
         self._count = ReasoningCount(form.target.model.tokenizer)
-        self._has_calls = False
+        self._num_calls = 0  # that stand
 
     @property
     def reasoning_tokens(self) -> int:
@@ -67,7 +67,7 @@ class ChatReader:
         """The whole of it."""
         parts = AnswerParts()
         parts.add(self.events(done))
-        self._has_calls = bool(parts.calls)
+        self._num_calls = len(parts.calls)
         reasoning = parts.reasoning if parts.reasoning and self._shows_reasoning else UNSET
         calls = [
             ToolCallObject(self._form.new_call_id(), CalledFunction(call.name, call.arguments))
@@ -83,7 +83,7 @@ class ChatReader:
 
     def finish_reason(self, reason: str) -> str:
         """What a client is told: a completion that stopped after a call waits for its result."""
-        return TOOL_CALLS if reason == STOP and self._has_calls else reason
+        return TOOL_CALLS if reason == STOP and self._num_calls else reason
 
     def events(self, piece: Completed | Piece) -> list[Event]:
         """What this piece makes certain, all of it where it is the last one."""
@@ -105,11 +105,13 @@ class ChatReader:
                 return None
             return ChatDelta(reasoning_content=event.text, reasoning=event.text)
         if isinstance(event, CallStart):
-            self._has_calls = True
+            self._num_calls += 1
             call = ToolCallDelta(
                 event.index, FunctionDelta("", event.name), self._form.new_call_id(), "function"
             )
             return ChatDelta(tool_calls=[call])
         if isinstance(event, CallArguments):
             return ChatDelta(tool_calls=[ToolCallDelta(event.index, FunctionDelta(event.text))])
-        return None  # a call that broke: what the client has of it stands
+        if isinstance(event, CallBroken):  # the client has the beginning, and no reason to carry it out
+            self._num_calls -= 1
+        return None

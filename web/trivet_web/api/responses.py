@@ -37,7 +37,7 @@ from trivet_web.api.responses_request import (
     renamed,
 )
 from trivet_web.api.responses_stored import StoredResponse, is_to_be_stored, messages_before, store_of
-from trivet_web.api.responses_stream import ResponseChunks
+from trivet_web.api.responses_stream import COMPLETED, ResponseChunks
 from trivet_web.api.tokenization import target_of
 from trivet_web.json_response import json_response
 from trivet_web.sse import stream_response
@@ -171,7 +171,7 @@ def _items(answer: ChatAnswer, done: Completed) -> list[OutputItem]:
             FunctionCallItem(new_id("fc"), call.id, call.function.name, call.function.arguments)
             for call in message.tool_calls
         ]
-    if items and done.finish_reason == "length":
+    if items and done.finish_reason == "length" and not isinstance(items[-1], FunctionCallItem):
         items[-1] = msgspec.structs.replace(items[-1], status="incomplete")
     return items
 
@@ -183,7 +183,7 @@ def _message_of(items: list[OutputItem]) -> Message:
     calls = [
         ToolCall(FunctionCall(item.name, item.arguments), item.call_id)
         for item in items
-        if isinstance(item, FunctionCallItem)
+        if isinstance(item, FunctionCallItem) and item.status == COMPLETED
     ]
     return Message(
         role="assistant", content=content, reasoning_content=thought or None, tool_calls=calls or None

@@ -26,7 +26,7 @@ from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks
 from trivet_web.stored_objects import new_id
 
-IN_PROGRESS = "in_progress"
+IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
 # What an item's text is called in its events; the part that holds it, if it is in one.
 _NAMES: dict[type[Any], tuple[str, Callable[[str], OutputText | ReasoningText] | None]] = {
     MessageItem: ("output_text", OutputText),
@@ -57,8 +57,8 @@ class Output:
 
     def add(self, event: Event, call_id: Callable[[], str]) -> None:
         """A piece of what the model wrote."""
-        if isinstance(event, CallBroken):
-            return  # what the client has of it stands
+        if isinstance(event, CallBroken):  # the client has the beginning
+            self.end(INCOMPLETE)
         if isinstance(event, CallStart):
             self._begin(FunctionCallItem(new_id("fc"), call_id(), event.name, "", IN_PROGRESS))
         elif isinstance(event, CallArguments):
@@ -72,7 +72,7 @@ class Output:
                 self._begin(MessageItem(new_id("msg"), [], IN_PROGRESS))
             self._append(event.text)
 
-    def end(self, status: str = "completed") -> None:
+    def end(self, status: str = COMPLETED) -> None:
         """Of the open item."""
         item, place = self._open, self._place
         if item is None:
@@ -93,6 +93,10 @@ class Output:
         self.items[-1] = done
         self.tell("response.output_item.done", output_index=place["output_index"], item=done)
         self._open = None
+
+    def cut(self) -> None:
+        """The tokens did not suffice. A call that is still open is whole: it would have broken else."""
+        self.end(COMPLETED if isinstance(self._open, FunctionCallItem) else INCOMPLETE)
 
     @property
     def _place(self) -> dict[str, Any]:
@@ -155,8 +159,7 @@ class ResponseChunks(Chunks):
         return self._output.take()
 
     def last(self) -> Iterable[ResponseEvent]:
-        is_cut = self._done.finish_reason == "length"
-        self._output.end("incomplete" if is_cut else "completed")
+        self._output.cut() if self._done.finish_reason == "length" else self._output.end()
         response = self._finish(self._output.items, self._done)
         self._output.tell(f"response.{response.status}", response=response)
         return self._output.take()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from trivet.errors import TrivetError
-from trivet.text.tool_calls.events import CallArguments, CallStart, Content, Event, Reasoning
+from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.api.chat import ChatAnswer
 from trivet_web.api.inference import Completed
 from trivet_web.dialects.anthropic.answer import MessageAnswer
@@ -38,7 +38,7 @@ class MessageChunks(Chunks):
         self._open: AnswerBlock | None = None
         self._index = -1  # of the open block
         self._has_begun = False
-        self._has_calls = False
+        self._num_calls = 0  # that stand
 
     def event(self, value: msgspec.Struct) -> bytes:
         assert isinstance(value, MessageEvent)
@@ -63,7 +63,7 @@ class MessageChunks(Chunks):
 
     def last(self) -> Iterable[MessageEvent]:
         yield from self._close()
-        reason, sequence = self._form.stop(self._done, has_calls=self._has_calls)
+        reason, sequence = self._form.stop(self._done, has_calls=self._num_calls > 0)
         usage = self._form.usage(self._done)
         yield MessageEvent(
             "message_delta", delta=Delta(stop_reason=reason, stop_sequence=sequence), usage=usage
@@ -72,7 +72,7 @@ class MessageChunks(Chunks):
 
     def _of(self, event: Event) -> Iterable[MessageEvent]:
         if isinstance(event, CallStart):
-            self._has_calls = True
+            self._num_calls += 1
             yield from self._begin(ToolUseBlock(self._answer.form.new_call_id(), event.name, {}))
         elif isinstance(event, CallArguments):
             yield self._delta(Delta(type="input_json_delta", partial_json=event.text))
@@ -84,7 +84,8 @@ class MessageChunks(Chunks):
             if not isinstance(self._open, TextBlock):
                 yield from self._begin(TextBlock(""))
             yield self._delta(Delta(type="text_delta", text=event.text))
-        # A call that broke: what the client has of it stands.
+        elif isinstance(event, CallBroken):  # the client has the beginning, and no reason to carry it out
+            self._num_calls -= 1
 
     def _begin(self, block: AnswerBlock) -> Iterable[MessageEvent]:
         yield from self._close()
