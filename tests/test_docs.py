@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from trivet.commands import core_commands
-from trivet.config import BackendSettings, EngineSettings, Settings, load_settings
+from trivet.config import BackendSettings, Settings, load_settings
+from trivet.engine_settings import EngineSettings
 from trivet.metrics import METRICS
 from trivet.plugins import HookSpecs, PluginHost, load_plugins
 from trivet_web.app import create_app

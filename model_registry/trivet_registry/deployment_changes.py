@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
-from trivet.config import LIVE_SETTINGS, EngineSettings, parse_engine_settings
+from trivet.engine_settings import LIVE_SETTINGS, EngineSettings, parse_engine_settings
 from trivet.errors import Conflict, RequestError
 from trivet_registry.deployments_store import (
     RUNNING,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from trivet.config import parse_engine_settings
+from trivet.engine_settings import parse_engine_settings
 from trivet.errors import Conflict, NotFound, RequestError
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import InstanceState

@@ -194,7 +194,7 @@ class Deployment(Base):
     backend: Mapped[str] = mapped_column(String(64))  # "auto", or names with commas, the preferred first
     device: Mapped[str | None] = mapped_column(String(128))  # uid or index; None: the supervisor chooses
     replicas: Mapped[int]
-    settings: Mapped[dict[str, str]]  # config.EngineSettings as text
+    settings: Mapped[dict[str, str]]  # engine_settings.EngineSettings as text
     desired: Mapped[str] = mapped_column(String(16))  # "running" | "stopped"
     drain_timeout_s: Mapped[float | None]  # of the stop in progress; None: the site's setting
     generation: Mapped[int] = mapped_column(default=1)

@@ -16,10 +16,10 @@ import msgspec
 from tqdm import tqdm
 
 from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
-from trivet.config import OPTION_PREFIX, parse_engine_settings
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
+from trivet.engine_settings import OPTION_PREFIX, parse_engine_settings
 from trivet.errors import GenerationError, Overloaded, RequestError, Unavailable
 from trivet.interrupts import held_back_interrupt
 from trivet.models.model_files import open_model
@@ -58,7 +58,7 @@ class LLM:
         model: a folder in Hugging Face layout or a GGUF file.
         backend: "auto", or the name of an installed backend.
         device: uid or index of a device; None lets the backend choose.
-        settings: engine settings by vLLM's names (`config.EngineSettings`), such as `dtype`,
+        settings: engine settings by vLLM's names (`engine_settings.EngineSettings`), such as `dtype`,
             `max_model_len`, `max_num_seqs`, `gpu_memory_utilization`, `enable_prefix_caching`; and
             `options`, a mapping of the backend's own.
 

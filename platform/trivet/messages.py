@@ -208,6 +208,6 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     backend: str
     device_uids: list[str]
-    settings: dict[str, str]  # engine settings (config.EngineSettings) as text
+    settings: dict[str, str]  # engine settings (engine_settings.EngineSettings) as text
     run_dir: str
     orphan_timeout_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trivet.config import parse_engine_settings
+from trivet.engine_settings import parse_engine_settings
 from trivet_registry.deployments_store import RUNNING
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Deployment, Instance

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from trivet.config import LIVE_SETTINGS, Settings
+from trivet.config import Settings
 from trivet.engine.assembly import Placement
+from trivet.engine_settings import LIVE_SETTINGS
 from trivet.errors import Unavailable
 from trivet.launching import LEASE_VARIABLE, Confinement
 from trivet.messages import LaunchOrder

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from trivet.config import EngineSettings, parse_engine_settings
 from trivet.engine import backend_answers
 from trivet.engine.assembly import Placement
+from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import TrivetError
 from trivet_registry.deployment_changes import sleep_deployment
 from trivet_registry.deployments_store import RUNNING, list_deployments

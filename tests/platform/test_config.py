@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trivet.config import (
-    EngineSettings,
-    Paths,
-    inherited_environment,
-    load_settings,
-    parse_engine_settings,
-    settings_to_environment,
-    socket_address,
-)
+from trivet.config import Paths, inherited_environment, load_settings, settings_to_environment, socket_address
+from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import ConfigError
 
 

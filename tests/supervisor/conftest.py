@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from trivet.config import EngineSettings, Settings
+from trivet.config import Settings
 from trivet.contract import DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig
 from trivet.engine.assembly import Placement
+from trivet.engine_settings import EngineSettings
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
 from trivet.messages import Beat, ControlRequest, Phase, Watch

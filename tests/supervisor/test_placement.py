@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trivet.config import EngineSettings
 from trivet.contract import (
     Backend,
     DeviceInfo,
@@ -21,6 +20,7 @@ from trivet.contract import (
     RunnerConfig,
 )
 from trivet.demo_model import find_demo_model
+from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import open_model
 from trivet.plugins import PluginHost, hookimpl

@@ -50,10 +50,16 @@ class Files(Group[C]):
 
     @call
     def list(
-        self, purpose: str | None = None, *, limit: int | None = None, after: str | None = None
+        self,
+        purpose: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        order: str | None = None,
     ) -> Call[tuple[File, ...]]:
-        """Newest first, at most 10,000; `after` is the id of the last one that is known already."""
-        return ask_list("/v1/files", File, {"purpose": purpose, "limit": limit, "after": after})
+        """At most 10,000, newest first or `order="asc"`; `after` is the last id that is known already."""
+        query = {"purpose": purpose, "limit": limit, "after": after, "order": order}
+        return ask_list("/v1/files", File, query)
 
     @call
     def get(self, file_id: str) -> Call[File]:
@@ -105,9 +111,11 @@ class Batches(Group[C]):
         return ask("POST", "/v1/batches", Batch, body=body)
 
     @call
-    def list(self, *, limit: int | None = None, after: str | None = None) -> Call[tuple[Batch, ...]]:
-        """Newest first, 20 or `limit` (at most 100); `after` is the id of the last that is known already."""
-        return ask_list("/v1/batches", Batch, {"limit": limit, "after": after})
+    def list(
+        self, *, limit: int | None = None, after: str | None = None, order: str | None = None
+    ) -> Call[tuple[Batch, ...]]:
+        """20 or `limit` (at most 100), newest first or `order="asc"`; `after` is the last known id."""
+        return ask_list("/v1/batches", Batch, {"limit": limit, "after": after, "order": order})
 
     @call
     def get(self, batch_id: str) -> Call[Batch]:

@@ -102,7 +102,7 @@ def local_model(text: str) -> Path:
 
 def parse_pairs(pairs: list[str]) -> dict[str, str]:
     """`KEY=VALUE` arguments, checked against the engine settings. Raises: ConfigError."""
-    from trivet.config import parse_engine_settings
+    from trivet.engine_settings import parse_engine_settings
 
     settings = {}
     for pair in pairs:

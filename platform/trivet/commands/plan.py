@@ -69,8 +69,8 @@ def plan_here(model: str, backend: str, device: str | None, settings: dict[str, 
     """
     from trivet.client import Plan
     from trivet.client.plan_report import plan_report
-    from trivet.config import parse_engine_settings
     from trivet.engine.capacity import Capacity
+    from trivet.engine_settings import parse_engine_settings
     from trivet.models.model_files import open_model
     from trivet.plugins import load_plugins
     from trivet.prober import Prober

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trivet.config import EngineSettings
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.grammar import GrammarCompiler
+from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
 from trivet.models.pooling_config import model_pooling

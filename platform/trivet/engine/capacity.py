@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from trivet.config import EngineSettings
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
+from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.model_files import ModelFiles

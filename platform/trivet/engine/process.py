@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from trivet.config import EngineSettings, engine_address, parse_engine_settings
+from trivet.config import engine_address
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
@@ -27,6 +27,7 @@ from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox, Unreadable
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence
+from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import (
     DeviceLost,
     DoesNotFit,

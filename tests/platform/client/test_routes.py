@@ -33,7 +33,8 @@ FOREIGN = {
     ("DELETE", "/v1/model_registrations/<model_type>/<model_name>"),
 }
 OWN = ("/platform/v1/", "/v1/", "/tokenize", "/detokenize", "/metrics")
-LEFT_OUT = {"object", "has_more", "reasoning_content"}  # constants; `reasoning` by its older name
+# Constants; of a list's page what its items tell; `reasoning` by its older name.
+LEFT_OUT = {"object", "has_more", "first_id", "last_id", "reasoning_content"}
 ALWAYS_EMPTY = (type(None), list[None], list[None] | msgspec.UnsetType)  # of OpenAI's shape only
 VALUES = {"file": b"x", "changes": {}, "messages": [], "documents": ["x"], "tokens": [1], "key_id": 1}
 Made = Call[Any] | StreamCall[Any]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from trivet.config import EngineSettings
 from trivet.contract import DeviceInfo
 from trivet.demo_model import find_demo_model
 from trivet.engine.assembly import Placement, assemble, place
 from trivet.engine.backend_answers import NoDevice
+from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.spec import ModelSpec, Rope

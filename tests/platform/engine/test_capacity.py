@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from trivet.config import EngineSettings, parse_engine_settings
 from trivet.contract import (
     DeviceInfo,
     KVCacheSpec,
@@ -20,6 +19,7 @@ from trivet.contract import (
 )
 from trivet.demo_model import find_demo_model
 from trivet.engine.capacity import Capacity, Change, Claims, DeviceAnswer, Holding
+from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.prober import Prober

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trivet.config import REASONING_PARSERS
+from trivet.engine_settings import REASONING_PARSERS
 from trivet.text.answer_parser import AnswerParser, AnswerParts
 from trivet.text.reasoning import FORMATS, ReasoningParser, begins_in_reasoning
 from trivet.text.tool_calls.hermes import HermesParser

@@ -19,8 +19,9 @@ from trivet.bench.startup import Mark, Order
 from trivet.commands.bench.offline import model_path, num_threads
 from trivet.commands.bench.report import Report
 from trivet.commands.connecting import parse_pairs
-from trivet.config import inherited_environment, parse_engine_settings
+from trivet.config import inherited_environment
 from trivet.engine.assembly import place
+from trivet.engine_settings import parse_engine_settings
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
 from trivet.plugins import load_plugins

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trivet.config import TOOL_CALL_PARSERS
+from trivet.engine_settings import TOOL_CALL_PARSERS
 from trivet.text.answer_parser import AnswerParser, AnswerParts
 from trivet.text.tool_calls.events import CallArguments, CallStart, Content, Event
 from trivet.text.tool_calls.formats import FORMATS, format_of

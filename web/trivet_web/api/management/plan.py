@@ -10,8 +10,8 @@ from flask import Blueprint, Response
 
 from trivet.client.plan_report import plan_report
 from trivet.client.results import Plan
-from trivet.config import parse_engine_settings
 from trivet.engine.capacity import Capacity, Claims, Holding
+from trivet.engine_settings import parse_engine_settings
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
 from trivet.prober import Prober
