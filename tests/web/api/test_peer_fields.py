@@ -9,10 +9,16 @@ import pytest
 from openai.types import completion_create_params as completion
 from openai.types import embedding_create_params as embedding
 from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params as response
 
 from trivet_web.api.chat import CHAT_UNSUPPORTED, ChatRequest
 from trivet_web.api.completions import COMPLETION_UNSUPPORTED, CompletionRequest
 from trivet_web.api.embeddings import EMBEDDING_UNSUPPORTED, EmbeddingRequest
+from trivet_web.api.responses_request import (
+    RESPONSES_UNSUPPORTED,
+    RESPONSES_WITHOUT_EFFECT,
+    ResponseRequest,
+)
 from trivet_web.api.sampling_fields import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
@@ -42,6 +48,15 @@ truncate_prompt_tokens add_special_tokens priority cache_salt normalize dimensio
 chat_template chat_template_kwargs continue_final_message add_generation_prompt mm_processor_kwargs
 request_id embed_dtype endianness use_activation
 """)
+VLLM_RESPONSES = words("""
+background include input instructions max_output_tokens max_tool_calls metadata model logit_bias
+parallel_tool_calls previous_response_id prompt reasoning service_tier store stream temperature text
+tool_choice tools top_logprobs top_p top_k truncation user skip_special_tokens include_stop_str_in_output
+prompt_cache_key request_id media_io_kwargs mm_processor_kwargs priority cache_salt enable_response_messages
+previous_input_messages structured_outputs repetition_penalty presence_penalty frequency_penalty seed stop
+ignore_eos min_tokens vllm_xargs kv_transfer_params ec_transfer_params chat_template_kwargs
+n logprobs max_tokens messages
+""")
 
 KNOWN: list[tuple[Any, Iterable[str], Any]] = [
     (
@@ -59,26 +74,37 @@ KNOWN: list[tuple[Any, Iterable[str], Any]] = [
         [*embedding.EmbeddingCreateParams.__annotations__, *VLLM_EMBEDDINGS],
         EMBEDDING_UNSUPPORTED,
     ),
+    (
+        ResponseRequest,
+        [*response.ResponseCreateParamsBase.__annotations__, *VLLM, *VLLM_CHAT, *VLLM_RESPONSES],
+        {*RESPONSES_UNSUPPORTED, *RESPONSES_WITHOUT_EFFECT},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("kind", "fields", "unsupported"), KNOWN)
 def test_no_field_of_a_peer_is_ignored_unseen(kind: Any, fields: Iterable[str], unsupported: Any) -> None:
-    handled = {*kind.__struct_fields__, *unsupported, *WITHOUT_EFFECT}
+    no_effect = WITHOUT_EFFECT - (
+        set(ResponseRequest.__struct_fields__) if kind is ResponseRequest else set()
+    )
+    handled = {*kind.__struct_fields__, *unsupported, *no_effect}
     assert not [name for name in fields if name not in handled]
-    assert not set(kind.__struct_fields__) & {*unsupported, *WITHOUT_EFFECT}, "one of them is not true"
+    assert not set(kind.__struct_fields__) & {*unsupported, *no_effect}, "one of them is not true"
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
-def test_what_is_not_carried_out_is_refused_by_name(client: FlaskClient, path: str) -> None:
-    body = {
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
-        "/v1/completions": {"prompt": "x"},
-        "/v1/embeddings": {"input": "x"},
-    }[path]
-    for name in {"chat": CHAT_UNSUPPORTED, "comp": COMPLETION_UNSUPPORTED, "embe": EMBEDDING_UNSUPPORTED}[
-        path[4:8]
-    ]:
+@pytest.mark.parametrize(
+    ("path", "body", "unsupported"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, CHAT_UNSUPPORTED),
+        ("/v1/completions", {"prompt": "x"}, COMPLETION_UNSUPPORTED),
+        ("/v1/embeddings", {"input": "x"}, EMBEDDING_UNSUPPORTED),
+        ("/v1/responses", {"input": "x"}, RESPONSES_UNSUPPORTED),
+    ],
+)
+def test_what_is_not_carried_out_is_refused_by_name(
+    client: FlaskClient, path: str, body: dict[str, Any], unsupported: Iterable[str]
+) -> None:
+    for name in unsupported:
         response = client.post(path, json={"model": "demo", **body, name: {"some": "value"}})
         error = response.get_json()["error"]
         assert (response.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", name)

@@ -10,15 +10,10 @@ import msgspec
 import pytest
 from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
-from openai.types.responses import response_create_params as params
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
-from trivet_web.api.responses_request import (
-    RESPONSES_UNSUPPORTED,
-    RESPONSES_WITHOUT_EFFECT,
-    ResponseRequest,
-)
+from trivet_web.api.responses_request import ResponseRequest
 
 if TYPE_CHECKING:
     from conftest import Site, Speaker
@@ -151,6 +146,14 @@ def test_what_came_out_goes_in_again(speaker: Speaker) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "web_search"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "'f'"),
+        ({"max_tokens": 5}, "max_tokens", "send max_output_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "text.format"),
+        (
+            {"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}},
+            "structured_outputs",
+            "one of them",
+        ),
+        ({"stop": ["x"] * 65}, "stop", "64"),
         ({"max_output_tokens": 0}, "max_output_tokens", "0"),
         ({"background": True}, "background", "true"),
         ({"truncation": "auto"}, "truncation", "auto"),
@@ -167,9 +170,48 @@ def test_what_is_wrong_is_named(speaker: Speaker, fields: dict[str, Any], param:
     assert words in error["message"]
 
 
-def test_no_field_of_openai_is_ignored_unseen() -> None:
-    handled = {*ResponseRequest.__struct_fields__, *RESPONSES_UNSUPPORTED, *RESPONSES_WITHOUT_EFFECT}
-    assert not [name for name in params.ResponseCreateParamsBase.__annotations__ if name not in handled]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", 7),
+        ("temperature", 0.5),
+        ("top_p", 0.5),
+        ("top_k", 5),
+        ("min_p", 0.1),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", 0.5),
+        ("repetition_penalty", 1.5),
+        ("logit_bias", {5: 1.0}),
+        ("allowed_token_ids", [5]),
+        ("bad_words", ["x"]),
+        ("min_tokens", 2),
+        ("stop_token_ids", [5]),
+        ("ignore_eos", True),
+        ("include_stop_str_in_output", True),
+        ("skip_special_tokens", False),
+    ],
+)
+def test_what_asks_for_another_choice_of_tokens_reaches_the_engine(name: str, value: object) -> None:
+    body = msgspec.convert({"model": "demo", "input": "x", name: value}, ResponseRequest)
+    params = body.chat([]).sampling_params({}, None, None)
+    assert msgspec.to_builtins(getattr(params, name)) == value
+
+
+def test_stop_and_the_form_reach_the_engine_too() -> None:
+    fields = {"model": "demo", "input": "x", "stop": "end", "structured_outputs": {"regex": "a+"}}
+    given = msgspec.convert(fields, ResponseRequest).chat([]).sampling_params({}, None, None)
+    assert given.stop == ("end",)
+    assert given.structured_outputs is not None
+    assert given.structured_outputs.regex == "a+"
+
+
+def test_the_switches_of_the_template_are_in_the_prompt_and_in_its_count(speaker: Speaker) -> None:
+    switches = {"chat_template_kwargs": {"enable_thinking": False}}
+    with_them = whole(speaker, "x", **switches)["usage"]["input_tokens"]
+    assert with_them > whole(speaker, "x")["usage"]["input_tokens"]
+    body = {"model": "demo", "input": "hello", **switches}
+    counted = speaker.client.post("/v1/responses/input_tokens", json=body).get_json()
+    assert counted["input_tokens"] == with_them
 
 
 @pytest.fixture
@@ -207,6 +249,17 @@ def test_a_stored_response_can_be_had_gone_on_from_and_deleted(
     for method in ("get", "delete"):
         assert keeping(method, f"/{first['id']}").status_code == 404
     assert keeping("post", input="x", previous_response_id=first["id"]).status_code == 404
+
+
+def test_instructions_are_for_one_response_and_the_input_s_own_for_all_that_follow(
+    keeping: Callable[..., Any],
+) -> None:
+    told = [{"role": "system", "content": "be kind"}, {"role": "developer", "content": "and brief"}]
+    asked = [*told, {"role": "user", "content": "hello"}]
+    first = keeping("post", input=asked, instructions="in verse").get_json()
+    second = keeping("post", input="and?", previous_response_id=first["id"]).get_json()
+    chat = [*asked, {"role": "assistant", "content": "w0 w1 "}, {"role": "user", "content": "and?"}]
+    assert second["usage"]["input_tokens"] == keeping("post", input=chat).get_json()["usage"]["input_tokens"]
 
 
 ITEMS: list[dict[str, Any]] = [

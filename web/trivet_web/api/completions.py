@@ -35,8 +35,8 @@ from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import (
     UNSUPPORTED,
+    CompletionFields,
     Integer,
-    SamplingFields,
     UsageInStream,
     check_context,
     public_id,
@@ -58,7 +58,7 @@ COMPLETION_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class CompletionRequest(SamplingFields, kw_only=True):
+class CompletionRequest(CompletionFields, kw_only=True):
     """What is read of the body."""
 
     prompt: Given

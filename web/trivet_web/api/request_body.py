@@ -19,6 +19,11 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 8 << 20  # a million token ids in digits, and more text than any context holds
 
 _INSTEAD: Mapping[str, str] = {
+    "n": "send the request n times",
+    "max_tokens": "send max_output_tokens",
+    "max_completion_tokens": "send max_output_tokens",
+    "logprobs": "send top_logprobs",
+    "messages": "send them as input",
     "functions": "send them as tools, which OpenAI has in their place",
     "function_call": "send tools and tool_choice",
     "best_of": "ask for n completions with logprobs, and take the likeliest",

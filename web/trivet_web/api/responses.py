@@ -15,6 +15,7 @@ from trivet_web.api.documented import documented
 from trivet_web.api.inference import Completed, read_whole
 from trivet_web.api.logprobs import TextLogprobs
 from trivet_web.api.request_body import read_body, refuse_unsupported
+from trivet_web.api.responses_input import messages_of
 from trivet_web.api.responses_objects import (
     FunctionCallItem,
     IncompleteDetails,
@@ -139,9 +140,8 @@ class Draft:
             usage=self._usage(done),
         )
         if self._store is not None:
-            messages = [*self._before, *self._body.chat([]).messages, _message_of(items)]
-            kept = [message for message in messages if message.role not in ("system", "developer")]
-            stored = StoredResponse(response, kept, self._body.input_items(), self._owner)
+            messages = [*self._before, *messages_of(self._body.input), _message_of(items)]
+            stored = StoredResponse(response, messages, self._body.input_items(), self._owner)
             self._store.put(self._id, stored)
         return response
 

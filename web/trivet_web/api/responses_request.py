@@ -12,11 +12,12 @@ from trivet_web.api.chat import ChatRequest
 from trivet_web.api.conversation import Message
 from trivet_web.api.responses_input import InputItem, messages_of, stored_items
 from trivet_web.api.responses_objects import StoredItem
-from trivet_web.api.sampling_fields import Integer
+from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields
 from trivet_web.api.structured_fields import JsonSchemaFormat, ResponseFormat
 from trivet_web.api.tools import AllowedTools, FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
 
 RESPONSES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    **{name: neutral for name, neutral in UNSUPPORTED.items() if name != "store"},
     "background": (False,),
     "background_options": (),
     "access_programs": ([],),
@@ -26,8 +27,29 @@ RESPONSES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
-    "service_tier": ("auto", "default"),
     "truncation": ("disabled",),
+    # Chats have them.
+    "n": (1,),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "logprobs": (False,),
+    "prompt_logprobs": (),
+    "messages": (),
+    "chat_template": (),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
+    "include_reasoning": (True,),
+    "thinking_token_budget": (),
+    # vLLM's.
+    "request_id": (),  # the id of a stored response is nobody's to choose
+    "enable_response_messages": (False,),
+    "previous_input_messages": ([],),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+    "ec_transfer_params": ({},),
 }
 RESPONSES_WITHOUT_EFFECT = frozenset(
     {
@@ -90,18 +112,14 @@ class ReasoningSettings(msgspec.Struct, frozen=True, kw_only=True):
     summary: str | None = None
 
 
-class ResponseRequest(msgspec.Struct, kw_only=True):
+class ResponseRequest(SamplingFields, kw_only=True):
     """What is read of the body."""
 
-    model: str
     input: str | list[InputItem]
     instructions: str | None = None
-    stream: bool | None = None
     store: bool | None = None
     previous_response_id: str | None = None
     max_output_tokens: Integer | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -111,9 +129,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     top_logprobs: Integer | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
-    priority: Integer | None = None
-    timeout: float | None = None  # seconds from the request's arrival
-    cache_salt: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     def check(self) -> None:
         """Raises: RequestError, UnsupportedParameter."""
@@ -121,6 +137,11 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
             raise RequestError(
                 f"max_output_tokens is {self.max_output_tokens}; it must be an integer >= 1",
                 param="max_output_tokens",
+            )
+        super().check()
+        if self.response_format is not None:
+            raise UnsupportedParameter(
+                "response_format is a field of chats; send it as text.format", param="response_format"
             )
         for name in self.include or []:
             if name not in _INCLUDED:
@@ -140,21 +161,16 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         Raises: RequestError, UnsupportedParameter.
         """
         told = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
+        shared = {name: getattr(self, name) for name in SamplingFields.__struct_fields__}
         return ChatRequest(
-            model=self.model,
+            **{**shared, "response_format": self._format()},
             messages=[*told, *before, *messages_of(self.input)],
-            stream=self.stream,
             max_completion_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
             tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(self.tools or [])],
             tool_choice=self._choice(),
             parallel_tool_calls=self.parallel_tool_calls,
-            response_format=self._format(),
+            chat_template_kwargs=self.chat_template_kwargs,
             reasoning_effort=self.reasoning.effort if self.reasoning else None,
-            priority=self.priority,
-            timeout=self.timeout,
-            cache_salt=self.cache_salt,
             logprobs=bool(self.top_logprobs or LOGPROBS in (self.include or [])),
             top_logprobs=self.top_logprobs,
         )
@@ -203,6 +219,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 def renamed(error: RequestError) -> RequestError:

@@ -1,4 +1,4 @@
-"""The fields that chat and completion requests share, and the `SamplingParams` they make."""
+"""The fields that requests for text share, and the `SamplingParams` they make."""
 
 from __future__ import annotations
 
@@ -92,8 +92,6 @@ class SamplingFields(StructuredFields, kw_only=True):
 
     model: str
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Integer | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Integer | None = None
@@ -105,22 +103,36 @@ class SamplingFields(StructuredFields, kw_only=True):
     allowed_token_ids: list[Integer] | None = None
     bad_words: list[str] | None = None
     seed: int | None = None  # SamplingParams bounds it
-    max_tokens: Integer | None = None
     min_tokens: Integer | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Integer] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: Integer | None = None
     priority: Integer | None = None
     timeout: float | None = None  # seconds from the request's arrival
     cache_salt: str | None = None
     truncate_prompt_tokens: Integer | None = None
+
+    def check(self) -> None:
+        """Raises: RequestError for a value that no type forbids."""
+        check_timeout(self.timeout)
+        if isinstance(self.stop, list) and len(self.stop) > 64:
+            raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
+
+
+class CompletionFields(SamplingFields, kw_only=True):
+    """What chats and completions have beside them, and `/v1/responses` has not."""
+
+    stream_options: StreamOptions | None = None
+    n: Integer | None = None
+    max_tokens: Integer | None = None
+    prompt_logprobs: Integer | None = None
     request_id: str | None = None
 
     def check(self) -> None:
-        """Raises: RequestError for a combination that no type forbids."""
+        """Raises: RequestError for a value or a combination that no type forbids."""
+        super().check()
         if self.stream_options is not None and not self.stream:
             raise RequestError(
                 "stream_options is given without stream; set stream true", param="stream_options"
@@ -129,15 +141,12 @@ class SamplingFields(StructuredFields, kw_only=True):
             raise RequestError(
                 "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
             )
-        check_timeout(self.timeout)
         if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
             raise RequestError(
                 f"request_id is {self.request_id[:80]!r}; it must have 1 to 64 letters, digits, '.', '_' "
                 "or '-'",
                 param="request_id",
             )
-        if isinstance(self.stop, list) and len(self.stop) > 64:
-            raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
 
     @property
     def usage_in_stream(self) -> UsageInStream:

@@ -18,7 +18,7 @@ from trivet.text.tool_calls.forced import (
     required_schema,
 )
 from trivet.text.tool_calls.parser import ToolParser
-from trivet_web.api.sampling_fields import SamplingFields
+from trivet_web.api.sampling_fields import CompletionFields
 
 MAX_TOOLS = 512
 Choice = Literal["auto", "required", "named"]
@@ -66,7 +66,7 @@ class ToolChoice(NamedTool, frozen=True, kw_only=True):
     allowed_tools: AllowedTools | None = None
 
 
-class ToolFields(SamplingFields, kw_only=True):
+class ToolFields(CompletionFields, kw_only=True):
     """Of a chat request, beside those that text completions have, too."""
 
     tools: list[Tool] | None = None
