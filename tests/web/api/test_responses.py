@@ -194,7 +194,7 @@ def test_what_is_wrong_is_named(speaker: Speaker, fields: dict[str, Any], param:
 def test_what_asks_for_another_choice_of_tokens_reaches_the_engine(name: str, value: object) -> None:
     body = msgspec.convert({"model": "demo", "input": "x", name: value}, ResponseRequest)
     params = body.chat([]).sampling_params({}, None, None)
-    assert msgspec.to_builtins(getattr(params, name)) == value
+    assert getattr(params, name) == (tuple(value) if isinstance(value, list) else value)
 
 
 def test_stop_and_the_form_reach_the_engine_too() -> None:
