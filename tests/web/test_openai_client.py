@@ -101,6 +101,21 @@ def test_engine_that_dies_under_a_stream_is_an_error_in_the_loop(live: Live, cli
         list(stream)
 
 
+def test_engine_that_dies_under_a_response_is_its_last_event(live: Live, client: openai.OpenAI) -> None:
+    served = live.serve("--step-s", "0.02")
+    stream = client.responses.create(
+        model=served.model, input="hello", max_output_tokens=480, stream=True, timeout=60
+    )
+    events = [next(stream), next(stream), next(stream)]
+    served.engine.kill()
+    events += stream
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    last = events[-1]
+    assert last.type == "error"
+    assert (last.code, last.param) == ("engine_lost", None)
+    assert "ended while it held the request" in last.message
+
+
 def test_wrong_key_is_an_authentication_error_where_keys_are_asked_for(
     site: Site, start_server: Callable[..., Server]
 ) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+
+from trivet.structured_outputs import MAX_JSON_BYTES
+from trivet_web.dialects.anthropic.request import MessageRequest
 
 if TYPE_CHECKING:
     from conftest import Speaker
@@ -171,6 +175,36 @@ def test_failures_have_anthropics_form(
     assert (response.status_code, body["type"], body["error"]["type"]) == (status, "error", kind)
     assert words in body["error"]["message"]
     assert body["request_id"] == response.headers["Request-Id"]
+
+
+OBJECT = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+WRONG = {"type": "json_schema", "schema": {"description": "x" * (MAX_JSON_BYTES + 1)}}
+
+
+def test_the_form_is_asked_for_by_either_of_its_names() -> None:
+    for fields in (
+        {"output_format": OBJECT},
+        {"output_config": {"format": OBJECT}},
+        {"output_format": OBJECT, "output_config": {"format": OBJECT}},
+    ):
+        body = msgspec.convert({**HELLO, **fields}, MessageRequest)
+        form = body.completion().sampling_params({}, None, None).structured_outputs
+        assert form is not None
+        assert json.loads(str(form.json)) == OBJECT["schema"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"output_format": WRONG}, "output_format.schema"),
+        ({"output_config": {"format": WRONG}}, "output_config.format.schema"),
+        ({"output_format": OBJECT, "output_config": {"format": WRONG}}, "output_config.format differ"),
+    ],
+)
+def test_a_wrong_form_is_named_as_it_was_sent(speaker: Speaker, fields: dict[str, Any], words: str) -> None:
+    response = speaker.post(MESSAGES, "", **{**HELLO, **fields})
+    assert response.status_code == 400
+    assert words in response.get_json()["error"]["message"]
 
 
 def test_its_key_header_is_a_token(speaker: Speaker) -> None:

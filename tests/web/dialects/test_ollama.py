@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trivet.structured_outputs import MAX_JSON_BYTES
 from trivet_registry.aliases_store import remove_alias, set_alias
 from trivet_web.web_process import EXTENSION
 
@@ -88,10 +89,21 @@ def test_options_are_carried_out_or_refused_by_name(client: FlaskClient) -> None
         ({"temperature": "hot"}, "options.temperature is wrong"),
         ({"repeat_penalty": -1}, "options.repeat_penalty is -1"),
         ({"num_predict": 900}, "options.num_predict"),
+        ({"top_p": 2}, "options.top_p is 2"),
+        ({"stop": ["x"] * 65}, "options.stop has 65"),
     ):
         response = client.post("/api/chat", json={**HELLO, "options": options})
         assert response.status_code == 400
         assert words in response.get_json()["error"]
+
+
+def test_no_limit_is_a_limit_of_zero_or_less(client: FlaskClient) -> None:
+    answers = [
+        post(client, "/api/chat", **HELLO, stream=False, options={"num_predict": limit})["message"]
+        for limit in (0, -1, -2)
+    ]
+    assert len(answers[0]["content"]) > 0
+    assert answers == [answers[0]] * 3
 
 
 def test_format_is_a_form_of_the_answer(client: FlaskClient) -> None:
@@ -208,11 +220,16 @@ def test_lists_show_what_requests_may_name(client: FlaskClient) -> None:
         ({"template": "{{ .Prompt }}"}, "template"),
         ({"context": [1, 2]}, "/api/chat"),
         ({"keep_alive": "soon"}, "keep_alive is 'soon'"),
+        ({"truncate": True}, "truncate is true"),
+        ({"shift": True}, "shift is true"),
+        ({"shift": True, "raw": True}, "shift is true"),
+        ({"format": {"description": "x" * (MAX_JSON_BYTES + 1)}}, "format has"),
     ],
 )
 def test_what_is_not_carried_out_is_refused_by_name(
     client: FlaskClient, fields: dict[str, Any], words: str
 ) -> None:
+    post(client, "/api/generate", **PROMPT, stream=False, truncate=False, shift=False)
     response = client.post("/api/generate", json={**PROMPT, **fields})
     assert response.status_code == 400
     assert words in response.get_json()["error"]

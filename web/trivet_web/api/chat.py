@@ -75,11 +75,10 @@ class ChatRequest(ChatPromptFields, kw_only=True):
         """Raises: RequestError; the field that was sent is named, not the one that it stands for."""
         super().check()
         self.check_prompt()
-        if self.max_completion_tokens is not None and self.max_completion_tokens < 0:
-            raise RequestError(
-                f"max_completion_tokens is {self.max_completion_tokens}; it must be an integer >= 0",
-                param="max_completion_tokens",
-            )
+        for name in ("max_tokens", "max_completion_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RequestError(f"{name} is {value}; it must be an integer >= 1", param=name)
 
     @property
     def completion_limit(self) -> int | None:

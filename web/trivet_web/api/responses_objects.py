@@ -174,6 +174,9 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     logprobs: list[TokenLogprob] | UnsetType = UNSET
+    code: str | UnsetType = UNSET  # from here on: of an error
+    message: str | UnsetType = UNSET
+    param: str | UnsetType | None = UNSET
 
 
 class DeletedResponse(msgspec.Struct, frozen=True):

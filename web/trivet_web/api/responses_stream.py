@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from trivet.errors import TrivetError
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.api.chat import ChatAnswer
 from trivet_web.api.inference import Completed
@@ -22,6 +23,7 @@ from trivet_web.api.responses_objects import (
     ResponseEvent,
     ResponseObject,
 )
+from trivet_web.error_objects import error_body
 from trivet_web.mailbox import Arrival
 from trivet_web.sse import Chunks
 from trivet_web.stored_objects import new_id
@@ -146,6 +148,11 @@ class ResponseChunks(Chunks):
     def event(self, value: msgspec.Struct) -> bytes:
         assert isinstance(value, ResponseEvent)
         return b"event: " + value.type.encode() + b"\n" + super().event(value)
+
+    def failed(self, error: TrivetError) -> bytes:
+        told = error_body(error).error
+        self._output.tell("error", code=told.code, message=told.message, param=told.param)
+        return b"".join(map(self.event, self._output.take()))
 
     def of(self, arrivals: list[Arrival]) -> Iterable[ResponseEvent]:
         joined = Completed()

@@ -15,9 +15,10 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        words = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+        longest_first = sorted(names, key=len, reverse=True)
+        words = re.compile(rf"\b({'|'.join(map(re.escape, longest_first))})\b")
         error.args = (words.sub(lambda found: names[found[0]], error.message),)
         if error.param is not None:
             field, dot, rest = error.param.partition(".")
-            error.param = names.get(field, field) + dot + rest
+            error.param = names.get(error.param) or names.get(field, field) + dot + rest
         raise

@@ -25,7 +25,8 @@ MESSAGES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 MESSAGES_WITHOUT_EFFECT = frozenset({"metadata", "cache_control", "diagnostics"})
 # How an error of the chat names what this request names otherwise.
-NAMES = {"stop": "stop_sequences", "response_format": "output_config.format"}
+NAMES = {"stop": "stop_sequences"}
+_FORM = "response_format.json_schema.schema"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -77,6 +78,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # what `output_config.format` was called first
 
     def chat(self, **fields: Any) -> ChatRequest:
         """As a chat, with `fields` of its own. Raises: RequestError, UnsupportedParameter."""
@@ -92,6 +94,23 @@ class CountRequest(msgspec.Struct, kw_only=True):
             reasoning_effort=self.output_config.effort if self.output_config else None,
             **fields,
         )
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How an error of the chat names what this request names otherwise."""
+        form = "output_config.format" if self.output_format is None else "output_format"
+        return {**NAMES, _FORM: f"{form}.schema", "response_format": form}
+
+    @property
+    def form(self) -> OutputFormat | None:
+        """Of the answer. Raises: RequestError for two that differ."""
+        newer = self.output_config.format if self.output_config else None
+        if newer is not None and self.output_format not in (None, newer):
+            raise RequestError(
+                "output_format and output_config.format differ; send output_config.format alone",
+                param="output_format",
+            )
+        return newer or self.output_format
 
     @property
     def thinks(self) -> bool:
@@ -127,7 +146,7 @@ class MessageRequest(CountRequest, kw_only=True):
             raise RequestError(
                 f"max_tokens is {self.max_tokens}; it must be an integer >= 1", param="max_tokens"
             )
-        form = self.output_config.format if self.output_config else None
+        form = self.form
         return self.chat(
             max_tokens=self.max_tokens,
             stream=self.stream,

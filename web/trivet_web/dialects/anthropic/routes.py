@@ -24,7 +24,6 @@ from trivet_web.dialects.anthropic.objects import (
 )
 from trivet_web.dialects.anthropic.request import (
     MESSAGES_UNSUPPORTED,
-    NAMES,
     CountRequest,
     MessageRequest,
 )
@@ -51,7 +50,7 @@ def create() -> Response:
     """One message of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(MessageRequest)
     refuse_unsupported(MESSAGES_UNSUPPORTED)
-    with renamed(NAMES), begun(body.completion(), "msg") as answer:
+    with renamed(body.names), begun(body.completion(), "msg") as answer:
         _check_thinking(body, answer.exchange.target)
         form = MessageAnswer(answer, answer.exchange.target.deployed.name)
         if body.stream:
@@ -68,7 +67,7 @@ def count_tokens() -> Response:
     """How long the prompt would be; nothing is computed. Raises: RequestError, ModelNotFound."""
     body = read_body(CountRequest)
     refuse_unsupported(MESSAGES_UNSUPPORTED)
-    with renamed(NAMES):
+    with renamed(body.names):
         chat = body.chat()
         target = target_of(body.model)
         _check_thinking(body, target)

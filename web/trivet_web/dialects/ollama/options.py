@@ -10,8 +10,10 @@ import msgspec
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet_web.api.sampling_fields import Integer
 
-# Options of another name with us, for errors.
+# How an error of ours names what is an option here.
 NAMES = {
+    **{name: f"options.{name}" for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop")},
+    **{name: f"options.{name}" for name in ("presence_penalty", "frequency_penalty")},
     "max_tokens": "options.num_predict",
     "repetition_penalty": "options.repeat_penalty",
     "response_format": "format",
@@ -57,11 +59,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         predict = self.num_predict
         if predict is not None and predict < -2:
             raise RequestError(
-                f"options.num_predict is {predict}; it must be a number of tokens, or -1 or -2 for no limit",
+                f"options.num_predict is {predict}; it must be a number of tokens, or 0, -1 or -2 (no limit)",
                 param="options.num_predict",
             )
         return {
-            "max_tokens": None if predict is None or predict < 0 else predict,
+            "max_tokens": None if predict is None or predict <= 0 else predict,
             "temperature": self.temperature,
             "top_k": self.top_k,
             "top_p": self.top_p,

@@ -89,6 +89,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: Integer | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
 
     @property
     def is_streamed(self) -> bool:
@@ -102,7 +104,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
         self, named: Named, messages: Sequence[Message], tools: Sequence[OfferedTool] = ()
     ) -> ChatRequest:
         """Raises: RequestError, UnsupportedParameter."""
-        check_keep_alive(self.keep_alive)
+        self.check_hints()
         effort = self.think if isinstance(self.think, str) and self.think else None
         switches = None if self.think is None else {"enable_thinking": self.wants_thinking}
         if switches is not None:
@@ -119,6 +121,18 @@ class GenerationFields(msgspec.Struct, kw_only=True):
             chat_template_kwargs=switches,
             **self.option_fields(named),
         )
+
+    def check_hints(self) -> None:
+        """Raises: RequestError, UnsupportedParameter."""
+        check_keep_alive(self.keep_alive)
+        for name, instead in (
+            ("truncate", "a prompt that is too long is refused: leave truncate out, and shorten the prompt"),
+            ("shift", "an answer ends where the context does: leave shift out"),
+        ):
+            if getattr(self, name):
+                raise UnsupportedParameter(
+                    f"{name} is true; this version does not carry it out: {instead}", param=name
+                )
 
     def option_fields(self, named: Named) -> dict[str, Any]:
         """Raises: RequestError, UnsupportedParameter."""
@@ -182,7 +196,7 @@ class OllamaGenerateRequest(GenerationFields, kw_only=True):
 
     def raw_completion(self, named: Named) -> CompletionRequest:
         """The prompt as it is. Raises: RequestError, UnsupportedParameter."""
-        check_keep_alive(self.keep_alive)
+        self.check_hints()
         return CompletionRequest(
             model=named.deployment,
             prompt=self.prompt or "",

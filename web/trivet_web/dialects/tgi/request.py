@@ -13,8 +13,10 @@ from trivet_web.api.sampling_fields import Integer
 from trivet_web.api.structured_fields import StructuredOutputs
 
 DEFAULT_MAX_NEW_TOKENS = 100  # TGI's
-# How an error of the completion names what this request names otherwise.
+# How an error of the completion names what is one of the parameters here.
 NAMES = {
+    **{name: f"parameters.{name}" for name in ("temperature", "top_k", "top_p", "seed", "stop")},
+    **{name: f"parameters.{name}" for name in ("repetition_penalty", "frequency_penalty")},
     "max_tokens": "parameters.max_new_tokens",
     "prompt": "inputs",
     "logprobs": "parameters.top_n_tokens",
@@ -70,6 +72,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
                     f"parameters.{name} is {value!r}; this version does not carry it out: leave it out",
                     param=f"parameters.{name}",
                 )
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise RequestError(
+                f"parameters.max_new_tokens is {self.max_new_tokens}; it must be an integer >= 1",
+                param="parameters.max_new_tokens",
+            )
         if is_streamed and self.decoder_input_details:
             raise RequestError(
                 "parameters.decoder_input_details is not part of a stream; leave it or the stream out",
