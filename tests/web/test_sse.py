@@ -34,6 +34,17 @@ def test_late_first_piece_is_preceded_by_pings(
     assert events[-2] == "data: [DONE]"
 
 
+def test_a_ping_of_anthropic_s_is_an_event_of_its_own(
+    site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start_engine("--first-s", "0.5")
+    monkeypatch.setattr(sse, "FIRST_PIECE_WAIT_S", 0.05)
+    monkeypatch.setattr(sse, "PING_S", 0.05)
+    events = site_client.post("/v1/messages", json=BODY).get_data(as_text=True).split("\n\n")
+    assert events[0] == 'event: ping\ndata: {"type":"ping"}'
+    assert events[-2].startswith("event: message_stop")
+
+
 def test_unforeseen_failure_under_a_stream_is_an_error_event_and_frees_the_engine(
     site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:

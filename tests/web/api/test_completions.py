@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from trivet_web.api.inference import Completed, usage_of
+
 if TYPE_CHECKING:
     from conftest import Site
     from flask.testing import FlaskClient
@@ -160,6 +162,16 @@ def test_completions_that_overtake_the_first_wait_for_the_logprobs_of_their_echo
     assert logprobs == {choice["index"]: choice["logprobs"]["token_logprobs"] for choice in whole}
 
 
+def test_a_prompt_s_cached_tokens_count_once_for_all_its_completions() -> None:
+    first, second = (
+        Completed(prompt_tokens=8, cached_tokens=cached, completion_tokens=2) for cached in (5, 8)
+    )
+    usage = usage_of([first, second], 2)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (8, 4, 12)
+    assert usage.prompt_tokens_details.cached_tokens == 5
+    assert usage_of([first, second], 1).prompt_tokens_details.cached_tokens == 13, "of two prompts"
+
+
 def test_prompt_logprobs_stand_in_their_choice(client: FlaskClient) -> None:
     answer = ask(client, prompt=["a b", "c"], prompt_logprobs=1)
     lengths = [len(choice["prompt_logprobs"]) for choice in answer["choices"]]
@@ -204,6 +216,8 @@ def test_engine_that_refuses_says_when_to_retry(
         ({"n": 100, "allowed_token_ids": [5] * 100_000}, "n", "bytes in all"),
         ({"n": 100, "cache_salt": "s" * 100_000}, "n", "bytes in all"),
         ({"prompt": ["x"] * 99, "stop_token_ids": [5] * 99_999}, "prompt", "99 sequences are asked for"),
+        ({"prompt": ["x"] * 129, "n": 2}, "prompt", "at most 256 completions"),
+        ({"prompt": ["x"] * 257}, "prompt", "at most 256 completions"),
         ({"prompt": [[5] * 60] * 128, "n": 2, "prompt_logprobs": 20}, None, ""),
         ({"prompt": [[5] * 60] * 2, "n": 128, "logprobs": 20, "echo": True}, None, ""),
     ],

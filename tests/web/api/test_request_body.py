@@ -66,7 +66,7 @@ WRONG_FIELDS = [
     ({"seed": 2**64}, "seed", "64-bit"),
     ({"stop": [""]}, "stop", "non-empty"),
     ({"stop": [1]}, "stop[0]", "str"),
-    ({"stop": ["x"] * 65}, "stop", "64"),
+    ({"stop": ["x"] * 65}, "stop", "has 65 strings; at most 64"),
     ({"top_logprobs": 3}, "logprobs", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from trivet.text.tool_calls.forced import MAX_CALLS
 from trivet.text.tool_calls.mistral import MistralParser
+from trivet_web.api.chat import ChatRequest
 
 if TYPE_CHECKING:
     from conftest import Speaker
@@ -75,6 +78,17 @@ def test_arguments_come_in_several_deltas(speaker: Speaker) -> None:
     chunks = speaker.events(TWO, tools=TOOLS)
     pieces = [d for chunk in chunks for d in chunk["choices"][0]["delta"].get("tool_calls", ())]
     assert sum(piece["index"] == 0 for piece in pieces) > 4
+
+
+@pytest.mark.parametrize(("is_parallel", "limit"), [(None, MAX_CALLS), (True, MAX_CALLS), (False, 1)])
+def test_the_grammar_holds_as_many_calls_as_are_wanted(is_parallel: bool | None, limit: int) -> None:
+    asked = {"model": "demo", "messages": [], "tools": TOOLS, "tool_choice": "required"}
+    body = msgspec.convert({**asked, "parallel_tool_calls": is_parallel}, ChatRequest)
+    tools = body.tool_use()
+    form = tools and tools.form()
+    assert form
+    schema = msgspec.json.decode(str(form.json))
+    assert (schema["minItems"], schema["maxItems"]) == (1, limit)
 
 
 def test_one_call_where_parallel_ones_are_not_wanted(speaker: Speaker) -> None:

@@ -143,6 +143,16 @@ def test_thinking_is_a_block_and_asked_for_by_name(speaker: Speaker, plain: Spea
     assert "does not think" in refused.get_json()["error"]["message"]
 
 
+def test_the_model_is_told_that_a_tool_failed() -> None:
+    told = []
+    for more in ({}, {"is_error": False}, {"is_error": True}):
+        block = {"type": "tool_result", "tool_use_id": "t1", "content": "no such city", **more}
+        body = msgspec.convert({**HELLO, "messages": [{"role": "user", "content": [block]}]}, MessageRequest)
+        (message,) = body.chat().messages
+        told.append(message.content)
+    assert told == ["no such city", "no such city", "Error: no such city"]
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "kind", "words"),
     [

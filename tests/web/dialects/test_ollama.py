@@ -10,6 +10,7 @@ import pytest
 
 from trivet.structured_outputs import MAX_JSON_BYTES
 from trivet_registry.aliases_store import remove_alias, set_alias
+from trivet_web.dialects.ollama.options import read_options
 from trivet_web.web_process import EXTENSION
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ def test_options_are_carried_out_or_refused_by_name(client: FlaskClient) -> None
         response = client.post("/api/chat", json={**HELLO, "options": options})
         assert response.status_code == 400
         assert words in response.get_json()["error"]
+
+
+def test_a_penalty_that_looks_at_no_token_is_none() -> None:
+    given = {"repeat_penalty": 1.5}
+    for last_n, penalty in ((0, None), (64, 1.5), (-1, 1.5)):
+        options = read_options({**given, "repeat_last_n": last_n})
+        assert options.fields()["repetition_penalty"] == penalty
 
 
 def test_no_limit_is_a_limit_of_zero_or_less(client: FlaskClient) -> None:

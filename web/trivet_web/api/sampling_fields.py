@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from trivet.errors import ContextLengthExceeded, RequestError
-from trivet.sampling_params import SamplingParams
+from trivet.sampling_params import MAX_STOP_STRINGS, SamplingParams
 from trivet_web.api.structured_fields import StructuredFields
 
 # Bounded, so that no number of a request is too big for the wire.
@@ -117,8 +117,10 @@ class SamplingFields(StructuredFields, kw_only=True):
     def check(self) -> None:
         """Raises: RequestError for a value that no type forbids."""
         check_timeout(self.timeout)
-        if isinstance(self.stop, list) and len(self.stop) > 64:
-            raise RequestError(f"stop has {len(self.stop)} strings; at most 64 are taken", param="stop")
+        if isinstance(self.stop, list) and len(self.stop) > MAX_STOP_STRINGS:
+            raise RequestError(
+                f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are taken", param="stop"
+            )
 
 
 class CompletionFields(SamplingFields, kw_only=True):
