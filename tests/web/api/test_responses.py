@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,11 +14,17 @@ from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
+from trivet.text.chat_template import ChatTemplate
+from trivet.text.tool_calls.hermes import HermesParser
 from trivet_web.api.responses_request import ResponseRequest
 
 if TYPE_CHECKING:
     from conftest import Site, Speaker
 
+TEMPLATE = (
+    "{{ tools }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
+)
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 SAID = (
     "<think>\nHm.\n</think>\n\nI look.\n"
@@ -88,6 +95,18 @@ def test_what_the_tokens_do_not_suffice_for_is_incomplete(client: Any) -> None:
     assert answer["output"][-1]["status"] == "incomplete"
     stream = client.post("/v1/responses", json={**fields, "stream": True}).data.decode()
     assert "event: response.incomplete" in stream
+
+
+def test_a_call_that_is_whole_before_the_tokens_are_used_up_is_complete(speaker: Speaker) -> None:
+    call = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+    call = call.replace('{"n', "{" + " " * (-len(call) % 3) + '"n')  # the model says three characters a token
+    fields = {"tools": [TOOL], "max_output_tokens": len(call) // 3}
+    for response in (
+        whole(speaker, f"{call} And more.", **fields),
+        events(speaker, f"{call} And more.", **fields)[-1]["response"],
+    ):
+        assert response["status"] == "incomplete"
+        assert [(one["name"], one["status"]) for one in response["output"]] == [("weather", "completed")]
 
 
 def test_input_of_parts_is_the_prompt_of_the_same_chat(speaker: Speaker) -> None:
@@ -260,6 +279,27 @@ def test_instructions_are_for_one_response_and_the_input_s_own_for_all_that_foll
     second = keeping("post", input="and?", previous_response_id=first["id"]).get_json()
     chat = [*asked, {"role": "assistant", "content": "w0 w1 "}, {"role": "user", "content": "and?"}]
     assert second["usage"]["input_tokens"] == keeping("post", input=chat).get_json()["usage"]["input_tokens"]
+
+
+def test_a_call_that_broke_is_no_part_of_the_conversation(
+    site: Site, open_client: Any, served_model: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "says").write_text('<tool_call>{"name": "weather", "arguments": {"city": "Par')
+    site.settings = msgspec.structs.replace(site.settings, store_responses=True)
+    site.start_engine("--says", str(tmp_path / "says"))
+    template = ChatTemplate(TEMPLATE)
+    changes = {"template": template, "template_takes_tools": True, "tool_format": HermesParser}
+    client = open_client(site, dataclasses.replace(served_model, **changes))
+    body = {"model": "demo", "input": "hello", "tools": [TOOL]}
+    stream = client.post("/v1/responses", json={**body, "stream": True}).data.decode()
+    first = msgspec.json.decode(stream.strip().rsplit("data: ", 1)[1])["response"]
+    assert first["output"][0]["status"] == "incomplete"
+    more = {"previous_response_id": first["id"], "input": "and?"}
+    second = client.post("/v1/responses", json={**body, **more}).get_json()
+    turns = [("user", "hello"), ("assistant", ""), ("user", "and?")]
+    chat = {"input": [{"role": role, "content": content} for role, content in turns]}
+    told = client.post("/v1/responses", json={**body, **chat}).get_json()
+    assert second["usage"]["input_tokens"] == told["usage"]["input_tokens"]
 
 
 ITEMS: list[dict[str, Any]] = [
