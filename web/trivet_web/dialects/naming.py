@@ -20,5 +20,5 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
         error.args = (words.sub(lambda found: names[found[0]], error.message),)
         if error.param is not None:
             field, dot, rest = error.param.partition(".")
-            error.param = names.get(error.param) or names.get(field, field) + dot + rest
+            error.param = names.get(field, field) + dot + rest
         raise
