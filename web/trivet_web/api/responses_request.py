@@ -54,6 +54,7 @@ RESPONSES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 RESPONSES_WITHOUT_EFFECT = frozenset(
     {
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "safety_identifier"),
+        "spaces_between_special_tokens",  # as in a chat
         "stream_options",  # their one field, obfuscation, hides lengths from listeners
     }
 )
