@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from flask import request
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -35,7 +36,8 @@ def record(
     """
     _append(session, actor or principal_of_request().name, action, target, before, after, DONE)
     request.environ[_IS_RECORDED] = True
-    site_accounts().credentials.forget_all()
+    forget_all = site_accounts().credentials.forget_all
+    event.listen(session, "after_commit", lambda _: forget_all(), once=True)
 
 
 def record_refusal(principal: Principal, action: str, reason: str) -> None:

@@ -53,7 +53,8 @@ class Credentials:
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()
         self._version = -1
-        self._looked_s = float("-inf")
+        self._looked_s = float("-inf")  # when the registry answered last
+        self._is_dirty = False
         self._has_users = True  # until it is known: the careful answer
 
     def has_users(self) -> bool:
@@ -72,21 +73,15 @@ class Credentials:
         memory = self._known  # replaced when something changes: what was read before is then kept nowhere
         known = memory.get(secret_hash)
         if known is None or now_s > known.until_s:
-            principal = self._read(secret, secret_hash)
-            if principal is None:
-                memory.pop(secret_hash, None)
-                return None
-            if len(memory) >= MAX_KNOWN:
-                memory.clear()
-            known = memory[secret_hash] = _Known(principal, now_s + KEEP_S)
-        if time.time() >= known.principal.expires_s:
+            known = self._read_anew(secret, secret_hash, memory)
+        if known is None or time.time() >= known.principal.expires_s:
             return None
         self._seen.add(secret_hash)
         return known.principal
 
     def forget_all(self) -> None:
-        """Look again at once: this process has changed something."""
-        self._looked_s = float("-inf")
+        """Look again at once: this process has changed something, and it is committed."""
+        self._is_dirty = True
 
     def take_seen(self) -> set[str]:
         """Hashes of what was used since it was last asked, to be written down."""
@@ -100,6 +95,23 @@ class Credentials:
             principal = None if row is None else principal_of_key(row)
         return None if principal is None or time.time() >= principal.expires_s else principal
 
+    def _read_anew(self, secret: str, secret_hash: str, memory: dict[str, _Known]) -> _Known | None:
+        """Raises: Unavailable for one that was not known before."""
+        earlier = memory.get(secret_hash)
+        try:
+            principal = self._read(secret, secret_hash)
+        except Unavailable:
+            if earlier is None:
+                raise
+            return earlier  # `_follow` has seen that it is trusted still
+        if principal is None:
+            memory.pop(secret_hash, None)
+            return None
+        if len(memory) >= MAX_KNOWN:
+            memory.clear()
+        known = memory[secret_hash] = _Known(principal, self._clock() + KEEP_S)
+        return known
+
     def _read(self, secret: str, secret_hash: str) -> Principal | None:
         with self._reading() as session:
             if secret.startswith(MARK):
@@ -111,7 +123,7 @@ class Credentials:
 
     def _follow(self) -> None:
         """Forget everything once something has changed. Raises: Unavailable."""
-        if self._clock() - self._looked_s < LOOK_S:
+        if not self._is_dirty and self._clock() - self._looked_s < LOOK_S:
             return
         if not self._lock.acquire(blocking=self._version < 0):
             if self._clock() - self._looked_s > TRUST_S:  # another thread looks, and gets no answer
@@ -124,14 +136,16 @@ class Credentials:
 
     def _look(self) -> None:
         now_s = self._clock()
-        if now_s - self._looked_s < LOOK_S:
+        if not self._is_dirty and now_s - self._looked_s < LOOK_S:
             return
+        self._is_dirty = False  # before the look: what is changed from here on may be missed by it
         try:
             with self._database.reading() as session:
                 version = newest_id(session)
                 if version != self._version:
                     self._has_users = count_users(session) > 0
         except DBAPIError as error:
+            self._is_dirty = True
             if now_s - self._looked_s > TRUST_S:
                 raise _unavailable(error) from error
             return
