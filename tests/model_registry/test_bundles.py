@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.errors import Conflict, ModelFilesError, ModelNotFound, PermissionDenied, TrivetError
 from trivet.models.model_files import open_model
+from trivet_registry.bundles import importing
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.importing import Import, import_bundle
 from trivet_registry.bundles.manifest import MANIFEST
@@ -41,11 +43,17 @@ class Home:
     def keys(self) -> Path:
         return self.folder / "keys"
 
-    def take(self, path: Path, signer: Home | None = None, **fields: object) -> str:
+    def take(
+        self,
+        path: Path,
+        signer: Home | None = None,
+        progress: Callable[[int], None] = ignore_progress,
+        **fields: object,
+    ) -> str:
         key = None if signer is None else (signer.keys / PUBLIC).read_text()
         wanted = replace(Import(path, self.keys, key=key), **fields)
         place = self.store, self.database, open_model
-        return import_bundle(wanted, *place, self.tested.append, ignore_progress, ignore_progress)
+        return import_bundle(wanted, *place, self.tested.append, progress, ignore_progress)
 
     def models(self) -> list[str]:
         with self.database.reading() as session:
@@ -218,3 +226,42 @@ def test_a_model_that_answers_nothing_is_not_registered(here: Home, there: Home,
         there.take(bundle, here)
     with there.database.reading() as session, pytest.raises(ModelNotFound):
         find_version(session, "tiny")
+
+
+def test_two_that_take_in_the_same_bundle_do_not_write_into_each_other(
+    here: Home, there: Home, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "CHUNK_BYTES", 1000)
+    sizes = [len(data) for name, data in members(bundle).items() if name.startswith("blobs/")]
+    largest = sizes.index(max(sizes))
+    inside = sum(sizes[:largest]) + 2000  # of the largest file
+    is_inside, may_go_on = threading.Event(), threading.Event()
+    taken: list[str] = []
+
+    come_first: list[int] = []
+    come_second: list[int] = []
+
+    def second_waits(count: int) -> None:
+        come_second.append(count)
+        if sum(come_second) >= inside:
+            is_inside.set()
+            assert may_go_on.wait(30)
+
+    second = threading.Thread(
+        target=lambda: taken.append(there.take(bundle, here, second_waits, name="second"))
+    )
+
+    def first_goes_on(count: int) -> None:
+        come_first.append(count)
+        if sum(come_first) >= inside and not is_inside.is_set():
+            second.start()
+            assert is_inside.wait(30)
+
+    try:
+        assert there.take(bundle, here, first_goes_on, name="first") == "first:1"
+        assert verify_version(there.database, "first") == {}
+    finally:
+        may_go_on.set()
+        second.join()
+    assert taken == ["second:1"]
+    assert verify_version(there.database, "second") == verify_version(there.database, "first") == {}

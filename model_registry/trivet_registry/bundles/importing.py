@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,10 +150,10 @@ def _take(
 ) -> None:
     content = tar.extractfile(member)
     assert content is not None, "it is a regular file"
-    temporary = store.partial / f"bundle-{file.sha256}"
+    temporary = store.partial / f"bundle-{secrets.token_hex(8)}"  # others may take in the same file now
     digest = hashlib.sha256()
     try:
-        with temporary.open("wb") as writing:
+        with temporary.open("xb") as writing:
             while chunk := content.read(CHUNK_BYTES):
                 digest.update(chunk)
                 writing.write(chunk)
