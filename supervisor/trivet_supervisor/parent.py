@@ -38,6 +38,7 @@ ASK_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # a probe of a device may hold the supervisor's loop for 10 s
 WEB_END_TIMEOUT_S = 15.0
 KILL_MARGIN_S = 20.0  # past the drain: Stop, SIGTERM and SIGKILL of an engine take 10 s at most
+ENGINES_GO_ON = "engines that run are left to the next serve (`trivet stop --all` ends them)"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # not SIGHUP under nohup
 
 
@@ -92,12 +93,14 @@ class Parent:
     def run(self, on_up: Callable[[], None]) -> None:
         """Until told to stop; then drain and end everything. `on_up`: both children answer.
 
+        Engines end where a stop was requested; after a failure they are left to the next serve.
+
         Raises: Unavailable where a child cannot be brought up, with the last lines of its log.
         """
         with self._signals():
             try:
-                self.supervisor.start()
-                self.web.start()
+                for child in (self.supervisor, self.web):
+                    _start(child)
                 self._wait_until_up()
                 if not self._num_stop_requests:
                     on_up()
@@ -164,12 +167,9 @@ class Parent:
     # ---- down ----
 
     def _end_everything(self) -> None:
-        drain_s = self._settings.drain_timeout_s if self._num_stop_requests == 1 else 0.0
-        if drain_s:
-            limit = f"at most {drain_s:g} s; Ctrl-C again does not wait"
-            print(f"finishing running requests ({limit})", file=sys.stderr, flush=True)
         try:
-            self._end_engines(drain_s)
+            if self._num_stop_requests:
+                self._end_engines()
         finally:
             self.web.terminate(WEB_END_TIMEOUT_S)
             self.supervisor.terminate(WEB_END_TIMEOUT_S)
@@ -178,9 +178,13 @@ class Parent:
                 for fd in (self._alive, self._alive_for_children, self._wake, self._waker):
                     os.close(fd)
 
-    def _end_engines(self, drain_s: float) -> None:
+    def _end_engines(self) -> None:
         """Web stays up meanwhile: the answers that are being drained pass through it."""
         told = self._num_stop_requests
+        drain_s = self._settings.drain_timeout_s if told == 1 else 0.0
+        if drain_s:
+            limit = f"at most {drain_s:g} s; Ctrl-C again does not wait"
+            print(f"finishing running requests ({limit})", file=sys.stderr, flush=True)
         if self._client.shut_down(drain_s) is not None:
             deadline_s = self._clock() + drain_s + KILL_MARGIN_S
             drain_s = 0.0  # of what the supervisor should leave behind
@@ -223,5 +227,17 @@ class Parent:
                 signal.signal(number, handler)
 
 
+def _start(child: Child) -> None:
+    """Raises: Unavailable where its log cannot be opened, or the host has no room for a process."""
+    try:
+        child.start()
+    except OSError as error:
+        raise Unavailable(
+            f"{child.name} cannot be started: {error}; its log is {child.log_file}; {ENGINES_GO_ON}"
+        ) from error
+
+
 def _not_up(child: Child, what: str) -> TrivetError:
-    return Unavailable(f"{child.name} {what}; last lines of {child.log_file}:\n{tail(child.log_file)}")
+    return Unavailable(
+        f"{child.name} {what}; {ENGINES_GO_ON}; last lines of {child.log_file}:\n{tail(child.log_file)}"
+    )

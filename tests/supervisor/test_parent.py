@@ -149,3 +149,14 @@ def test_a_registry_that_cannot_be_opened_is_told_before_anything_starts() -> No
         assert done.returncode == 2
         assert re.fullmatch(r"trivet: database .* cannot be opened: file is not a database.*\n", done.stderr)
         assert not list((Path(home) / "logs").iterdir())
+
+
+def test_a_log_that_cannot_be_opened_is_told_in_a_sentence() -> None:
+    with tempfile.TemporaryDirectory(prefix="tv") as home:
+        (Path(home) / "logs" / "supervisor.log").mkdir(parents=True)
+        done = refused(Path(home), "--port", "0")
+        assert done.returncode == 1
+        assert re.match(
+            r"trivet: supervisor cannot be started: .*Is a directory: .*supervisor\.log", done.stderr
+        )
+        assert "Traceback" not in done.stderr
