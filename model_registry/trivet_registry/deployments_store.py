@@ -71,6 +71,7 @@ def create_deployment(
     deployment.priority = priority
     deployment.fallback = check_fallback(session, name, fallback)
     deployment.is_asleep = False
+    deployment.served = None
     deployment.generation += 1
     deployment.first_generation = deployment.generation
     deployment.updated_at = utc_now()

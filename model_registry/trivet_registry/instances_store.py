@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from trivet.errors import NotFound
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import IllegalMove, InstanceState, check_move
+from trivet_registry.served import remember_served
 from trivet_registry.tables import Deployment, Instance, utc_now
 
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.LOST)
@@ -72,6 +73,8 @@ def move_instance(
     if hit.rowcount != 1:  # type: ignore[attr-defined]  # of CursorResult, which an UPDATE returns
         raise IllegalMove(f"instance {instance_id} is no longer {old}; it was not moved to {to}")
     session.refresh(instance)
+    if to is InstanceState.READY:
+        remember_served(instance)
     record_event(
         session,
         "instance",

@@ -203,6 +203,7 @@ class Deployment(Base):
     priority: Mapped[int] = mapped_column(default=0, server_default=text("0"))  # lower is placed first
     fallback: Mapped[str | None] = mapped_column(String(128))  # deployment that helps out when it is full
     is_asleep: Mapped[bool] = mapped_column(default=False, server_default=false())  # idle: unloaded
+    served: Mapped[dict[str, Any] | None]  # served.EngineRules of the last generation that was ready
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     version: Mapped[Version] = relationship(lazy="joined", innerjoin=True)

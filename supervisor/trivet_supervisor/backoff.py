@@ -13,7 +13,8 @@ class Backoff:
     longest_s: float = 60.0
     stable_s: float = 60.0  # ready for so long: the count begins anew
     max_boot_failures: int = 3  # of an instance that was never ready: a person waits for the verdict
-    # One that has served before meets a host that comes up slowly (a driver after a reboot): 3 minutes.
+    # One whose generation has served meets a host that comes up slowly (a driver after a reboot): it is
+    # `failed` after 3 minutes, and tried again every `longest_s` all the same.
     max_later_boot_failures: int = 10
 
     def delay_s(self, num_failures: int) -> float:
@@ -21,5 +22,5 @@ class Backoff:
         doublings = min(max(num_failures - 1, 0), 32)
         return float(min(self.first_s * 2**doublings, self.longest_s))
 
-    def gives_up(self, num_boot_failures: int, was_ready: bool) -> bool:
-        return num_boot_failures >= (self.max_later_boot_failures if was_ready else self.max_boot_failures)
+    def gives_up(self, num_boot_failures: int, has_served: bool) -> bool:
+        return num_boot_failures >= (self.max_later_boot_failures if has_served else self.max_boot_failures)

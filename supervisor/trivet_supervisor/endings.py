@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance, move_instance
+from trivet_registry.served import has_served
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
 from trivet_supervisor.exit_reason import CANNOT_START, REBOOTED, UNSEEN, exit_reason, stopped_reason
@@ -23,20 +24,26 @@ S = InstanceState
 
 
 class Endings:
-    """Counts failures in a row; a supervisor that comes anew counts anew, except failures to boot."""
+    """Counts failures in a row; a supervisor that comes anew counts anew.
+
+    A generation that has served is given up only for as long as `Backoff.longest_s`: what it met may pass.
+    One that never has is given up for good, after some boots or at once: a person waits for the verdict.
+    """
 
     def __init__(self, means: Means) -> None:
         self._means = means
         self._failures: dict[str, int] = {}
         self._retry_s: dict[str, float] = {}
+        self._counted: set[str] = set()  # those of whose boot failures the last was counted here
 
     def retry_in_s(self, instance_id: str) -> float:
-        """Seconds until its next attempt may begin; 0 or less: now."""
+        """Seconds until its next attempt may begin; 0 or less: now. inf: it needs a person's change."""
         return self._retry_s.get(instance_id, 0.0) - self._means.clock()
 
     def forget(self, instance_id: str) -> None:
         self._failures.pop(instance_id, None)
         self._retry_s.pop(instance_id, None)
+        self._counted.discard(instance_id)
 
     def ended(self, instance_id: str, watched: Watched, code: int) -> None:
         """A followed process is gone."""
@@ -53,9 +60,12 @@ class Endings:
         was_rebooted = (instance.entered_s or 0.0) > self._means.clock()
         self._write(instance.id, REBOOTED if was_rebooted else UNSEEN, None, was_boot=False, was_seen=False)
 
-    def not_started(self, instance: Instance, reason: str) -> None:
-        """No process exists. What cannot be placed at its first launch is told at once."""
-        self._write(instance.id, reason, None, was_boot=True, is_final=instance.ready_at is None)
+    def not_started(self, instance: Instance, reason: str, needs_change: bool) -> None:
+        """No process exists. What cannot be placed at its first launch is told at once.
+
+        Args: needs_change: no time helps, only a person's change of the deployment or of its files.
+        """
+        self._write(instance.id, reason, None, was_boot=True, is_final=True, needs_change=needs_change)
 
     def not_spawned(self, instance_id: str, reason: str) -> None:
         """The launcher could not start the process."""
@@ -67,7 +77,8 @@ class Endings:
         reason: str,
         code: int | None,
         was_boot: bool,
-        is_final: bool = False,
+        is_final: bool = False,  # unless its generation has served
+        needs_change: bool = False,
         was_seen: bool = True,
         note: str = "",  # for one that was told to stop
     ) -> None:
@@ -84,12 +95,31 @@ class Endings:
             else:
                 if state is S.LOST:  # why it was given up says more than how it was killed
                     reason = instance.reason
-                is_final = is_final or (code == CANNOT_START and instance.ready_at is None)
+                is_final = needs_change or ((is_final or code == CANNOT_START) and not has_served(instance))
                 failures = self._write_failure(session, instance, reason, was_boot, is_final, was_seen, gone)
-        if failures:  # counted once it is written: a registry that cannot be written is tried again
-            self._failures[instance_id] = failures
-            self._retry_s[instance_id] = self._means.clock() + self._means.backoff.delay_s(failures)
+        if state not in (S.DRAINING, S.STOPPING):  # once it is written: else it is tried again
+            self._count(instance_id, failures, needs_change)
         logger.info("instance=%s state=%s ended reason=%s", instance_id, state, reason)
+
+    def _count(self, instance_id: str, failures: int, needs_change: bool) -> None:
+        """Args: failures: in a row; 0: it was given up."""
+        if failures:
+            delay_s = self._means.backoff.delay_s(failures)
+            self._failures[instance_id] = failures
+        else:
+            delay_s = float("inf") if needs_change else self._means.backoff.longest_s
+            self._failures.pop(instance_id, None)
+        self._counted.add(instance_id)
+        self._retry_s[instance_id] = self._means.clock() + delay_s
+
+    def retry(self, instance: Instance) -> bool:
+        """Try again what was given up though its generation has served. False: not yet, or not at all."""
+        if not has_served(instance) or self.retry_in_s(instance.id) > 0:
+            return False
+        with self._means.database.session() as session:
+            again = f"attempt {instance.attempt + 1}, because: {instance.reason}"
+            move_instance(session, instance.id, S.PENDING, again)
+        return True
 
     def _write_failure(
         self,
@@ -101,10 +131,12 @@ class Endings:
         was_seen: bool,
         gone: dict[str, Any],
     ) -> int:
-        """Returns how many failures in a row it makes; 0: it is not started again."""
+        """Returns how many failures in a row it makes; 0: it is given up."""
         backoff, old = self._means.backoff, instance.instance_state
-        boots = instance.boot_failures + was_boot
-        first = instance.first_failure or reason
+        may_pass = has_served(instance)
+        is_counted_anew = may_pass and instance.id not in self._counted
+        boots = (0 if is_counted_anew else instance.boot_failures) + was_boot
+        first = (None if is_counted_anew else instance.first_failure) or reason
         values = {**gone, "boot_failures": boots}
         if was_seen:
             values["first_failure"] = first
@@ -112,12 +144,12 @@ class Endings:
             values["log_tail"] = engine_logs.tail(Path(instance.log_file))
             if was_seen:
                 engine_logs.pin_first_crash(Path(instance.log_file))
-        is_final = is_final or (was_boot and backoff.gives_up(boots, instance.ready_at is not None))
-        if is_final:
+        if is_final or (was_boot and backoff.gives_up(boots, may_pass)):
             if boots > 1:
                 reason = f"gave up after {boots} failures in a row; the first: {first}; the last: {reason}"
+            if not is_final and may_pass:
+                reason = f"{reason}; it has served before and is tried again every {backoff.longest_s:g} s"
             move_instance(session, instance.id, S.FAILED, reason, **values)
-            self.forget(instance.id)
             return 0
         # In one transaction: nobody sees a `failed` that is not final.
         move_instance(session, instance.id, S.FAILED, reason, **values)

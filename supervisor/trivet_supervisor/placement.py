@@ -28,6 +28,10 @@ class NoRoom(DoesNotFit):
     """It would fit if instances that run now were stopped: worth waiting for."""
 
 
+class FilesChanged(ModelFilesError):
+    """A model file has other bytes than those registered: only a person can tell which are right."""
+
+
 class Placer:
     """Plans through the torch-free half of the backends."""
 
@@ -43,7 +47,8 @@ class Placer:
 
         `device` names one device or several, by uid or index, with commas.
 
-        Raises: NoRoom; DoesNotFit; Unsupported; ModelFilesError. The reasons are the backends' own.
+        Raises: NoRoom; DoesNotFit; Unsupported; ModelFilesError, of which FilesChanged. The reasons are the
+        backends' own.
         """
         files, config = self._open(version), runner_config(settings)
         backend_answers.check_context(files, planned_spec(files), config)
@@ -165,7 +170,7 @@ def _check_unchanged(name: str, size_bytes: int, mtime_ns: int) -> None:
             f"model file {name} cannot be read: {error.strerror}; put it back, or register the model again"
         ) from error
     if (status.st_size, status.st_mtime_ns) != (size_bytes, mtime_ns):
-        raise ModelFilesError(
+        raise FilesChanged(
             f"model file {name} has changed since it was registered ({size_bytes} bytes then, "
             f"{status.st_size} now); register it again: trivet models add"
         )

@@ -9,7 +9,7 @@ from typing import Protocol
 from trivet.engine import backend_answers
 from trivet.engine.assembly import Placement
 from trivet.engine_settings import EngineSettings, parse_engine_settings
-from trivet.errors import TrivetError
+from trivet.errors import ConfigError, TrivetError
 from trivet_registry.deployment_changes import sleep_deployment
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES, PROCESS_STATES, InstanceState
@@ -25,7 +25,7 @@ from trivet_supervisor.fleet import Fleet
 from trivet_supervisor.idleness import why_idle
 from trivet_supervisor.ledger import Ledger, ledger_of
 from trivet_supervisor.means import Means
-from trivet_supervisor.placement import NoRoom
+from trivet_supervisor.placement import FilesChanged, NoRoom
 from trivet_supervisor.rollout import changes_of
 
 logger = logging.getLogger(__name__)
@@ -120,6 +120,10 @@ class Reconciler:
             for i, reason in changes.ended
             if self._end(i, deployment, SHUTS_DOWN if self.is_shutting_down else reason)
         }
+        if is_wanted:
+            ended = {i.id for i, _ in changes.ended}
+            failed = [i for i in instances if i.instance_state is S.FAILED and i.id not in ended]
+            moved |= {i.id for i in failed if self.fleet.endings.retry(i)}
         for _ in range(changes.num_new):
             with self._means.database.session() as session:
                 moved.add(create_instance(session, deployment).id)
@@ -170,6 +174,7 @@ class Reconciler:
 
     def _place(self, instance: Instance, living: Sequence[Instance]) -> bool:
         """False where it goes on waiting for room."""
+        needs_change = False
         try:
             placement, launch_env = self._choose(instance, ledger_of(living))
         except NoRoom as error:
@@ -180,7 +185,7 @@ class Reconciler:
                 self._helped_by_room.discard(instance.id)
             return False
         except TrivetError as error:
-            failure = str(error)
+            failure, needs_change = str(error), isinstance(error, ConfigError | FilesChanged)
         except Exception as error:  # a stranger's backend: it must not hold up the other instances
             logger.exception("instance=%s cannot be placed", instance.id)
             failure = f"the backend failed: {type(error).__name__}: {error}"
@@ -190,7 +195,7 @@ class Reconciler:
             with self._means.database.session() as session:
                 move_instance(session, instance.id, S.PLACING, PLACING)
         if failure:
-            self.fleet.endings.not_started(instance, failure)
+            self.fleet.endings.not_started(instance, failure, needs_change)
         else:
             self.fleet.start(instance, placement, launch_env)
         self._forget_wait(instance)

@@ -18,10 +18,11 @@ from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import version_files
+from trivet_registry.served import has_served, newest_rules, served_rules
 from trivet_registry.tables import Version
 from trivet_registry.upgrading import check_upgrade, upgrade
 
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
 AT = "'2026-01-01 00:00:00'"
 ROWS = (  # in the columns of 0001, which every later revision has
     f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",
@@ -76,6 +77,8 @@ def test_a_registry_of_an_earlier_release_keeps_what_it_knows(registry_url: str,
     assert (deployment.version.digests, deployment.version.is_stored) == (None, False)
     assert (deployment.priority, deployment.fallback, deployment.is_asleep) == (0, None, False)
     assert deployment.first_generation == deployment.generation == 3, "what runs is no update in progress"
+    assert served_rules(deployment) == newest_rules(deployment), "its instance is ready"
+    assert has_served(instance)
     assert (instance.pid, instance.lease, instance.process_start_time) == (17, "secret", 12.5), (
         "it is adopted"
     )

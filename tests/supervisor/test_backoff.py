@@ -11,5 +11,5 @@ def test_delays_double_up_to_a_minute() -> None:
 
 def test_a_launch_that_never_worked_is_given_up_sooner_than_one_that_did() -> None:
     backoff = Backoff()
-    assert [backoff.gives_up(n, was_ready=False) for n in (2, 3)] == [False, True]
-    assert [backoff.gives_up(n, was_ready=True) for n in (9, 10)] == [False, True]
+    assert [backoff.gives_up(n, has_served=False) for n in (2, 3)] == [False, True]
+    assert [backoff.gives_up(n, has_served=True) for n in (9, 10)] == [False, True]

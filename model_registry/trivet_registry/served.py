@@ -1,0 +1,74 @@
+"""What a deployment served with last: a fault that passes does not end what has served before.
+
+A generation has served from the first of its instances that was ready. What it was started with is kept
+until a later generation has served, so that its instances can be made again while that one cannot start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from trivet_registry.tables import Deployment, Instance, Version
+
+
+class EngineRules(msgspec.Struct, frozen=True):
+    """What the engines of one generation are started with."""
+
+    generation: int
+    version_id: int
+    backend: str
+    device: str | None
+    settings: dict[str, str]
+
+
+def newest_rules(deployment: Deployment) -> EngineRules:
+    """Of the generation that is wanted."""
+    return EngineRules(
+        deployment.generation,
+        deployment.version_id,
+        deployment.backend,
+        deployment.device,
+        dict(deployment.settings),
+    )
+
+
+def served_rules(deployment: Deployment) -> EngineRules | None:
+    """Of the last generation of this launch that has served; None: none has, or it cannot be read."""
+    try:
+        rules = msgspec.convert(deployment.served, EngineRules)
+    except msgspec.ValidationError:
+        return None
+    return rules if rules.generation >= deployment.first_generation else None
+
+
+def rules_of(instance: Instance) -> EngineRules:
+    """What this instance is started with."""
+    served = served_rules(instance.deployment)
+    if served is not None and served.generation == instance.generation < instance.deployment.generation:
+        return served
+    return newest_rules(instance.deployment)
+
+
+def has_served(instance: Instance) -> bool:
+    """Whether any instance of its generation has been ready, also one of before a shutdown or a sleep."""
+    served = served_rules(instance.deployment)
+    return instance.ready_at is not None or (served is not None and served.generation == instance.generation)
+
+
+def remember_served(instance: Instance) -> None:
+    """It is ready. An older generation than the newest is what it was already, or is on its way out."""
+    deployment = instance.deployment
+    if instance.generation != deployment.generation:
+        return
+    served: dict[str, Any] = msgspec.to_builtins(newest_rules(deployment))
+    if deployment.served != served:
+        deployment.served = served
+
+
+def served_version(session: Session, deployment: Deployment) -> Version | None:
+    """Of the generation that served last; None: no such generation, or the version was removed."""
+    rules = served_rules(deployment)
+    return None if rules is None else session.get(Version, rules.version_id)
