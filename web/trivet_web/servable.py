@@ -41,17 +41,15 @@ def given_path(text: str, param: str, settings: Settings, *, is_new: bool = Fals
         raise RequestError(f"{param} {text!r} is not absolute; give the whole path", param=param)
     if "\0" in text:
         raise RequestError(f"{param} {text!r} has a zero byte in it", param=param)
-    if settings.model_roots:
-        _check_roots(
-            path.parent if is_new else path,
-            param,
-            [Path(root) for root in settings.model_roots.split(os.pathsep) if root],
-        )
+    check_roots(path.parent if is_new else path, param, settings)
     return path
 
 
-def _check_roots(path: Path, param: str, roots: list[Path]) -> None:
+def check_roots(path: Path, param: str, settings: Settings) -> None:
     """Also of each file in a folder: a link may lead out of it. Raises: ModelFilesError; PermissionDenied."""
+    roots = [Path(root) for root in (settings.model_roots or "").split(os.pathsep) if root]
+    if not roots:
+        return
     try:
         real = path.resolve(strict=True)
         inside = [real, *(entry.resolve() for entry in real.rglob("*"))] if real.is_dir() else [real]

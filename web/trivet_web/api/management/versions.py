@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from flask import Blueprint, Response, request, send_file
 
-from trivet.errors import NotFound
 from trivet_registry.model_store.keeping import collect, verify_version
-from trivet_registry.models_store import list_models, version_files
+from trivet_registry.models_store import list_models
 from trivet_registry.references import find_model, find_version
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
@@ -24,6 +21,7 @@ from trivet_web.api.management.objects import (
     version_object,
 )
 from trivet_web.json_response import json_response
+from trivet_web.registered_files import opened
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("management_versions", __name__, url_prefix="/platform/v1")
@@ -67,18 +65,18 @@ def verify(reference: str) -> Response:
 @requires(Right.READ)
 @documented(media_type="application/octet-stream")
 def file(reference: str, name: str) -> Response:
-    """One file of a version, or a range of it. Raises: ModelNotFound, NotFound."""
-    with web_process().database.reading() as session:
+    """One file of a version, or a range of it; not where it has changed. Raises: NotFound, Conflict."""
+    process = web_process()
+    with process.database.reading() as session:
         version = find_version(session, reference)
-        files, digests = version_files(version), version.digests or {}
-    if name not in files or not Path(files[name]["name"]).is_file():
-        raise NotFound(f"{reference} has no file {name[:200]!r}; it has: {', '.join(files)}", param="name")
-    return send_file(
-        files[name]["name"],
-        mimetype="application/octet-stream",
-        etag=digests.get(name) or False,
-        conditional=True,
-    )
+        digest = (version.digests or {}).get(name)
+    with opened(version, name, process.settings) as handle:
+        return send_file(
+            f"/proc/self/fd/{handle}",  # the file that was looked at, whatever has its name by now
+            mimetype="application/octet-stream",
+            etag=digest or False,
+            conditional=True,
+        )
 
 
 @blueprint.get("/store")
