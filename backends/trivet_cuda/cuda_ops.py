@@ -58,7 +58,7 @@ class CudaOps(TorchOps):
             normed = F.layer_norm(total.float(), (x.shape[-1],), w.vector, w.bias, spec.eps)
             return normed.to(self.dtype), total
         if residual is not None:
-            normed, total = self.table.add_rms_norm(x, residual, w.vector, spec.eps, self.dtype)
+            normed, total = self.table.add_rms_norm(residual, x, w.vector, spec.eps, self.dtype)
         else:
             rows = x.reshape(-1, x.shape[-1])
             normed, total = self.table.rms_norm(rows, w.vector, spec.eps, self.dtype).view(x.shape), x

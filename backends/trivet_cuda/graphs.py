@@ -2,8 +2,8 @@
 
 A decode step of a small model is hundreds of launches of a few microseconds each, and a replayed graph is
 one. Before a replay the step's arrays go into the buffer that the graph was captured with; rows up to the
-bucket write no KV and have no length, so that nothing reads their part of the table. Of the table only what
-the step has is copied: at 131,072 tokens and 256 sequences all of it is 8 MB.
+bucket write no KV and have no length. Of the table only what the step has is copied (at 131,072 tokens and
+256 sequences all of it is 8 MB): behind that stand block ids of steps before, which a kernel masks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Bucket:
 
     captured: Captured
     buffer: Tensor  # int32, all arrays but the table, of the shared buffer
-    block_table: Tensor  # [size, num_columns]
+    block_table: Tensor  # [size, num_columns], the first rows of the shared table
 
 
 class DecodeGraphs:
@@ -48,7 +48,7 @@ class DecodeGraphs:
         """`num_columns` of a block table: blocks of the longest sequence."""
         self._forward, self._capture, self._device = forward, capture, device
         self._block_size, self._num_columns = block_size, num_columns
-        self._buffer = torch.zeros(0, dtype=torch.int32)
+        self._buffer = self._table = torch.zeros(0, dtype=torch.int32)
         self._buckets: dict[int, _Bucket] = {}
         self.failure = ""  # why no step is captured
 
@@ -64,9 +64,11 @@ class DecodeGraphs:
 
         Raises: RuntimeError of torch for lack of memory.
         """
-        self._buffer = torch.zeros(
-            layout(self._arrays(max(sizes)))[1], dtype=torch.int32, device=self._device
-        )
+        most = max(sizes)
+        size_of_all = layout(padded_arrays(_no_batch(), self._block_size, most))[1]
+        self._buffer = torch.zeros(size_of_all, dtype=torch.int32, device=self._device)
+        # Its rows are at one place for every bucket, so that what stands there is always ids of blocks.
+        self._table = torch.zeros((most, self._num_columns), dtype=torch.int32, device=self._device)
         for size in sorted(sizes, reverse=True):
             reason = "another rank could not, whose log tells why"
             try:
@@ -82,18 +84,16 @@ class DecodeGraphs:
                 logger.warning("graphs=off %s; steps run eagerly, slower", self.failure)
                 return
 
-    def _arrays(self, size: int) -> dict[str, NDArray[Any]]:
-        return idle_arrays(size, self._block_size, self._num_columns)
-
     def _capture_one(self, size: int) -> _Bucket:
-        arrays = self._arrays(size)
+        arrays, table = padded_arrays(_no_batch(), self._block_size, size), self._table[:size]
         host, starts = packed(arrays, pinned=False)
-        self._buffer[: len(host)].copy_(host)
-        view = StepView.over(views(self._buffer, arrays, starts), size, size)
+        buffer = self._buffer[: len(host)]
+        buffer.copy_(host)
+        view = StepView.over({**views(buffer, arrays, starts), "block_table": table}, size, size)
         with torch.inference_mode():
             self._forward(view)  # kernels are compiled, and what is made once is made outside the graph
             captured = self._capture(lambda: self._forward(view))
-        return _Bucket(captured, self._buffer[: starts["block_table"]], view.block_table)
+        return _Bucket(captured, buffer, table)
 
     def run(self, batch: Batch) -> Tensor | None:
         """Hidden states [S, hidden_size] of a step of decodes that fits a bucket, else None.
@@ -116,16 +116,19 @@ class DecodeGraphs:
         return bucket.captured.output[:num_seqs]
 
     def close(self) -> None:
-        """Let go of the graphs and their buffer."""
+        """Let go of the graphs and their buffers."""
         self._buckets.clear()
-        self._buffer = torch.zeros(0, dtype=torch.int32)
+        self._buffer = self._table = torch.zeros(0, dtype=torch.int32)
 
 
 def idle_arrays(size: int, block_size: int, num_columns: int) -> dict[str, NDArray[Any]]:
     """Of a step of `size` rows that are all padding; the table last."""
-    none, table = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
-    batch = Batch(0, none, np.zeros(1, np.int32), none, (table,), none, none, none, none)
     return {
-        **padded_arrays(batch, block_size, size),
+        **padded_arrays(_no_batch(), block_size, size),
         "block_table": np.zeros((size, num_columns), np.int32),
     }
+
+
+def _no_batch() -> Batch:
+    none, table = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
+    return Batch(0, none, np.zeros(1, np.int32), none, (table,), none, none, none, none)

@@ -123,7 +123,11 @@ class CaseMaker:
         """
         shape, dtype = self._shape, self._kv_dtype
         num_tokens = (self._num_blocks - 2) * shape.block_size
-        new = [self._random(num_tokens + 1, shape.num_kv_heads, shape.head_dim) for _ in range(2)]
+        both = self._random(num_tokens + 1, 2 * shape.num_kv_heads, shape.head_dim)
+        new = (
+            both[:, : shape.num_kv_heads],
+            both[:, shape.num_kv_heads :],
+        )  # parts of one product, as a layer has them
         slots = torch.arange(num_tokens + 1, dtype=torch.int32) + shape.block_size
         slots[-1] = -1
         slots = slots.to(self._device)
@@ -162,11 +166,15 @@ class CaseMaker:
         return self._dtype if kv_dtype == "auto" else KV_DTYPES[kv_dtype]
 
     def _queries(self, count: int) -> Tensor:
-        """Where scores are capped, many reach the cap: half of it is their standard deviation."""
+        """Part of a product, as a layer has them.
+
+        Where scores are capped, many reach the cap: half of it is their standard deviation.
+        """
         shape = self._shape
         size = max(1.0, shape.soft_cap / 2)
-        values = self._random(count, shape.num_heads, shape.head_dim, dtype=torch.float32) * size
-        return values.to(self._dtype)
+        heads = shape.num_heads + 2 * shape.num_kv_heads
+        values = self._random(count, heads, shape.head_dim, dtype=torch.float32) * size
+        return values.to(self._dtype)[:, : shape.num_heads]
 
     def _settings(self) -> tuple[float, int, float]:
         return self._shape.head_dim**-0.5, self._shape.window, self._shape.soft_cap

@@ -32,7 +32,7 @@ from trivet_cuda.device import Device, Mark, as_out_of_memory, is_out_of_memory
 from trivet_cuda.device_sampler import Drawn
 from trivet_cuda.graphs import DecodeGraphs, idle_arrays
 from trivet_cuda.memory_plan import Shape
-from trivet_cuda.op_table import OpTable
+from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.packed_weights import Layout
 from trivet_cuda.paged_kv import PagedKV
 from trivet_cuda.self_test import compiler_errors, without_failing_ops
@@ -204,6 +204,12 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         return options.captures and (options.graphs == "on" or self._rank.count == 1)
 
     def _capture_graphs(self) -> None:
+        if not self._have_all_ranks(self.ops.table.decode_attention is not TWINS.decode_attention):
+            self._notices.append(
+                "no graphs are captured, since decode_attention runs as its twin in plain torch, of whose "
+                "small operations a graph would hold thousands; steps run eagerly, slower"
+            )
+            return
         graphs = DecodeGraphs(
             self._forward,
             self._device.capture,

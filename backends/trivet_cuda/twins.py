@@ -86,6 +86,9 @@ def decode_attention(
     """
     out = torch.empty(query.shape, dtype=_kept(query.dtype, exact), device=query.device)
     caches = (key_cache, value_cache, key_scales, value_scales)
+    held = -(-seq_lens // key_cache.shape[1])
+    columns = torch.arange(block_table.shape[1], device=query.device)
+    block_table = torch.where(columns < held[:, None], block_table, 0)
     for seq in range(len(query)):
         keys, values = _gathered(block_table[seq], *caches, _wide(exact))
         positions = seq_lens[seq : seq + 1] - 1

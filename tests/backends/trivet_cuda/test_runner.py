@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +19,23 @@ from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
+from trivet.models.spec import Norm
+from trivet.models.torch_ops import DTYPES
+from trivet.runners.sharded_weights import Vector
 from trivet.runners.step_state import warm_up_sampling
+from trivet_cuda import twins
 from trivet_cuda.backend import CudaBackend, runner_shape
 from trivet_cuda.device import Captured, Mark
-from trivet_cuda.op_table import TWINS
+from trivet_cuda.op_cases import CaseMaker
+from trivet_cuda.op_table import NAMES, TWINS, OpTable
 from trivet_cuda.runner import CudaRunner
+from trivet_cuda.self_test import model_shapes
 from trivet_cuda.warm_up import warm_up_step
 
 CONFIG = RunnerConfig(
     dtype="f32", max_model_len=64, max_num_seqs=2, num_blocks=20, options={"self_test": "off"}
 )
-INFO = DeviceInfo("cuda", 0, "GPU-1", "test", "sm_90", 1 << 36, 1 << 36, frozenset({"f32", "bf16"}))
+INFO = DeviceInfo("cuda", 0, "GPU-1", "test", "sm_90", 1 << 36, 1 << 36, frozenset({"f32", "bf16", "f16"}))
 
 
 class PassedMark:
@@ -80,6 +87,10 @@ class CpuDevice:
         """Nothing is cached."""
 
 
+# As a kernel: what runs in place of one is not captured.
+KERNELS = replace(TWINS, decode_attention=lambda *args: twins.decode_attention(*args))
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return open_model(make_tiny_model("mistral", tmp_path_factory.mktemp("models")))
@@ -89,12 +100,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 def start(files: ModelFiles) -> Iterator[Callable[..., CudaRunner]]:
     made: list[CudaRunner] = []
 
-    def started(device: CpuDevice, **options: str) -> CudaRunner:
+    def started(
+        device: CpuDevice, config: RunnerConfig = CONFIG, table: OpTable = KERNELS, **options: str
+    ) -> CudaRunner:
         assert files.spec is not None
-        config = replace(CONFIG, options={**CONFIG.options, **options})
+        config = replace(config, options={**config.options, **options})
         plan = CudaBackend().plan(files.spec, files.weights, config, [INFO])
         shape = runner_shape(files.spec, config, plan, [INFO])
-        runner = CudaRunner(files.spec, plan, shape, device, TWINS)
+        runner = CudaRunner(files.spec, plan, shape, device, table)
         made.append(runner)
         runner.load(files.weights, lambda done, total: None)
         runner.allocate_kv()
@@ -186,6 +199,42 @@ def test_a_captured_decode_gives_the_eager_tokens(
     assert tokens[0] == tokens[1]
 
 
+LARGER = replace(CONFIG, max_num_seqs=8, max_model_len=128, num_blocks=80)
+
+
+@pytest.mark.parametrize("table", [KERNELS, TWINS], ids=["captured", "the twin"])
+def test_a_few_sequences_after_many_give_the_eager_tokens(
+    start: Callable[..., CudaRunner], files: ModelFiles, table: OpTable
+) -> None:
+    """What the buckets of many sequences have left in memory is read as no block by that of few."""
+    assert files.spec is not None
+    tokens = []
+    for graphs in ("on", "off"):
+        runner, found = start(CpuDevice(), LARGER, table, graphs=graphs), []
+        for lengths in ((20, 7, 30, 40, 50, 60, 70, 80), (20, 7, 9)):
+            driver = Driver(runner, runner._plan, vocab_size=files.spec.num_tokens, max_num_seqs=8)
+            found += driver.generate([driver.add(random_prompt(n, n)) for n in lengths], 4)
+        tokens.append(found)
+    assert tokens[0] == tokens[1]
+
+
+def test_the_twin_of_decode_is_not_captured_and_that_is_told(start: Callable[..., CudaRunner]) -> None:
+    runner = start(CpuDevice(refuses="never asked"), table=TWINS, graphs="on")
+    assert any(each.startswith("no graphs are captured, since decode_attention") for each in runner.notices())
+
+
+def test_the_residual_stream_is_float32_in_every_type(start: Callable[..., CudaRunner]) -> None:
+    """As in the reference: 160 additions in bfloat16 move it by 1 %, and float16 ends at 65,504."""
+    for dtype in ("bf16", "f16"):
+        ops = start(CpuDevice(), replace(CONFIG, dtype=dtype)).ops
+        stream, added = torch.full((2, 64), 6e4), torch.full((2, 64), 8e3).to(ops.dtype)
+        normed, total = ops.norm(stream, Vector(torch.ones(64), None), Norm(), added)
+        assert total.dtype == torch.float32
+        assert total.tolist() == [[68000.0] * 64] * 2
+        assert normed.dtype == ops.dtype
+        assert normed.float().tolist() == [[1.0] * 64] * 2
+
+
 def test_a_table_of_newest_tokens_that_is_replaced_after_the_capture_is_found(
     start: Callable[..., CudaRunner], files: ModelFiles
 ) -> None:
@@ -207,3 +256,59 @@ def test_ranks_over_mig_instances_are_refused(files: ModelFiles) -> None:
     config = replace(CONFIG, tensor_parallel=2)
     with pytest.raises(Unsupported, match="MIG instances"):
         CudaBackend().plan(files.spec, files.weights, config, devices)
+
+
+Call = tuple[object, ...]  # the operation's name, and of each argument its type and whether rows have gaps
+
+
+def call_of(name: str, args: tuple[Any, ...]) -> Call:
+    """A number is no type of its own: kernels are not compiled for it."""
+    kinds = [
+        (each.dtype, each.dim() > 1 and each.stride(0) != each[0].numel())
+        if isinstance(each, Tensor)
+        else each
+        for each in args
+        if each is None or isinstance(each, (Tensor, torch.dtype, bool))
+    ]
+    return (name, *kinds)
+
+
+def noting(calls: set[Call]) -> OpTable:
+    """The twins, whose calls are kept in `calls`."""
+
+    def noted(name: str, twin: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            calls.add(call_of(name, args))
+            return twin(*args)
+
+        return called
+
+    return replace(TWINS, **{name: noted(name, getattr(TWINS, name)) for name in NAMES})
+
+
+@pytest.mark.parametrize("model", ["mistral", "qwen3"])  # the second norms each head
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "fp8_e4m3"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_every_call_of_the_product_is_one_of_the_self_test(
+    tmp_path_factory: pytest.TempPathFactory, model: str, dtype: str, kv_dtype: str
+) -> None:
+    """With the types that a model gives it: Triton compiles another kernel for others."""
+    files = open_model(make_tiny_model(model, tmp_path_factory.mktemp("models")))
+    assert files.spec is not None
+    options = {**CONFIG.options, "graphs": "off"}
+    config = replace(CONFIG, dtype=dtype, kv_dtype=kv_dtype, options=options)
+    plan = CudaBackend().plan(files.spec, files.weights, config, [INFO])
+    shape = runner_shape(files.spec, config, plan, [INFO])
+    calls: set[Call] = set()
+    runner = CudaRunner(files.spec, plan, shape, CpuDevice(), noting(calls))
+    runner.load(files.weights, lambda done, total: None)
+    runner.allocate_kv()
+    runner.warm_up()
+    runner.close()
+    tested: set[Call] = set()
+    for sizes in model_shapes(files.spec, shape, num_sms=2):
+        maker = CaseMaker(sizes, DTYPES[dtype], torch.device("cpu"), CpuDevice.arch)
+        for case in maker.cases():
+            case.run(noting(tested))
+    assert {name for name, *_ in calls} == set(NAMES) - {"group_matmul"}
+    assert calls <= tested, f"not tested: {calls - tested}"

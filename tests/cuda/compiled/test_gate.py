@@ -6,6 +6,8 @@ nothing about its speed.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 import triton
@@ -13,9 +15,17 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from trivet_cuda_gate.cubin import UnreadableCubin, Usage, read_usage
-from trivet_cuda_gate.launches import launches_of, recorded
+from trivet_cuda_gate.launches import Launch, launches_of, recorded
+from trivet_cuda_interpreted.backend import InterpretedCuda
+from trivet_cuda_interpreted.device import InterpretedDevice
 
+from trivet.contract import RunnerConfig
+from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.models.model_files import open_model
+from trivet_cuda.backend import runner_shape
 from trivet_cuda.kernels.swiglu import swiglu
+from trivet_cuda.op_table import triton_table
+from trivet_cuda.runner import CudaRunner
 from trivet_cuda.tiles import ARCHITECTURES
 
 # By architecture: the most that a kernel may keep on the stack, with the reason. Empty is the goal.
@@ -34,6 +44,38 @@ def test_every_kernel_fits_the_architecture(arch: int) -> None:
         if usage.stack_bytes > waived or not waived:
             faults += [f"{launch.label}: {fault} ({usage})" for fault in usage.faults(arch)]
     assert not faults, "\n".join(faults)
+
+
+def types_of(launch: Launch) -> tuple[str, ...]:
+    """The kernel's name and the types of its arguments: another compilation where one differs."""
+    return (launch.function.__name__, *(f"{name}: {kind}" for name, kind in launch.signature.items()))
+
+
+@pytest.mark.parametrize("model", ["mistral", "qwen3"])  # the second norms each head
+def test_every_type_that_a_model_launches_is_compiled(
+    tmp_path_factory: pytest.TempPathFactory, model: str
+) -> None:
+    files = open_model(make_tiny_model(model, tmp_path_factory.mktemp("models")))
+    assert files.spec is not None
+    backend, launched = InterpretedCuda(), dict[str, Launch]()
+    devices = backend.probe(1.0)
+    for dtype, kv_dtype in product(("bf16", "f16", "f32"), ("auto", "int8")):
+        options = {"graphs": "off", "self_test": "off"}
+        config = RunnerConfig(
+            dtype=dtype, kv_dtype=kv_dtype, max_model_len=64, num_blocks=20, options=options
+        )
+        plan = backend.plan(files.spec, files.weights, config, devices)
+        shape = runner_shape(files.spec, config, plan, devices)
+        runner = CudaRunner(files.spec, plan, shape, InterpretedDevice(), triton_table())
+        with recorded(90, launched):
+            runner.load(files.weights, lambda done, total: None)
+            runner.allocate_kv()
+            runner.warm_up()
+        runner.close()
+    found = {types_of(launch) for launch in launched.values()}
+    assert {name.removesuffix("_kernel") for name, *_ in found} > {"rms_norm", "swiglu"}
+    compiled = {types_of(launch) for launch in launches_of(90)}
+    assert found <= compiled, f"not compiled: {found - compiled}"
 
 
 @triton.jit

@@ -31,7 +31,7 @@ SHAPES = (
     shaped(8, 8, 96, 768, 512, 32, interleaved=True),
     shaped(8, 4, 256, 2304, 1024, 256, window=200, soft_cap=50.0),
     shaped(14, 2, 64, 896, 1024, 64, kv_dtype="int8"),
-    shaped(32, 8, 128, 4096, 2048, 128, kv_dtype="int8"),
+    ModelShape(32, 8, 128, 4096, 2048, 128, kv_dtype="int8", num_splits=(1, 4)),
     shaped(8, 4, 256, 2304, 1024, 256, kv_dtype="int8"),
     shaped(71, 1, 64, 4544, 1024, 64),
 )
@@ -40,7 +40,8 @@ FP8_SHAPES = (
     shaped(32, 8, 128, 4096, 2048, 128, kv_dtype="fp8_e4m3"),
     shaped(8, 4, 256, 2304, 1024, 256, kv_dtype="fp8_e4m3"),
 )
-FLOAT16_SHAPES = (shaped(32, 8, 128, 4096, 2048, 128), SHAPES[5])  # scales of int8 are taken in another way
+# Scales of int8 are taken in another way.
+FLOAT16_SHAPES = (ModelShape(32, 8, 128, 4096, 2048, 128, num_splits=(1, 4)), SHAPES[5])
 # The compiler takes seconds for each: products of float32 are long. Their tiles do not depend on the card.
 FLOAT32_SHAPES = (SHAPES[0], FLOAT16_SHAPES[0], SHAPES[3], SHAPES[5])
 # Sizes change the code of the other kernels only by how many values a program holds: few, or many.
@@ -52,6 +53,7 @@ PRODUCT_SHAPES = (
     ModelShape(14, 2, 64, 896, 4864, 64),
 )
 KV_OPS = ("write_kv", "decode_attention", "extend_attention")
+ROW_OPS = ("rms_norm", "add_rms_norm", "norm_rope", "swiglu")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def recorded(arch: int, launches: dict[str, Launch]) -> Iterator[list[str]]:
 
 
 def launches_of(arch: int) -> list[Launch]:
-    """SHAPES in bfloat16; in the others attention alone, since the rest computes in float32 anyway.
+    """SHAPES in bfloat16; in the others attention, and the rest for one shape: it computes in float32 anyway.
 
     A kernel is compiled for what changes its code.
     """
@@ -113,6 +115,9 @@ def launches_of(arch: int) -> list[Launch]:
             _run(shape, torch.float16, arch, table, labels, KV_OPS)
         for shape in (*FLOAT32_SHAPES, *fp8[1:2]):
             _run(shape, torch.float32, arch, table, labels, KV_OPS)
+        for dtype in (torch.float16, torch.float32):
+            _run(ROTATED_SHAPES[0], dtype, arch, table, labels, ROW_OPS)
+            _run(ROTATED_SHAPES[1], dtype, arch, table, labels, ("norm_rope",))
         for shape in PRODUCT_SHAPES:
             _run_products(shape, arch, table, labels)
     return list(found.values())
