@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.errors import Conflict, ModelFilesError, ModelNotFound, PermissionDenied, TrivetError
 from trivet.models.model_files import open_model
-from trivet_registry.bundles import importing
+from trivet_registry.bundles import archive
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.importing import Import, import_bundle
 from trivet_registry.bundles.manifest import MANIFEST
@@ -231,7 +232,7 @@ def test_a_model_that_answers_nothing_is_not_registered(here: Home, there: Home,
 def test_two_that_take_in_the_same_bundle_do_not_write_into_each_other(
     here: Home, there: Home, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(archive.Archive.content, "__defaults__", (1000,))
     sizes = [len(data) for name, data in members(bundle).items() if name.startswith("blobs/")]
     largest = sizes.index(max(sizes))
     inside = sum(sizes[:largest]) + 2000  # of the largest file
@@ -265,3 +266,70 @@ def test_two_that_take_in_the_same_bundle_do_not_write_into_each_other(
         second.join()
     assert taken == ["second:1"]
     assert verify_version(there.database, "second") == verify_version(there.database, "first") == {}
+
+
+SPARSE = {
+    "GNU.sparse.major": "0",
+    "GNU.sparse.minor": "1",
+    "GNU.sparse.numblocks": "1",
+    "GNU.sparse.map": "0,512",
+    "GNU.sparse.size": str(1 << 30),
+}
+
+
+def test_a_sparse_member_under_a_genuine_manifest_fills_no_disk(
+    here: Home, there: Home, bundle: Path, tmp_path: Path
+) -> None:
+    come: list[int] = []
+    with tarfile.open(tmp_path / "bomb", "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in members(bundle).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            if name.startswith("blobs/"):
+                member.size, member.pax_headers = 512, {**SPARSE, "GNU.sparse.name": name}
+            tar.addfile(member, io.BytesIO(data + b"x" * 512))
+    with pytest.raises(ModelFilesError, match="plain files only"):
+        there.take(tmp_path / "bomb", here, come.append)
+    assert come == []
+
+
+def test_a_file_longer_than_the_manifest_says_is_not_written(
+    here: Home, there: Home, bundle: Path, tmp_path: Path
+) -> None:
+    come: list[int] = []
+    content = members(bundle)
+    first = next(name for name in content if name.startswith("blobs/"))
+    longer = write(tmp_path / "longer", {**content, first: content[first] + bytes(1 << 20)})
+    with pytest.raises(ModelFilesError, match="the signed manifest says"):
+        there.take(longer, here, come.append)
+    assert come == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE])
+def test_an_extended_header_is_not_read_into_memory(
+    here: Home, there: Home, tmp_path: Path, kind: bytes
+) -> None:
+    own_key(here.keys)
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 1 << 30
+    with (tmp_path / "bomb").open("wb") as file:
+        file.write(header.tobuf(tarfile.GNU_FORMAT))
+        file.truncate(2 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFilesError, match="plain files only"):
+            there.take(tmp_path / "bomb", here)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_files_over_8_gib_have_plain_headers(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("blobs/" + "0" * 64)
+    member.size = 9 << 30
+    with (tmp_path / "large").open("w+b") as file:
+        file.write(member.tobuf(tarfile.GNU_FORMAT))
+        file.truncate(512 + member.size)
+        found = archive.Archive(file, "large").next()
+    assert found is not None
+    assert (found.name, found.size) == (member.name, member.size)

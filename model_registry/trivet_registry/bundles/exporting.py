@@ -85,7 +85,8 @@ def export_version(
 
 def _write(path: Path, manifest: bytes, signature: bytes, blobs: dict[str, Path]) -> None:
     with path.open("xb") as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        # GNU's headers have room for sizes over 8 GiB; PAX needs a second header, which imports refuse.
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name, data in ((MANIFEST, manifest), (SIGNATURE, signature)):
                 member = tarfile.TarInfo(name)
                 member.size = len(data)

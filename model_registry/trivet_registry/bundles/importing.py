@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import tarfile
 from collections.abc import Callable
@@ -16,18 +15,20 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from trivet.errors import Conflict, ModelFilesError
+from trivet_registry.bundles.archive import Archive
 from trivet_registry.bundles.manifest import (
     BLOBS,
     FORMAT,
     MANIFEST,
     MAX_MANIFEST_BYTES,
+    MAX_SIGNATURE_BYTES,
     SIGNATURE,
     BundledFile,
     Manifest,
 )
 from trivet_registry.bundles.signing import check_signature, trusted_keys
 from trivet_registry.database import Database
-from trivet_registry.digests import CHUNK_BYTES, Progress
+from trivet_registry.digests import Progress
 from trivet_registry.model_store.keeping import open_stored, register_stored
 from trivet_registry.model_store.store import ModelStore, safe_name
 from trivet_registry.models_store import Signature
@@ -67,7 +68,8 @@ def import_bundle(
         file that is missing or changed.
     """
     try:
-        with store.adding(), tarfile.open(wanted.path, "r:") as tar:
+        with store.adding(), wanted.path.open("rb") as file:
+            tar = Archive(file, str(wanted.path))
             manifest, signed_by = _manifest(tar, wanted)
             name = check_name(wanted.name or manifest.model, "model")
             if not wanted.allows_older:
@@ -87,10 +89,10 @@ def import_bundle(
         raise ModelFilesError(f"{wanted.path} cannot be read: {error.strerror or error}") from error
 
 
-def _manifest(tar: tarfile.TarFile, wanted: Import) -> tuple[Manifest, str]:
+def _manifest(tar: Archive, wanted: Import) -> tuple[Manifest, str]:
     """And the fingerprint of the key that signed it."""
-    data = _small(tar, MANIFEST)
-    signature = _small(tar, SIGNATURE)
+    data = _small(tar, MANIFEST, MAX_MANIFEST_BYTES)
+    signature = _small(tar, SIGNATURE, MAX_SIGNATURE_BYTES)
     signed_by = check_signature(data, signature, trusted_keys(wanted.keys, wanted.key), wanted.keys)
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
@@ -105,13 +107,11 @@ def _manifest(tar: tarfile.TarFile, wanted: Import) -> tuple[Manifest, str]:
     return manifest, signed_by
 
 
-def _small(tar: tarfile.TarFile, name: str) -> bytes:
+def _small(tar: Archive, name: str, max_bytes: int) -> bytes:
     member = tar.next()
-    if member is None or member.name != name or not member.isreg() or member.size > MAX_MANIFEST_BYTES:
-        raise ModelFilesError(f"{_name(tar)} has no {name} where a bundle has it; it is no bundle of Trivet")
-    content = tar.extractfile(member)
-    assert content is not None, "it is a regular file"
-    return content.read()
+    if member is None or member.name != name or member.size > max_bytes:
+        raise ModelFilesError(f"{tar.name} has no {name} where a bundle has it; it is no bundle of Trivet")
+    return b"".join(tar.content(member))
 
 
 def _refuse_older(session: Session, name: str, manifest: Manifest, signed_by: str) -> None:
@@ -125,48 +125,45 @@ def _refuse_older(session: Session, name: str, manifest: Manifest, signed_by: st
         )
 
 
-def _take_files(tar: tarfile.TarFile, manifest: Manifest, store: ModelStore, progress: Progress) -> None:
+def _take_files(tar: Archive, manifest: Manifest, store: ModelStore, progress: Progress) -> None:
     missing = {f.sha256: f for f in manifest.files if f.is_included}
     store.require_room(sum(f.size_bytes for f in missing.values() if not store.has(f.sha256)))
     while (member := tar.next()) is not None:
         sha256 = member.name.removeprefix(BLOBS)
-        if sha256 not in missing or not member.isreg():
-            raise ModelFilesError(
-                f"{_name(tar)} holds {member.name[:200]!r}, which its manifest does not name"
-            )
+        if sha256 not in missing:
+            raise ModelFilesError(f"{tar.name} holds {member.name[:200]!r}, which its manifest does not name")
         _take(tar, member, missing.pop(sha256), store, progress)
     for file in missing.values():
-        raise ModelFilesError(f"{file.name} is missing in {_name(tar)}; copy it again, or export it again")
+        raise ModelFilesError(f"{file.name} is missing in {tar.name}; copy it again, or export it again")
     for file in manifest.files:
         if not store.has(file.sha256):
             raise ModelFilesError(
-                f"{file.name} is neither in {_name(tar)} nor in the store here; the bundle was made with a "
+                f"{file.name} is neither in {tar.name} nor in the store here; the bundle was made with a "
                 "list of what another site has (--have): export it without"
             )
 
 
 def _take(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, file: BundledFile, store: ModelStore, progress: Progress
+    tar: Archive, member: tarfile.TarInfo, file: BundledFile, store: ModelStore, progress: Progress
 ) -> None:
-    content = tar.extractfile(member)
-    assert content is not None, "it is a regular file"
+    if member.size != file.size_bytes:
+        raise ModelFilesError(
+            f"{file.name} in {tar.name} has {member.size} bytes and the signed manifest says "
+            f"{file.size_bytes}; it was changed or damaged on the way: do not use it"
+        )
     temporary = store.partial / f"bundle-{secrets.token_hex(8)}"  # others may take in the same file now
     digest = hashlib.sha256()
     try:
         with temporary.open("xb") as writing:
-            while chunk := content.read(CHUNK_BYTES):
+            for chunk in tar.content(member):
                 digest.update(chunk)
                 writing.write(chunk)
                 progress(len(chunk))
-        if digest.hexdigest() != file.sha256 or member.size != file.size_bytes:
+        if digest.hexdigest() != file.sha256:
             raise ModelFilesError(
-                f"{file.name} in {_name(tar)} has SHA-256 {digest.hexdigest()} and the signed manifest says "
+                f"{file.name} in {tar.name} has SHA-256 {digest.hexdigest()} and the signed manifest says "
                 f"{file.sha256}; it was changed or damaged on the way: do not use it"
             )
         store.take(temporary, file.sha256)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _name(tar: tarfile.TarFile) -> str:
-    return os.fsdecode(tar.name or "the bundle")

@@ -7,6 +7,7 @@ import msgspec
 FORMAT = "trivet-bundle 1"
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs/"
 MAX_MANIFEST_BYTES = 16 << 20
+MAX_SIGNATURE_BYTES = 1024
 
 
 class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
