@@ -14,6 +14,9 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from trivet_registry.tables import Base, utc_now
 
+# SQLite gives the id of a removed row again otherwise, and with it what is kept under that id.
+ONCE = {"sqlite_autoincrement": True}
+
 
 class Role(StrEnum):
     """What a user is; web/trivet_web/accounts/rights.py says what each may."""
@@ -28,6 +31,7 @@ class User(Base):
     """Somebody who can log in. `name` is in lower case."""
 
     __tablename__ = "users"
+    __table_args__ = ONCE
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
@@ -57,6 +61,7 @@ class ApiKey(Base):
     """A key of a program. One without a user belongs to the site."""
 
     __tablename__ = "api_keys"
+    __table_args__ = ONCE
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(128))
@@ -87,6 +92,15 @@ class LoginAttempts(Base):
     blocked_until: Mapped[datetime | None]
 
 
+class LoginPlace(Base):
+    """A name has logged in from a network of late; both are in the hash."""
+
+    __tablename__ = "login_places"
+
+    place: Mapped[str] = mapped_column(String(64), primary_key=True)
+    seen_at: Mapped[datetime]
+
+
 class AuditEntry(Base):
     """One act of administration. `id` counts without gaps, `hash` covers the row and the hash before it."""
 
@@ -106,12 +120,16 @@ class AuditEntry(Base):
 
 
 class AuditHead(Base):
-    """The one row that knows the newest entry: writers queue for it, and a cut tail shows."""
+    """The one row that knows the newest entry: writers queue for it, and a cut tail shows.
+
+    `accounts_version` grows with what was done, not with what was refused.
+    """
 
     __tablename__ = "audit_head"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     last_id: Mapped[int]
+    accounts_version: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     hash: Mapped[str] = mapped_column(String(64))
 
 

@@ -76,15 +76,21 @@ def append(session: Session, act: Act) -> int:
     values["hash"] = _chained(head.hash, values)
     session.execute(insert(AuditEntry).values(values))
     session.execute(
-        update(AuditHead).where(AuditHead.id == HEAD).values(last_id=entry_id, hash=values["hash"])
+        update(AuditHead)
+        .where(AuditHead.id == HEAD)
+        .values(
+            last_id=entry_id,
+            hash=values["hash"],
+            accounts_version=AuditHead.accounts_version + (1 if act.outcome == DONE else 0),
+        )
     )
     return entry_id
 
 
-def newest_id(session: Session) -> int:
-    """It grows with every act: whoever remembers something about accounts compares it."""
-    newest: int = session.execute(select(AuditHead.last_id)).scalar_one()
-    return newest
+def accounts_version(session: Session) -> int:
+    """It grows with every act that was done: whoever remembers something about accounts compares it."""
+    version: int = session.execute(select(AuditHead.accounts_version)).scalar_one()
+    return version
 
 
 def list_entries(

@@ -1,19 +1,23 @@
 """How often a password may be guessed, counted in the database: for all web processes, over restarts.
 
-An attempt is counted before its password is looked at, so guesses sent at the same time count as well. Five a
-minute for a name from an address; more for the name from everywhere, so that a stranger cannot lock
-its owner out with a handful of guesses, and for an address over all names.
+An attempt is counted before its password is looked at, so guesses sent at the same time count as well, and
+taken back when it was good. Five wrong ones a minute for a name from a network; more for a network over all
+names, and for a name from everywhere. The first of these three that is blocked ends it: who is blocked adds
+to no other count, so that no one network reaches the limit of a name. Where a name has logged in from before,
+that limit does not hold: guesses from ever so many networks do not lock its owner out there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from ipaddress import IPv6Address, ip_address, ip_network
 
-from sqlalchemy import delete, select
+from sqlalchemy import case, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from trivet_registry.account_tables import LoginAttempts
+from trivet_registry.account_tables import LoginAttempts, LoginPlace
 from trivet_registry.users_store import hash_of, normal_name
 
 WINDOW = timedelta(minutes=1)
@@ -21,28 +25,69 @@ PER_PAIR, PER_ADDRESS, PER_NAME = 5, 20, 60
 FIRST_BLOCK = timedelta(seconds=30)
 LONGEST_BLOCK = timedelta(minutes=15)
 FORGOTTEN = timedelta(hours=1)
+PLACE_FORGOTTEN = timedelta(days=30)
+
+
+def block_s(session: Session, name: str, address: str, now: datetime) -> float:
+    """Seconds to wait, as it is now; it writes nothing."""
+    hashes = [bucket for bucket, _ in _buckets(session, name, address)]
+    ends = session.scalars(
+        select(LoginAttempts.blocked_until).where(
+            LoginAttempts.bucket.in_(hashes), LoginAttempts.blocked_until > now
+        )
+    ).all()
+    return max(((end - now).total_seconds() for end in ends if end is not None), default=0.0)
 
 
 def begin_attempt(session: Session, name: str, address: str, now: datetime) -> float:
     """Count one. Returns: seconds to wait; 0 where the password may be looked at now."""
+    if wait_s := block_s(session, name, address, now):
+        return wait_s
     session.execute(delete(LoginAttempts).where(LoginAttempts.since < now - FORGOTTEN))
-    waits = [_count(session, bucket, limit, now) for bucket, limit in _buckets(name, address)]
-    return max(waits)
+    waits = (_count(session, bucket, limit, now) for bucket, limit in _buckets(session, name, address))
+    return next((wait_s for wait_s in waits if wait_s > 0), 0.0)
 
 
-def forget_attempts(session: Session, name: str, address: str) -> None:
-    """The login was good."""
-    pair, _ = _buckets(name, address)[0]
+def take_back(session: Session, name: str, address: str) -> None:
+    """The password was not looked at, or it was good."""
+    hashes = [bucket for bucket, _ in _buckets(session, name, address)]
+    one_less = case((LoginAttempts.failures > 0, LoginAttempts.failures - 1), else_=0)
+    session.execute(update(LoginAttempts).where(LoginAttempts.bucket.in_(hashes)).values(failures=one_less))
+
+
+def end_good_attempt(session: Session, name: str, address: str, now: datetime) -> None:
+    """The login was good: it is no failure, and its place is known from now on."""
+    take_back(session, name, address)
+    (pair, _), (network, _), *_ = _buckets(session, name, address)
     session.execute(delete(LoginAttempts).where(LoginAttempts.bucket == pair))
+    session.execute(update(LoginAttempts).where(LoginAttempts.bucket == network).values(strikes=0))
+    session.execute(delete(LoginPlace).where(LoginPlace.seen_at < now - PLACE_FORGOTTEN))
+    session.merge(LoginPlace(place=_place(name, address), seen_at=now))
 
 
-def _buckets(name: str, address: str) -> list[tuple[str, int]]:
-    who = normal_name(name)
-    return [
-        (hash_of(f"pair\0{who}\0{address}"), PER_PAIR),
-        (hash_of(f"address\0{address}"), PER_ADDRESS),
-        (hash_of(f"name\0{who}"), PER_NAME),
-    ]
+def _buckets(session: Session, name: str, address: str) -> Iterator[tuple[str, int]]:
+    who, where = normal_name(name), _network(address)
+    yield hash_of(f"pair\0{who}\0{where}"), PER_PAIR
+    yield hash_of(f"address\0{where}"), PER_ADDRESS
+    if session.get(LoginPlace, _place(name, address)) is None:
+        yield hash_of(f"name\0{who}"), PER_NAME
+
+
+def _place(name: str, address: str) -> str:
+    return hash_of(f"place\0{normal_name(name)}\0{_network(address)}")
+
+
+def _network(address: str) -> str:
+    """One host has as many addresses of IPv6 as it likes, within a /64."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ip_network((parsed, 64), strict=False))
 
 
 def _count(session: Session, bucket: str, limit: int, now: datetime) -> float:

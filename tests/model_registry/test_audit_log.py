@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from trivet.errors import RequestError
 from trivet_registry import audit_log
-from trivet_registry.audit_log import Act, append, list_entries, newest_id, verify
+from trivet_registry.audit_log import REFUSED, Act, accounts_version, append, list_entries, verify
 from trivet_registry.events_store import list_events, record_event
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def head(db: Database) -> str:
 def test_an_untouched_log_is_whole(log: Database) -> None:
     assert fault(log) is None
     with log.reading() as session:
-        assert verify(session).last_id == newest_id(session) == ACTS
+        assert verify(session).last_id == accounts_version(session) == ACTS
         newest = list_entries(session, limit=2)
         assert [entry.id for entry in newest] == [5, 4]
         assert newest[0].after == '{"n":5,"名":"é"}'
@@ -148,7 +148,7 @@ def test_an_act_that_fails_leaves_no_entry_and_an_entry_that_fails_no_act(log: D
     with pytest.raises(RuntimeError):
         fail()
     with log.reading() as session:
-        assert newest_id(session) == ACTS
+        assert accounts_version(session) == ACTS
         assert not list_events(session)
     assert fault(log) is None
 
@@ -160,3 +160,11 @@ def test_processes_that_write_at_once_make_one_chain(log: Database) -> None:
     with log.reading() as session:
         verdict = verify(session)
     assert (verdict.fault, verdict.last_id) == (None, ACTS + each * writers)
+
+
+def test_what_was_refused_changes_nothing_that_is_remembered_of_accounts(db: Database) -> None:
+    with db.session() as session:
+        append(session, Act("user alice", "key.create"))
+    with db.session() as session:
+        append(session, Act("user bob", "key.create", outcome=REFUSED))
+        assert (accounts_version(session), verify(session).last_id) == (1, 2)

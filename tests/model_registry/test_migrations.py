@@ -11,16 +11,19 @@ from sqlalchemy import create_engine, select, text
 
 from trivet.errors import ConfigError
 from trivet_registry import migrations
+from trivet_registry.account_tables import LoginSession
 from trivet_registry.aliases_store import set_alias
 from trivet_registry.database import open_database
 from trivet_registry.deployments_store import get_deployment, stop_deployment
 from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
+from trivet_registry.keys_store import KeySettings, create_key, list_keys
 from trivet_registry.models_store import version_files
 from trivet_registry.served import has_served, newest_rules, served_rules
 from trivet_registry.tables import Version
 from trivet_registry.upgrading import check_upgrade, upgrade
+from trivet_registry.users_store import create_user, remove_user
 
 EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
 AT = "'2026-01-01 00:00:00'"
@@ -144,6 +147,38 @@ def test_an_upgrade_is_tried_on_a_copy_and_leaves_one_behind(registry_url: str, 
             assert (kept, connection.exec_driver_sql("SELECT count(*) FROM models").scalar()) == (revision, 1)
         copy.dispose()
         assert done.backup.stat().st_mode & 0o777 == 0o600
+
+
+ACCOUNTS = (
+    f"""INSERT INTO users (id, name, role, password_hash, created_at)
+        VALUES (3, 'root', 'admin', 'x', {AT})""",
+    f"""INSERT INTO sessions (hash, user_id, created_at, last_seen_at, expires_at, address, user_agent)
+        VALUES ('s', 3, {AT}, {AT}, '2100-01-01 00:00:00', '', '')""",
+    f"""INSERT INTO api_keys (id, name, prefix, hash, user_id, scopes, models, created_at)
+        VALUES (2, 'k', 'sk-tv-', 'h', 3, '["infer"]', NULL, {AT})""",
+    """INSERT INTO usage (day, key_id, user_id, model, requests, prompt_tokens, cached_tokens,
+        completion_tokens) VALUES ('2026-01-01', 41, 17, 'm', 1, 1, 0, 1)""",
+)
+
+
+def test_accounts_are_kept_and_ids_of_who_was_removed_before_are_not_given_again(
+    registry_url: str, sqlite_only: None
+) -> None:
+    moved(registry_url, "0007", is_upgrade=True, statements=ACCOUNTS)
+    for _ in range(2):
+        database = open_database(registry_url)
+        with database.session() as session:
+            (key,) = list_keys(session)
+            assert key.user is not None
+            assert (key.id, key.user.name, key.scopes, key.models) == (2, "root", ["infer"], None)
+            assert session.get(LoginSession, "s") is not None
+            user = create_user(session, "new", "user", "x")
+            row, _ = create_key(session, user, KeySettings("new"))
+            made = user.id, row.id
+            remove_user(session, user)
+        database.close()
+        moved(registry_url, "0007", is_upgrade=False)
+    assert made == (19, 43)
 
 
 def test_a_newer_registry_is_refused_by_the_check_too(registry_url: str) -> None:

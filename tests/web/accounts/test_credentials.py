@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from trivet.errors import Unavailable
-from trivet_registry.audit_log import newest_id
+from trivet_registry.audit_log import accounts_version
 from trivet_registry.keys_store import KeySettings, create_key
 from trivet_web.accounts.credentials import KEEP_S, LOOK_S, TRUST_S, Credentials
 
@@ -135,7 +135,7 @@ def test_the_registry_is_looked_at_again_once_the_act_is_committed(
 
     def forget(self: Credentials) -> None:
         with accounts.site.database.reading() as session:
-            seen.append(self._version < newest_id(session))
+            seen.append(self._version < accounts_version(session))
         forget_all(self)
 
     monkeypatch.setattr(Credentials, "forget_all", forget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 from trivet.config import PriceSettings
 from trivet_registry.tables import utc_now
 from trivet_registry.usage_store import list_usage
+from trivet_registry.users_store import create_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -264,8 +266,6 @@ def _rest(extension: Any) -> tuple[Any, ...]:
 
 
 def test_files_batches_and_responses_are_ones_own(served: Accounts, eventually: Callable[..., None]) -> None:
-    from io import BytesIO
-
     user, other = served.with_key("user"), served.with_key("operator")
     line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
     lines = [line | {"body": {"model": m, **CHAT}, "custom_id": m} for m in ("demo", "secret")]
@@ -302,6 +302,21 @@ def status(client: FlaskClient, path: str) -> int:
     """Of an answer whose file is closed again."""
     with client.get(path) as response:
         return response.status_code
+
+
+def test_a_new_user_has_nothing_of_one_who_was_removed(accounts: Accounts) -> None:
+    with accounts.site.database.session() as session:
+        earlier = create_user(session, "earlier", "user", "x").id
+    client = accounts.with_key("earlier")
+    form = {"purpose": "batch", "file": (BytesIO(b'{"custom_id": "a secret"}'), "in.jsonl")}
+    file_id = client.post("/v1/files", data=form).get_json()["id"]
+    assert status(client, f"/v1/files/{file_id}/content") == 200
+    assert accounts.with_token().delete("/platform/v1/users/earlier").status_code == 204
+    with accounts.site.database.session() as session:
+        assert create_user(session, "later", "user", "x").id > earlier
+    client = accounts.with_key("later")
+    assert status(client, f"/v1/files/{file_id}/content") == 404
+    assert client.get("/v1/files").get_json()["data"] == []
 
 
 def test_stored_responses_are_ones_own(served: Accounts) -> None:

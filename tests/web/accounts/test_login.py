@@ -87,6 +87,23 @@ def test_the_sixth_attempt_waits_whichever_process_it_reaches(accounts: Accounts
     assert accounts.log_in("viewer"), "others log in"
 
 
+def test_a_blocked_login_waits_for_no_writer(accounts: Accounts) -> None:
+    wrong = {"name": "user", "password": "wrong"}
+    statuses = [accounts.as_nobody().post(LOGIN, json=wrong).status_code for _ in range(PER_PAIR + 1)]
+    assert statuses[-1] == 429
+    with accounts.site.database.session():
+        assert accounts.as_nobody().post(LOGIN, json=wrong).status_code == 429
+
+
+def test_ones_own_password_is_guessed_no_oftener_than_at_the_login(accounts: Accounts) -> None:
+    client = accounts.log_in("user")
+    body = {"current": "guess", "password": "a new long password"}
+    statuses = [client.post("/platform/v1/password", json=body).status_code for _ in range(PER_PAIR + 1)]
+    assert statuses == [401] * PER_PAIR + [429]
+    good = client.post("/platform/v1/password", json=body | {"current": PASSWORD})
+    assert good.status_code == 429
+
+
 def test_guesses_sent_at_the_same_time_count_as_well(accounts: Accounts) -> None:
     statuses: list[int] = []
 

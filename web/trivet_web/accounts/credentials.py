@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from trivet.errors import Unavailable
 from trivet_registry.account_tables import ApiKey
-from trivet_registry.audit_log import newest_id
+from trivet_registry.audit_log import accounts_version
 from trivet_registry.database import Database
 from trivet_registry.keys_store import MARK, find_key
 from trivet_registry.tables import utc_now
@@ -141,7 +141,7 @@ class Credentials:
         self._is_dirty = False  # before the look: what is changed from here on may be missed by it
         try:
             with self._database.reading() as session:
-                version = newest_id(session)
+                version = accounts_version(session)
                 if version != self._version:
                     self._has_users = count_users(session) > 0
         except DBAPIError as error:

@@ -14,7 +14,7 @@ from trivet.access import setup_code
 from trivet.errors import AuthenticationError, Conflict, Overloaded, PermissionDenied
 from trivet_registry.account_tables import Role, User
 from trivet_registry.audit_log import REFUSED, Act, append
-from trivet_registry.login_throttle import begin_attempt, forget_attempts
+from trivet_registry.login_throttle import begin_attempt, block_s, end_good_attempt, take_back
 from trivet_registry.tables import utc_now
 from trivet_registry.users_store import (
     LIFETIME,
@@ -45,28 +45,46 @@ class Login:
 
 def log_in(name: str, password: str) -> Login:
     """Raises: AuthenticationError, the same for whatever is wrong; Overloaded after too many attempts."""
-    accounts, address = site_accounts(), request.remote_addr or ""
-    with accounts.database.session() as session:
-        wait_s = begin_attempt(session, name, address, utc_now())
+    database = site_accounts().database
+    with database.reading() as session:
+        user = find_user(session, name)
+    known = None if user is None or user.disabled_at is not None else user
+    is_good = is_guess_right(name, password, None if known is None else known.password_hash)
+    newer_hash = hash_password(password) if is_good and known and is_outdated(known.password_hash) else None
+    with database.session() as session:
+        user = find_user(session, name) if is_good else None
+        if user is None or user.disabled_at is not None:
+            _record_failure(session, None if known is None else known.name)
+        else:
+            end_good_attempt(session, name, _address(), utc_now())
+            if newer_hash is not None:
+                set_password_hash(session, user, newer_hash)
+            return _open(session, user)
+    raise AuthenticationError("name or password is wrong")
+
+
+def is_guess_right(name: str, password: str, password_hash: str | None) -> bool:
+    """Counted; `end_good_attempt` says in the caller's transaction that it was good.
+
+    Raises: Overloaded after too many attempts.
+    """
+    database, address, now = site_accounts().database, _address(), utc_now()
+    with database.reading() as session:
+        wait_s = block_s(session, name, address, now)
+    if not wait_s:
+        with database.session() as session:
+            wait_s = begin_attempt(session, name, address, now)
     if wait_s > 0:
         raise Overloaded(
             f"too many attempts to log in; try again in {math.ceil(wait_s)} s",
             retry_after_s=math.ceil(wait_s),
         )
-    with accounts.database.reading() as session:
-        user = find_user(session, name)
-    known = None if user is None or user.disabled_at is not None else user
-    is_good = is_password(password, None if known is None else known.password_hash)
-    with accounts.database.session() as session:
-        user = find_user(session, name) if is_good else None
-        if user is None or user.disabled_at is not None:
-            _record_failure(session, None if known is None else known.name)
-        else:
-            forget_attempts(session, name, address)
-            if is_outdated(user.password_hash):
-                set_password_hash(session, user, hash_password(password))
-            return _open(session, user)
-    raise AuthenticationError("name or password is wrong")
+    try:
+        return is_password(password, password_hash)
+    except Overloaded:
+        with database.session() as session:
+            take_back(session, name, address)
+        raise
 
 
 def log_out() -> None:
@@ -120,13 +138,17 @@ def without_cookie(response: Response) -> Response:
     return response
 
 
+def _address() -> str:
+    return request.remote_addr or ""
+
+
 def _open(session: Session, user: User) -> Login:
     """A new id each time, and the end of the one that the browser had: none can be planted."""
     if earlier := request.cookies.get(cookie_name()):
         end_session(session, hash_of(earlier))
     secret = SESSION_MARK + secrets.token_urlsafe(32)
     agent = request.headers.get("User-Agent", "")
-    row = open_session(session, user, secret, request.remote_addr or "", agent)
+    row = open_session(session, user, secret, _address(), agent)
     record(session, "session.open", f"session {row.hash[:12]}", actor=f"user {user.name}")
     return Login(secret, user.name, user.role)
 
@@ -134,5 +156,4 @@ def _open(session: Session, user: User) -> Login:
 def _record_failure(session: Session, name: str | None) -> None:
     """A name that nobody has is not kept: it may be a password, typed in the wrong field."""
     target = "somebody unknown" if name is None else f"user {name}"
-    address = request.remote_addr or ""
-    append(session, Act("nobody", "session.open", target, None, None, REFUSED, address, request_id()))
+    append(session, Act("nobody", "session.open", target, None, None, REFUSED, _address(), request_id()))

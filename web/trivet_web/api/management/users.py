@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from trivet.errors import AuthenticationError, PermissionDenied
 from trivet_registry.account_tables import User
+from trivet_registry.login_throttle import end_good_attempt
+from trivet_registry.tables import utc_now
 from trivet_registry.users_store import (
     create_user,
     get_user,
@@ -16,7 +18,8 @@ from trivet_registry.users_store import (
     set_role,
 )
 from trivet_web.accounts.acts import record
-from trivet_web.accounts.passwords import hash_password, is_password
+from trivet_web.accounts.login import is_guess_right
+from trivet_web.accounts.passwords import hash_password
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.accounts.site_accounts import site_accounts
@@ -104,17 +107,21 @@ def remove(name: str) -> Response:
 @requires(Right.ACCOUNT)
 @documented(status=204, body=PasswordRequest)
 def change_own_password() -> Response:
-    """Other sessions of the user end. Raises: AuthenticationError, RequestError, PermissionDenied."""
+    """Other sessions of the user end.
+
+    Raises: AuthenticationError, RequestError, PermissionDenied; Overloaded after too many wrong ones.
+    """
     body, principal = read_body(PasswordRequest), principal_of_request()
     if principal.session_hash is None:
         raise PermissionDenied("this is for users who are logged in; an admin sets a password with a key")
     with site_accounts().database.reading() as session:
         current_hash = get_user(session, principal.user_name).password_hash
-    if not is_password(body.current, current_hash):
+    if not is_guess_right(principal.user_name, body.current, current_hash):
         raise AuthenticationError("the current password is wrong", param="current")
     password_hash = hash_password(body.password)
     with site_accounts().database.session() as session:
         user = get_user(session, principal.user_name)
+        end_good_attempt(session, user.name, request.remote_addr or "", utc_now())
         set_password_hash(session, user, password_hash, keep=principal.session_hash)
         record(session, "user.change", user.name, after={"password": "changed"})
     return Response(status=204)
