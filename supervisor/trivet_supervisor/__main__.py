@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import sys
-import threading
 import time
 from contextlib import closing
 
@@ -17,6 +16,7 @@ from trivet.errors import TrivetError
 from trivet.plugins import load_plugins
 from trivet_registry.database import open_database
 from trivet_registry.supervision import claim_supervision
+from trivet_supervisor.device_refresh import refreshing
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
@@ -28,7 +28,6 @@ from trivet_supervisor.server import Server
 from trivet_supervisor.supervisor_process import (
     SupervisorProcess,
     leave_on_signals,
-    refresh_devices,
     watch_pipe,
 )
 
@@ -65,7 +64,6 @@ def run(parent_fd: int | None) -> None:
     for problem in host.failures.values():
         logger.error("%s", problem)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    is_ending = threading.Event()
     patience_s = 0.0 if parent_fd is None else PREDECESSOR_S
     with (
         closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
@@ -89,16 +87,9 @@ def run(parent_fd: int | None) -> None:
         leave_on_signals(process)
         if parent_fd is not None:
             watch_pipe(parent_fd, process.leave)
-        refresher = threading.Thread(
-            target=refresh_devices, args=(means, devices, is_ending), name="devices", daemon=True
-        )
-        refresher.start()
         logger.info("pid=%d home=%s", os.getpid(), settings.paths.home)
-        try:
+        with refreshing(means, devices):
             process.run()
-        finally:
-            is_ending.set()
-            devices.is_asked.set()
     context.term()
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trivet.contract import Backend, DeviceInfo
-from trivet.optional_contract import DeviceUsage
+from trivet.optional_contract import DeviceUsage, TellsUsage
 from trivet.prober import Prober, faulty_backend
 
 PROBE_TIMEOUT_S = 10.0
@@ -59,15 +59,19 @@ class DeviceTable:
     def holders(
         self, backend: str, uids: Collection[str], pids: Collection[int], since_s: float
     ) -> frozenset[int] | None:
-        """Those of `pids` that still have memory on the devices, as far as the backend tells.
+        """Those of `pids` that still have memory on the devices; of a backend that never tells, none.
 
-        Returns at once. None: what is known is older than `since_s`; it is being asked for.
+        Returns at once. None: what is known is older than `since_s`, or its tool has not answered; it is
+        being asked for.
         """
+        if not isinstance(self._backends.get(backend), TellsUsage):
+            return frozenset()
         asked_s, told = self._usage.get(backend, (0.0, {}))
         users = [told[uid].users for uid in uids if uid in told]
-        if not any(each is not None for each in users):
-            return frozenset()  # it does not tell
-        if asked_s < since_s:
+        has_answered = len(users) == len(uids)
+        if has_answered and not any(each is not None for each in users):
+            return frozenset()  # its tool names no processes
+        if asked_s < since_s or not has_answered:
             self.is_asked.set()
             return None
         return frozenset(user.pid for each in users if each for user in each if user.pid in pids)

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import zmq
 from sqlalchemy.exc import OperationalError
@@ -21,16 +21,19 @@ from trivet_registry.deployments_store import RUNNING, list_deployments, stop_de
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.supervision import claim_supervision
+from trivet_supervisor.device_refresh import refreshing
+from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
+from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.means import Means
-from trivet_supervisor.orphans import end_handles
+from trivet_supervisor.orphans import end_handles, end_orphans
 from trivet_supervisor.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 50
 SIGTERM_S = 5.0  # for an engine whose end cannot be written down
-KILL_MARGIN_S = 30.0  # past the drain: its grace, Stop, SIGTERM, SIGKILL and stragglers take 23 s at most
+KILL_MARGIN_S = Limits().ending_s + 2.0  # past the drain; of whoever waits for engines that end, plus turns
 
 
 class NothingIsPlaced:
@@ -43,7 +46,9 @@ class NothingIsPlaced:
 def end_engines(
     settings: Settings, drain_timeout_s: float, is_hurried: Callable[[], bool] = lambda: False
 ) -> int:
-    """Drain and stop every engine of the registry. Returns how many there were.
+    """Drain and stop every engine of the registry, and end those of this home that it does not know.
+
+    Returns how many there were.
 
     As soon as `is_hurried` answers yes, running requests are waited for no longer.
 
@@ -57,20 +62,32 @@ def end_engines(
         closing(ZmqWire(context)) as wire,
     ):
         num_engines = _num_engines(database)
-        launcher = load_plugins(check_backends=False).launcher(settings.launcher)
-        means = Means(database, settings, launcher, wire, time.monotonic, check_claim=claim.check)
+        host = load_plugins(check_backends=False)
+        launcher = host.launcher(settings.launcher)
+        devices = DeviceTable(host.backends, failures=host.failures)
+        means = Means(
+            database,
+            settings,
+            launcher,
+            wire,
+            time.monotonic,
+            check_claim=claim.check,
+            memory_holders=devices.holders,
+        )
         reconciler = Reconciler(means, NothingIsPlaced())
         reconciler.shut_down(drain_timeout_s)
         deadline_s = time.monotonic() + drain_timeout_s + KILL_MARGIN_S
         try:
-            while reconciler.has_instances():
-                if is_hurried():
-                    reconciler.shut_down(0.0)
-                    deadline_s = min(deadline_s, time.monotonic() + KILL_MARGIN_S)
-                if time.monotonic() > deadline_s:
-                    raise Unavailable(_what_is_left(database))
-                if not reconciler.tick():
-                    wire.socket.poll(LOOK_INTERVAL_MS)
+            num_engines += end_orphans(means)
+            with refreshing(means, devices) if num_engines else nullcontext():
+                while reconciler.has_instances():
+                    if is_hurried():
+                        reconciler.shut_down(0.0)
+                        deadline_s = min(deadline_s, time.monotonic() + KILL_MARGIN_S)
+                    if time.monotonic() > deadline_s:
+                        raise Unavailable(_what_is_left(database))
+                    if not reconciler.tick():
+                        wire.socket.poll(LOOK_INTERVAL_MS)
         except OperationalError as error:  # a full disk: what cannot be written down must end all the same
             _end_unwritten(database, launcher)
             raise Unavailable(

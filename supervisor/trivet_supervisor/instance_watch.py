@@ -13,6 +13,7 @@ from typing import TypeAlias
 from trivet.launching import EngineHandle
 from trivet.messages import SILENCE_LIMIT_S, Beat, EngineLoad, Phase
 from trivet_registry.instance_state import InstanceState
+from trivet_supervisor.launchers.local import STRAGGLER_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,12 @@ class Limits:
     answer_s: float = 3.0  # to the question that follows the silence
     memory_back_s: float = 30.0  # of a device, from the end of the processes that had it
     max_losses_per_minute: int = 3  # a busy host looks like many silent engines
+
+    @property
+    def ending_s(self) -> float:
+        """From a drain's deadline until an engine is `stopped` that obeys nothing but SIGKILL."""
+        signals_s = self.drain_grace_s + self.stop_s + self.terminate_s
+        return signals_s + STRAGGLER_LIMIT_S + self.memory_back_s
 
 
 @dataclass(slots=True)

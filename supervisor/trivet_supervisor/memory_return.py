@@ -31,8 +31,11 @@ def why_memory_is_missing(means: Means, instance: Instance, watched: Watched) ->
         return None
     devices = ", ".join(instance.device_uids)
     if now - watched.gone_s > means.limits.memory_back_s:
-        logger.error("instance=%s ended, and devices=%s do not give its memory back", instance.id, devices)
-        within = f"within {means.limits.memory_back_s:g} s of its end"
-        watched.memory_note = f"{devices} did not give its memory back {within}; see `trivet devices`"
+        failing = "is not told to have given" if holders is None else "did not give"
+        watched.memory_note = (
+            f"{devices} {failing} its memory back within {means.limits.memory_back_s:g} s of its end; "
+            "see `trivet devices`"
+        )
+        logger.error("instance=%s ended; %s", instance.id, watched.memory_note)
         return None
     return f"its process is gone; waits until {devices} has its memory back"

@@ -30,7 +30,7 @@ def end_orphans(means: Means) -> int:
     """End them before anything is placed, which takes `SIGTERM_S` at most. Returns how many there were."""
     with means.database.reading() as session:
         known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
-    orphans: list[EngineHandle] = []
+    orphans: list[tuple[LaunchOrder, EngineHandle]] = []
     for file in means.settings.paths.run.glob("engine-*.json"):
         try:
             order = msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
@@ -40,11 +40,14 @@ def end_orphans(means: Means) -> int:
         if order.lease in known:
             continue
         handle = means.launcher.find(order.lease)
-        if handle is not None:
-            orphans.append(handle)
-            _tell(means, order, handle)
+        if handle is None:
+            remove_run_files(means.settings, order.instance_id)
+        else:
+            orphans.append((order, handle))
+    end_handles([handle for _, handle in orphans], SIGTERM_S)
+    for order, handle in orphans:  # they have ended, whether or not that can be written down
         remove_run_files(means.settings, order.instance_id)
-    end_handles(orphans, SIGTERM_S)
+        _tell(means, order, handle)
     return len(orphans)
 
 

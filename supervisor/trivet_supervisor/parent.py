@@ -25,7 +25,7 @@ from trivet.errors import TrivetError, Unavailable
 from trivet.tls import trust
 from trivet_supervisor.child import Child
 from trivet_supervisor.client import SupervisorClient
-from trivet_supervisor.direct_stop import end_engines
+from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines
 from trivet_supervisor.engine_logs import tail
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
 ASK_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # a probe of a device may hold the supervisor's loop for 10 s
 WEB_END_TIMEOUT_S = 15.0
-KILL_MARGIN_S = 20.0  # past the drain: Stop, SIGTERM and SIGKILL of an engine take 10 s at most
 ENGINES_GO_ON = "engines that run are left to the next serve (`trivet stop --all` ends them)"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # not SIGHUP under nohup
 

@@ -12,15 +12,9 @@ from collections.abc import Callable
 import zmq
 
 from trivet import __version__
-from trivet_registry.devices_store import save_devices
-from trivet_registry.instance_state import PROCESS_STATES
-from trivet_registry.instances_store import list_instances
 from trivet_registry.retention import prune
 from trivet_registry.supervision import SupervisionLost
-from trivet_supervisor.device_users import users_of
-from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
-from trivet_supervisor.ledger import ledger_of
 from trivet_supervisor.means import Means
 from trivet_supervisor.protocol import Request, ShutDown, SupervisorStatus, Wake
 from trivet_supervisor.reconcile import Reconciler
@@ -31,8 +25,6 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 0.2  # an engine that ends is noticed so soon
 TICK_INTERVAL_S = 1.0  # a change of desired state without a wake-up
 RETRY_S = 5.0  # after a turn that failed: a full disk, a database that is away
-DEVICES_INTERVAL_S = 10.0
-ASKED_INTERVAL_S = 0.3
 MAX_TURNS_AT_ONCE = 100
 PRUNE_INTERVAL_S = 600.0
 
@@ -129,21 +121,3 @@ def watch_pipe(fd: int, on_end: Callable[[], None]) -> None:
         on_end()
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
-
-
-def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Event) -> None:
-    """Body of a thread: a probe may take seconds, and the loop must not wait for it."""
-    while True:
-        devices.is_asked.clear()  # before it is looked whether to end: who ends it sets both
-        if is_ending.is_set():
-            return
-        try:
-            found, usage = devices.all(max_age_s=0), devices.usage()
-            with means.database.session() as session:
-                instances = list_instances(session, states=PROCESS_STATES)
-                users = users_of(usage, instances)
-                save_devices(session, found, ledger_of(instances).reserved, usage, users)
-        except Exception:  # a border like the loop's: a stranger's probe, or the database
-            logger.exception("devices cannot be probed or saved; tried again in %g s", DEVICES_INTERVAL_S)
-        if not is_ending.is_set() and devices.is_asked.wait(DEVICES_INTERVAL_S):
-            is_ending.wait(ASKED_INTERVAL_S)  # a tool is not started without end for one who waits

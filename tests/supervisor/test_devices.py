@@ -6,6 +6,8 @@ import os
 import threading
 from typing import Any, cast
 
+import pytest
+
 from trivet.contract import DeviceInfo
 from trivet.optional_contract import DeviceUsage, DeviceUser
 from trivet_registry.tables import Instance
@@ -113,14 +115,43 @@ def test_who_still_has_memory_is_asked_anew_and_nobody_waits_for_the_answer() ->
     assert table.holders("cpu", ["host"], {17}, since_s) == frozenset()
 
 
-def test_a_backend_that_does_not_tell_holds_nobody_up() -> None:
+def test_a_tool_that_names_no_processes_holds_nobody_up_once_it_has_answered() -> None:
     backend = TellsUsers()
     backend.pids = None
-    table = DeviceTable({"cpu": cast(Any, backend), "mute": cast(Any, Sound())})
+    table = DeviceTable({"cpu": cast(Any, backend)})
+    assert table.holders("cpu", ["host"], {17}, 0.0) is None, "it was never asked"
+    assert table.is_asked.is_set()
     table.all()
     table.usage()
     assert table.holders("cpu", ["host"], {17}, 1e12) == frozenset()
+
+
+def test_a_backend_without_a_tool_holds_nobody_up() -> None:
+    table = DeviceTable({"mute": cast(Any, Sound())})
     assert table.holders("mute", ["host"], {17}, 1e12) == frozenset()
+    assert table.holders("gone", ["host"], {17}, 1e12) == frozenset()
+    assert not table.is_asked.is_set()
+
+
+@pytest.mark.parametrize("answer", [{}, OSError("its tool is gone")])
+def test_a_tool_that_fails_has_not_said_that_the_memory_is_back(
+    monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    def fail() -> dict[str, DeviceUsage]:
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(dict[str, DeviceUsage], answer)
+
+    backend = TellsUsers()
+    table = DeviceTable({"cpu": cast(Any, backend)})
+    table.all()
+    table.usage()
+    with monkeypatch.context() as broken:
+        broken.setattr(backend, "usage", fail)
+        table.usage()
+    assert table.holders("cpu", ["host"], {17}, 0.0) is None
+    table.usage()
+    assert table.holders("cpu", ["host"], {17}, 0.0) == {17}
 
 
 def test_users_of_a_device_are_ours_by_rank_or_strangers() -> None:

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from trivet.commands import stop
 from trivet.config import Settings
+from trivet.contract import DeviceInfo
 from trivet.errors import Unavailable
+from trivet.optional_contract import DeviceUsage, DeviceUser
 from trivet.plugins import PluginHost
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import get_deployment
 from trivet_registry.supervision import claim_supervision
-from trivet_supervisor import direct_stop
+from trivet_registry.tables import Instance
+from trivet_supervisor import device_refresh, direct_stop, parent
 from trivet_supervisor.commands import commands
-from trivet_supervisor.direct_stop import end_engines
+from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines
+from trivet_supervisor.instance_watch import Limits
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -51,6 +56,56 @@ def test_an_engine_that_survives_sigkill_is_named_and_not_waited_for(
     monkeypatch.setattr(direct_stop, "KILL_MARGIN_S", 0.3)
     with pytest.raises(Unavailable, match=r"1 engines do not end.*pid 1001 \(chat, stopping\)"):
         end_engines(settings, 0.0)
+
+
+def test_engines_that_the_registry_does_not_know_are_ended_and_counted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry was deleted, or restored from a backup."""
+    site.make_ready(replicas=2)
+    known, orphan = site.launcher.processes
+    known.code = 0
+    with site.database.session() as session:
+        (row,) = [i for i in site.instances() if i.lease == orphan.order.lease]
+        session.delete(session.get(Instance, row.id))
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
+    url = site.database.engine.url.render_as_string(hide_password=False)
+    assert end_engines(Settings(home=site.settings.home, database_url=url), 0.0) == 2
+    assert orphan.code is not None
+
+
+def test_stopped_is_said_when_the_device_has_its_memory_back(
+    site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch, device: DeviceInfo
+) -> None:
+    seen: list[str] = []  # the state of the instance, each time the tool is asked
+
+    class Telling:
+        name = "fake"
+
+        def probe(self, timeout_s: float) -> list[DeviceInfo]:
+            return [device]
+
+        def usage(self) -> dict[str, DeviceUsage]:
+            seen.append(site.only().state)
+            users = (DeviceUser(1001),) if len(seen) < 3 else ()
+            return {"host": DeviceUsage(1, 1, users=users)}
+
+    site.make_ready()
+    codes = iter([None, None])
+    monkeypatch.setattr(site.process, "exit_code", lambda: next(codes, 0))
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
+    monkeypatch.setattr(PluginHost, "backends", {"fake": Telling()})
+    monkeypatch.setattr(device_refresh, "ASKED_INTERVAL_S", 0.01)
+    assert end_engines(settings, 0.0) == 1
+    assert seen[1:] == ["stopping", "stopping"], "after the engine's end"
+    assert site.states() == ["stopped"]
+
+
+def test_whoever_waits_for_an_end_waits_for_as_long_as_one_may_take() -> None:
+    limits = Limits()
+    assert limits.ending_s > limits.drain_grace_s + limits.stop_s + limits.terminate_s + limits.memory_back_s
+    assert limits.ending_s < KILL_MARGIN_S < stop.KILL_MARGIN_S
+    assert parent.KILL_MARGIN_S is KILL_MARGIN_S
 
 
 @pytest.mark.parametrize("obeys", [("terminate", "kill"), ("kill",)])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from trivet_registry.events_store import list_events
 from trivet_registry.tables import Instance
@@ -38,9 +40,29 @@ def test_what_the_registry_knows_is_left_alone(site: Site) -> None:
     assert site.process.signals == []
 
 
-def test_an_order_that_cannot_be_read_ends_nothing(site: Site) -> None:
+def test_an_order_that_cannot_be_read_ends_nothing_and_hides_no_other(site: Site) -> None:
+    site.make_ready(replicas=2)
+    unread, orphan = site.launcher.processes
+    for instance in site.instances():
+        if instance.lease == unread.order.lease:
+            site.settings.paths.order_file(instance.id).write_text("{")
+        with site.database.session() as session:
+            session.delete(session.get(Instance, instance.id))
+    assert end_orphans(site.means) == 1
+    assert (unread.signals, orphan.signals) == ([], ["terminate"])
+
+
+def test_an_orphan_ends_although_that_cannot_be_written_down(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.make_ready()
-    file = site.settings.paths.order_file(site.only().id)
-    file.write_text("{")
-    assert end_orphans(site.means) == 0
-    assert site.process.signals == []
+    with site.database.session() as session:
+        session.delete(session.get(Instance, site.only().id))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("COMMIT", None, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(orphans, "record_event", fail)
+    with pytest.raises(OperationalError):
+        end_orphans(site.means)
+    assert site.process.code is not None

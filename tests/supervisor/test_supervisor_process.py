@@ -28,10 +28,10 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import register_model
 from trivet_registry.tables import Instance
 from trivet_supervisor.client import SupervisorClient
+from trivet_supervisor.device_refresh import refresh_devices
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.direct_stop import end_engines
 from trivet_supervisor.launchers.process_table import leased_pids, start_time
-from trivet_supervisor.supervisor_process import refresh_devices
 
 DEADLINE_S = 120.0
 

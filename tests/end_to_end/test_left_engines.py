@@ -1,4 +1,4 @@
-"""A serve that cannot come up, beside engines that an earlier one has left."""
+"""Engines that a serve has left: one that cannot come up ends none, a stop finds them without a registry."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ def test_a_serve_whose_web_cannot_come_up_ends_no_engine(site: Site) -> None:
     assert site.engine_pids() == engines
     assert site.stop() == 0
     assert not site.processes()
+
+
+def test_a_stop_finds_engines_whose_registry_was_deleted(site: Site) -> None:
+    site.serve()
+    site.launch("m", "null")
+    assert site.parent is not None
+    site.parent.send_signal(signal.SIGKILL)
+    site.parent.wait(60)
+    site.wait_for(
+        "web and supervisor notice", lambda: site.engine_pids() == [p.pid for p in site.processes()]
+    )
+    for file in site.home.glob("registry.db*"):
+        file.unlink()
+    done = site.run("stop", "--all")
+    assert (done.stdout, done.returncode) == ("stopped without a supervisor: 1 engine\n", 0)
+    site.wait_for("the engine has ended", lambda: not site.processes(), 5)
