@@ -25,7 +25,7 @@ from trivet_registry.tables import Version
 from trivet_registry.upgrading import check_upgrade, upgrade
 from trivet_registry.users_store import create_user, remove_user
 
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
 AT = "'2026-01-01 00:00:00'"
 ROWS = (  # in the columns of 0001, which every later revision has
     f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",
@@ -164,7 +164,7 @@ ACCOUNTS = (
 def test_accounts_are_kept_and_ids_of_who_was_removed_before_are_not_given_again(
     registry_url: str, sqlite_only: None
 ) -> None:
-    moved(registry_url, "0007", is_upgrade=True, statements=ACCOUNTS)
+    moved(registry_url, "0008", is_upgrade=True, statements=ACCOUNTS)
     for _ in range(2):
         database = open_database(registry_url)
         with database.session() as session:
@@ -177,7 +177,7 @@ def test_accounts_are_kept_and_ids_of_who_was_removed_before_are_not_given_again
             made = user.id, row.id
             remove_user(session, user)
         database.close()
-        moved(registry_url, "0007", is_upgrade=False)
+        moved(registry_url, "0008", is_upgrade=False)
     assert made == (19, 43)
 
 
