@@ -32,11 +32,11 @@ def run_full(table: OpTable, device: torch.device) -> Iterator[OpOutcome]:
         for shape in FULL_SHAPES:
             heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}"
             for case in CaseMaker(shape, dtype, device).cases():
-                yield check.outcome(case, dtype, allowed, heads)
+                yield check.told(case, dtype, allowed, heads)
         maker = CaseMaker(FULL_SHAPES[0], dtype, device)
         for weights in ("w8a8", "w4a16"):
             for case in maker.quantised_cases(weights):
-                yield check.outcome(case, dtype, allowed, weights)
+                yield check.told(case, dtype, allowed, weights)
 
 
 def without_failing_ops(spec: ModelSpec, shape: Shape, table: OpTable, device: torch.device) -> OpTable:

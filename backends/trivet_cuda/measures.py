@@ -14,6 +14,7 @@ import torch
 from trivet.self_test import OpOutcome
 from trivet_cuda.device import Device
 from trivet_cuda.op_table import OpTable
+from trivet_cuda.self_test import guarded
 from trivet_cuda.tiles import decode_splits, extend_tiles
 
 DTYPE = torch.bfloat16
@@ -33,17 +34,30 @@ class Sizes:
 
 
 def run_measures(table: OpTable, device: Device, sizes: Sizes = Sizes()) -> Iterator[OpOutcome]:
-    """Decode in GB/s and extend in TFLOP/s. They pass or fail nothing. Raises: torch.OutOfMemoryError."""
+    """Each in GB/s or TFLOP/s. No speed fails; what cannot run has failed, and the others go on.
+
+    Raises: DeviceLost.
+    """
+    decoding = f"{sizes.decode_seqs} x {sizes.decode_tokens} tokens"
+    measures: tuple[tuple[str, str, str, float, Callable[[], float]], ...] = (
+        ("copy", f"{sizes.copied_bytes} bytes", "gb_per_s", 1e9,
+         lambda: _copied_bytes_per_s(device, sizes)),
+        ("decode_attention", decoding, "gb_per_s", 1e9, lambda: _decoded_bytes_per_s(table, device, sizes)),
+        ("product", f"{sizes.matrix} squared", "tflop_per_s", 1e12, lambda: _multiplied_per_s(device, sizes)),
+        ("extend_attention", f"{sizes.extend_tokens} tokens", "tflop_per_s", 1e12,
+         lambda: _extended_per_s(table, device, sizes)),
+    )  # fmt: skip
+    for op, what, unit, size, measure in measures:
+        measured = _measured(op, f"speed, {what}", unit, size, measure)
+        yield from guarded(measured, (op,), f"speed, {what}", DTYPE)
+
+
+def _measured(
+    op: str, case: str, unit: str, size: float, measure: Callable[[], float]
+) -> Iterator[OpOutcome]:
     with torch.inference_mode():
-        copied = _copied_bytes_per_s(device, sizes)
-        decoded = _decoded_bytes_per_s(table, device, sizes)
-        case = f"{decoded / 1e9:.1f} GB/s, a copy {copied / 1e9:.1f}"
-        yield OpOutcome(("decode_attention",), f"{case} ({sizes.decode_seqs} x {sizes.decode_tokens} tokens)",
-                        "bfloat16", 0.0, 0.0)  # fmt: skip
-        multiplied = _multiplied_per_s(device, sizes)
-        extended = _extended_per_s(table, device, sizes)
-        case = f"{extended / 1e12:.2f} TFLOP/s, a product {multiplied / 1e12:.2f}"
-        yield OpOutcome(("extend_attention",), f"{case} ({sizes.extend_tokens} tokens)", "bfloat16", 0.0, 0.0)
+        speed = measure() / size
+    yield OpOutcome((op,), case, "bfloat16", 0.0, 0.0, measured={unit: speed})
 
 
 def _seconds(device: Device, num_runs: int, run: Callable[[], object]) -> float:

@@ -31,6 +31,7 @@ from trivet_cuda.op_cases import TOLERANCES
 from trivet_cuda.op_table import OpTable
 from trivet_cuda.options import CudaOptions
 from trivet_cuda.runner import CudaRunner
+from trivet_cuda.self_test import compiler_errors
 from trivet_cuda.step_view import StepView
 
 DTYPE = torch.bfloat16
@@ -157,6 +158,7 @@ def run_random_model(
     runs: Runs = Runs(),
 ) -> Iterator[OpOutcome]:
     """Graphs against eager in every bucket, then tokens a second. Where it does not fit, it has failed."""
+    errors: tuple[type[Exception], ...] = (BackendError, RuntimeError, *compiler_errors())
     runner = RandomRunner(runs.spec, runs.plan, runs.shape, device, table)
     try:
         runner.load_random()
@@ -166,14 +168,16 @@ def run_random_model(
         yield from _graphs_against_eager(runner, runs)
         for count in runs.num_seqs:
             yield _tokens_per_s(runner, runs, count)
-    except (BackendError, torch.OutOfMemoryError) as error:
+    except errors as error:
         yield _outcome(f"{runs.spec.architecture} model", failure=f"not run to its end: {error}")
     finally:
         runner.close()
 
 
-def _outcome(case: str, error: float = 0.0, allowed: float = 0.0, failure: str = "") -> OpOutcome:
-    return OpOutcome(("decoder",), case, "bfloat16", error, allowed, failure)
+def _outcome(
+    case: str, error: float = 0.0, allowed: float = 0.0, failure: str = "", **measured: float
+) -> OpOutcome:
+    return OpOutcome(("decoder",), case, "bfloat16", error, allowed, failure, measured)
 
 
 def _graphs_against_eager(runner: RandomRunner, runs: Runs) -> Iterator[OpOutcome]:
@@ -234,6 +238,5 @@ def _tokens_per_s(runner: RandomRunner, runs: Runs, count: int) -> OpOutcome:
     runner.collect(runs.num_steps)
     taken_s = max(time.perf_counter() - began_s, 1e-9)
     speed = count * runs.num_steps / taken_s
-    return _outcome(
-        f"{speed:,.0f} tokens/s, {count} sequences of {runs.num_tokens} tokens ({runs.spec.architecture})"
-    )
+    case = f"speed, {count} sequences of {runs.num_tokens} tokens ({runs.spec.architecture})"
+    return _outcome(case, tokens_per_s=speed)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from trivet.errors import DeviceLost
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.model_matrices import packed_matrices
@@ -44,22 +45,43 @@ FP8_SHAPE = ModelShape(16, 4, 128, 1024, 512, 128, kv_dtype="fp8_e4m3")
 
 def run_full(table: OpTable, device: Device) -> Iterator[OpOutcome]:
     """Every kernel against float64 in every shape and both 16-bit types; float8 where the device has it."""
-    check = check_of(table, EXACT)
     shapes = (*FULL_SHAPES, FP8_SHAPE) if device.arch >= FIRST_FP8 else FULL_SHAPES
     for dtype in (torch.bfloat16, torch.float16):
         for shape in shapes:
             kv = "" if shape.kv_dtype == "auto" else f", {shape.kv_dtype} KV"
             heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}{kv}"
-            maker = CaseMaker(shape, dtype, device.torch_device, device.arch)
-            for case in maker.cases():
-                yield check.outcome(case, dtype, TOLERANCES[dtype], heads)
-                if (
-                    shape is FULL_SHAPES[0] and "write_kv" not in case.ops
-                ):  # which fills a cache from the host
-                    yield replayed(case, table, device, dtype)
-        maker = CaseMaker(FULL_SHAPES[0], dtype, device.torch_device, device.arch)
-        for case in maker.quantised_cases():
-            yield check.outcome(case, dtype, TOLERANCES[dtype], "groups of 32")
+            of_shape = _outcomes_of(shape, heads, table, device, dtype)
+            yield from guarded(of_shape, ("self-test",), f"all that is left of {heads}", dtype)
+
+
+def _outcomes_of(
+    shape: ModelShape, heads: str, table: OpTable, device: Device, dtype: torch.dtype
+) -> Iterator[OpOutcome]:
+    check = check_of(table, EXACT)
+    maker, is_first = CaseMaker(shape, dtype, device.torch_device, device.arch), shape is FULL_SHAPES[0]
+    for case in maker.cases():
+        yield check.told(case, dtype, TOLERANCES[dtype], heads)
+        if is_first and "write_kv" not in case.ops:  # which fills a cache from the host
+            yield replayed(case, table, device, dtype)
+    for case in maker.quantised_cases() if is_first else ():
+        yield check.told(case, dtype, TOLERANCES[dtype], "groups of 32")
+
+
+def guarded(
+    outcomes: Iterator[OpOutcome], ops: tuple[str, ...], case: str, dtype: torch.dtype
+) -> Iterator[OpOutcome]:
+    """An error of torch or of Triton's compiler is a last case that has failed.
+
+    Raises: DeviceLost where nothing can run after it.
+    """
+    errors: tuple[type[Exception], ...] = (RuntimeError, *compiler_errors())
+    try:
+        yield from outcomes
+    except errors as error:
+        text = f"{type(error).__name__}: {error}{cure_for(str(error))}"
+        if is_fatal(error):
+            raise DeviceLost(f"{'+'.join(ops)} ({case}) left the device beyond use: {text}") from error
+        yield OpOutcome(ops, case, str(dtype).removeprefix("torch."), float("inf"), 0.0, text)
 
 
 def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch.dtype) -> OpOutcome:
@@ -69,19 +91,18 @@ def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch
         return torch.cat([result.float().flatten() for result in case.run(table)])
 
     label, name = f"{case.label}, replayed from a graph", str(dtype).removeprefix("torch.")
-    try:
+
+    def compared() -> Iterator[OpOutcome]:
         with torch.inference_mode():
             wanted = run()  # compiled before it is captured
             captured = device.capture(run)
             captured.output.zero_()
             captured.replay()
             error = float((captured.output - wanted).abs().max())
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as failure:
-        text = str(failure)
-        return OpOutcome(case.ops, label, name, float("inf"), 0.0, f"{text}{cure_for(text)}")
-    return OpOutcome(case.ops, label, name, error if error == error else float("inf"), 0.0)
+        yield OpOutcome(case.ops, label, name, error if error == error else float("inf"), 0.0)
+
+    (outcome,) = guarded(compared(), case.ops, label, dtype)
+    return outcome
 
 
 def check_of(table: OpTable, right: OpTable = TWINS) -> OpCheck[OpTable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 
@@ -17,6 +17,7 @@ class OpOutcome:
     error: float
     allowed: float
     failure: str = ""
+    measured: Mapping[str, float] = field(default_factory=dict)  # by names with their units
 
     @property
     def passed(self) -> bool:

@@ -10,13 +10,13 @@ import argparse
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from trivet import __version__
-from trivet.commands.output import add_json_option, print_json, print_table
+from trivet.commands.output import add_json_option, print_json
 from trivet.config import inherited_environment, load_settings
-from trivet.errors import TrivetError, Unsupported
+from trivet.errors import DeviceLost, TrivetError, Unsupported
 from trivet.plugins import Command, load_plugins
 from trivet.self_test import OpOutcome, TestsItself
 
@@ -56,9 +56,24 @@ def run_here(given: argparse.Namespace) -> int:
         raise Unsupported(
             f"backend {given.backend!r} has no self-test; those that have one: {', '.join(able) or 'none'}"
         )
-    outcomes = list(backend.self_test(given.device))
-    report(outcomes, {**common_versions(), **backend.self_test_versions()}, as_json=given.json)
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    versions = {**common_versions(), **backend.self_test_versions()}
+    return 0 if report(to_the_end(backend.self_test(given.device)), versions, as_json=given.json) else 1
+
+
+def to_the_end(outcomes: Iterable[OpOutcome]) -> Iterator[OpOutcome]:
+    """A failure in between is the last case, behind those that came before it.
+
+    Raises: TrivetError where nothing could begin, such as a device that cannot be opened.
+    """
+    count = 0
+    try:
+        for count, outcome in enumerate(outcomes, 1):  # noqa: B007  # for the message
+            yield outcome
+    except (TrivetError, RuntimeError) as error:
+        if not count and isinstance(error, TrivetError) and not isinstance(error, DeviceLost):
+            raise
+        case = f"what comes after {count} cases did not run"
+        yield OpOutcome(("self-test",), case, "", float("inf"), 0.0, f"{type(error).__name__}: {error}")
 
 
 def common_versions() -> dict[str, str]:
@@ -75,26 +90,34 @@ def package_version(name: str) -> str:
         return "not installed as a package"
 
 
-def report(outcomes: Sequence[OpOutcome], versions: Mapping[str, str], *, as_json: bool) -> None:
-    """The table, or the same as JSON."""
+def report(outcomes: Iterable[OpOutcome], versions: Mapping[str, str], *, as_json: bool) -> bool:
+    """Whether all passed. A line for each as it comes: a kernel may end this process; or all as JSON."""
+    found = []
+    if not as_json:
+        print(" ".join(f"{name}={text}" for name, text in versions.items()))
+        _print_line("OP", "DTYPE", "ERROR", "ALLOWED", "CASE", "RESULT")
+    for each in outcomes:
+        found.append(each)
+        if not as_json:
+            numbers = (f"{each.error:.2g}", f"{each.allowed:g}")
+            _print_line("+".join(each.ops), each.dtype or "-", *numbers, each.case, _result(each))
+    failed = sum(not each.passed for each in found)
     if as_json:
-        print_json({"versions": versions, "cases": [_as_object(each) for each in outcomes]})
-        return
-    print(" ".join(f"{name}={text}" for name, text in versions.items()))
-    lines = [
-        (
-            "+".join(each.ops),
-            each.case,
-            each.dtype,
-            f"{each.error:.2g}",
-            f"{each.allowed:g}",
-            "ok" if each.passed else f"FAILED {each.failure}".strip(),
-        )
-        for each in outcomes
-    ]
-    print_table(("OP", "CASE", "DTYPE", "ERROR", "ALLOWED", "RESULT"), lines)
-    failed = sum(not each.passed for each in outcomes)
-    print(f"{len(outcomes) - failed} of {len(outcomes)} cases passed")
+        print_json({"versions": versions, "cases": [_as_object(each) for each in found]})
+    else:
+        print(f"{len(found) - failed} of {len(found)} cases passed")
+    return not failed
+
+
+def _print_line(*cells: str) -> None:
+    widths = (17, 9, 8, 8, 64, 0)
+    print(*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)
+
+
+def _result(outcome: OpOutcome) -> str:
+    if not outcome.passed:
+        return f"FAILED {outcome.failure}".strip()
+    return " ".join(("ok", *(f"{name}={value:,.2f}" for name, value in outcome.measured.items())))
 
 
 def _as_object(outcome: OpOutcome) -> dict[str, object]:
@@ -107,6 +130,7 @@ def _as_object(outcome: OpOutcome) -> dict[str, object]:
         "allowed": outcome.allowed,
         "passed": outcome.passed,
         "failure": outcome.failure,
+        "measured": dict(outcome.measured),
     }
 
 

@@ -75,6 +75,17 @@ class OpCheck(Generic[Table]):
         errors = [largest_error(one, two) for one, two in zip(found, wanted, strict=True)]
         return OpOutcome(case.ops, label, name, max(errors), allowed)
 
+    def told(self, case: OpCase[Table], dtype: torch.dtype, allowed: float, where: str) -> OpOutcome:
+        """As `outcome`, for a report: lack of memory has failed this case, and the others go on.
+
+        Raises: DeviceLost.
+        """
+        try:
+            return self.outcome(case, dtype, allowed, where)
+        except torch.OutOfMemoryError as error:
+            name = str(dtype).removeprefix("torch.")
+            return OpOutcome(case.ops, f"{case.label} ({where})", name, float("inf"), allowed, str(error))
+
 
 def largest_error(found: Tensor, wanted: Tensor) -> float:
     """Of a row (the last axis), the largest error over the largest value wanted there; the worst row's.

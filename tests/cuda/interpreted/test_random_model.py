@@ -34,7 +34,8 @@ def test_every_bucket_is_replayed_and_compared_and_speeds_are_told() -> None:
     ]
     assert device.num_captured == 3
     assert device.num_replayed == 3 + 2 * 3  # of the comparison, then three steps at both sizes
-    assert [outcome.case.partition("tokens/s, ")[2] for outcome in speeds] == [
+    assert all(outcome.measured["tokens_per_s"] > 0 for outcome in speeds)
+    assert [outcome.case.partition("speed, ")[2] for outcome in speeds] == [
         f"{count} sequences of 20 tokens (random tiny)" for count in (1, 3)
     ]
 

@@ -253,10 +253,13 @@ def test_speeds_are_told_and_fail_nothing(table: OpTable) -> None:
     """Of random values: zeros would be moved compressed."""
     sizes = Sizes(decode_seqs=1, decode_tokens=64, extend_tokens=32, copied_bytes=1024, matrix=16, num_runs=1)
     with Moved() as moved:
-        decode, extend = run_measures(table, InterpretedDevice(), sizes)
+        found = list(run_measures(table, InterpretedDevice(), sizes))
     assert len(moved.sources) == 2 * (1 + 3 + 1 + 3)  # each once to be compiled
     assert all(len(source.unique()) > 5 for source in moved.sources)
-    assert "GB/s" in decode.case
-    assert "TFLOP/s" in extend.case
-    assert decode.passed
-    assert extend.passed
+    assert [(outcome.ops, list(outcome.measured)) for outcome in found] == [
+        (("copy",), ["gb_per_s"]),
+        (("decode_attention",), ["gb_per_s"]),
+        (("product",), ["tflop_per_s"]),
+        (("extend_attention",), ["tflop_per_s"]),
+    ]
+    assert all(outcome.passed and min(outcome.measured.values()) > 0 for outcome in found)

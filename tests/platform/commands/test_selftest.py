@@ -29,6 +29,7 @@ OUTCOMES = [
 # A plugin whose backend tests itself; its interpreter is told by its name.
 PLUGIN = """
 import sys
+from trivet.errors import BackendError, DeviceLost
 from trivet.plugins import hookimpl
 from trivet.self_test import OpOutcome
 from trivet_null.backend import NullBackend
@@ -36,7 +37,14 @@ from trivet_null.backend import NullBackend
 class Tested(NullBackend):
     name = "tested"
     def self_test(self, device):
-        yield OpOutcome(("op",), f"device {device} by {sys.executable}", "f32", 0.0, 0.1)
+        if device == 3:
+            raise BackendError("device 3 cannot be opened")
+        if device == 4:
+            raise DeviceLost("op left the device beyond use")
+        case = f"device {device} by {sys.executable}"
+        yield OpOutcome(("op",), case, "f32", 0.0, 0.1, measured={"gb_per_s": 12.5})
+        if device == 2:
+            raise RuntimeError("CUDA error: invalid argument")
         if device:
             yield OpOutcome(("op",), "strays", "f32", 0.5, 0.1)
     def self_test_versions(self):
@@ -94,6 +102,51 @@ def test_a_case_that_strays_fails_the_command(tested: Path, trivet: Callable[...
     done = trivet("selftest", "tested", "--device", "1")
     assert done.code == 1
     assert "1 of 2 cases passed" in done.out
+
+
+@pytest.mark.parametrize(
+    ("device", "before", "failure"),
+    [("2", 1, "RuntimeError: CUDA error: invalid argument"), ("4", 0, "DeviceLost: op left the device")],
+)
+def test_a_failure_in_between_is_a_case_behind_those_before_it(
+    tested: Path, trivet: Callable[..., Outcome], device: str, before: int, failure: str
+) -> None:
+    done = trivet("selftest", "tested", "--device", device)
+    assert done.code == 1
+    assert f"{before} of {before + 1} cases passed" in done.out
+    assert failure in done.out
+    (*passed, last) = json.loads(trivet("selftest", "tested", "--device", device, "--json").out)["cases"]
+    assert [case["passed"] for case in passed] == [True] * before
+    assert last["failure"].startswith(failure)
+
+
+def test_a_device_that_cannot_be_opened_is_an_error_and_no_report(
+    tested: Path, trivet: Callable[..., Outcome]
+) -> None:
+    done = trivet("selftest", "tested", "--device", "3")
+    assert done.code == 1
+    assert "device 3 cannot be opened" in done.err
+    assert "cases passed" not in done.out
+
+
+def test_a_line_stands_there_before_the_next_case_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel may end the whole process."""
+    seen: list[str] = []
+
+    def outcomes() -> Iterator[OpOutcome]:
+        for outcome in OUTCOMES:
+            yield outcome
+            seen.append(capsys.readouterr().out)
+
+    assert not report(outcomes(), {}, as_json=False)
+    assert "rms_norm" in seen[0]
+    assert "FAILED EZ1001" in seen[1]
+
+
+def test_what_was_measured_is_a_number_in_json(tested: Path, trivet: Callable[..., Outcome]) -> None:
+    told = json.loads(trivet("selftest", "tested", "--json").out)
+    assert told["cases"][0]["measured"] == {"gb_per_s": 12.5}
+    assert "gb_per_s=12.50" in trivet("selftest", "tested").out
 
 
 def test_it_runs_in_the_interpreter_that_the_settings_name(

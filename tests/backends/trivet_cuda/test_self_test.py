@@ -1,0 +1,93 @@
+"""The whole self-test where a kernel fails, over the twins on the CPU: the other cases go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trivet.errors import DeviceLost
+from trivet.self_test import OpOutcome
+from trivet_cuda import measures, self_test
+from trivet_cuda.op_cases import ModelShape
+from trivet_cuda.op_table import TWINS, OpTable
+
+SIZES = ModelShape(2, 1, 16, 32, 32, 16, num_splits=(1,), products=())
+SPEEDS = measures.Sizes(1, 64, 32, 1024, 16, 1)
+
+
+class Cpu:
+    """What of `trivet_cuda.device.Device` these cases need; nothing is captured."""
+
+    torch_device = torch.device("cpu")
+    arch, num_sms = 80, 2
+
+    def capture(self, run: object) -> object:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def mark(self) -> Cpu:
+        return self
+
+    def wait(self) -> None:
+        """Nothing is queued."""
+
+    def seconds_since(self, earlier: Cpu) -> float:
+        return 1.0
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_test, "FULL_SHAPES", (SIZES,))
+
+
+def failing(error: Exception) -> OpTable:
+    def decode(*args: Any) -> Tensor:
+        raise error
+
+    return replace(TWINS, decode_attention=decode)
+
+
+def outcomes(table: OpTable) -> Iterator[OpOutcome]:
+    yield from self_test.run_full(table, Cpu())  # type: ignore[arg-type]  # see `Cpu`
+    yield from measures.run_measures(table, Cpu(), SPEEDS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("Triton Error [CUDA]: invalid argument"), torch.OutOfMemoryError("CUDA out of memory")],
+    ids=str,
+)
+def test_a_kernel_that_cannot_run_fails_its_cases_and_its_speed_alone(error: Exception) -> None:
+    found = [outcome for outcome in outcomes(failing(error)) if "replayed" not in outcome.case]
+    failed = [outcome for outcome in found if not outcome.passed]
+    assert {outcome.ops for outcome in failed} == {("decode_attention",)}
+    assert len(failed) == 3  # of both types, and its speed
+    assert all(str(error) in outcome.failure for outcome in failed)
+    assert [outcome.ops[0] for outcome in found[-4:]] == [
+        "copy",
+        "decode_attention",
+        "product",
+        "extend_attention",
+    ]
+
+
+def test_arguments_that_do_not_fit_fail_what_is_left_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rope(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(self_test.CaseMaker, "_rope", rope)
+    found = list(self_test.run_full(TWINS, Cpu()))  # type: ignore[arg-type]
+    last = [outcome for outcome in found if outcome.ops == ("self-test",)]
+    assert [outcome.dtype for outcome in last] == ["bfloat16", "float16"]
+    assert all("all that is left of 2/1 heads of 16" in outcome.case for outcome in last)
+
+
+def test_a_device_beyond_use_ends_the_test_with_the_operation_named() -> None:
+    found = outcomes(failing(RuntimeError("CUDA error: an illegal memory access")))
+    assert next(found).ops == ("write_kv",)
+    with pytest.raises(DeviceLost, match="decode_attention"):
+        next(found)
