@@ -49,7 +49,7 @@ def opened(version: Version, name: str, settings: Settings) -> Iterator[int]:
             ) from None
         raise Conflict(f"{place} cannot be read: {error.strerror}; check the rights", param="name") from error
     try:
-        _check_unchanged(handle, place, files[name])
+        _check_unchanged(handle, place, files[name], has_time=not version.is_stored)
         if not version.is_stored:  # the store is the site's own
             check_roots(Path(os.readlink(f"/proc/self/fd/{handle}")), "name", settings)
         yield handle
@@ -70,12 +70,11 @@ def _open_below(folder: Path, name: str) -> int:
         os.close(within)
 
 
-def _check_unchanged(handle: int, place: Path, registered: Mapping[str, object]) -> None:
+def _check_unchanged(handle: int, place: Path, registered: Mapping[str, object], *, has_time: bool) -> None:
+    """In the store a repaired file has another time."""
     status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode) or (status.st_size, status.st_mtime_ns) != (
-        registered["size_bytes"],
-        registered["mtime_ns"],
-    ):
+    is_same = stat.S_ISREG(status.st_mode) and status.st_size == registered["size_bytes"]
+    if not is_same or (has_time and status.st_mtime_ns != registered["mtime_ns"]):
         raise Conflict(
             f"{place} has changed since it was registered; register it anew, which makes another version",
             param="name",

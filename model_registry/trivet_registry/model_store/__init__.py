@@ -7,6 +7,7 @@
       blobs/ab/abcdef...     a file by its SHA-256, read only: the same file of two versions is there once
       trees/<digest>/...     one version: hard links to its blobs, by the files' own names: engines open this
       partial/<key>          a file that is still coming, with what is known so far; it is gone on with
+      damaged/<digest>       a blob that was found to be none any more, until the file is added again
       lock                   held shared by who adds and alone by `gc`; a lock ends with its process
 
 A file becomes a blob by `fsync` and `rename` after its SHA-256 was computed, a tree by `rename` when all its

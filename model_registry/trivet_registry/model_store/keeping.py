@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -52,23 +52,50 @@ def register_stored(
     return register_model(session, files, name, source, digests=own, is_stored=True, signature=signature)
 
 
-def verify_version(database: Database, reference: str) -> dict[str, str]:
+def verify_version(database: Database, reference: str, store: ModelStore | None = None) -> dict[str, str]:
     """What is wrong with each file, by name; nothing where all is as it was registered.
 
-    Of files that had not been read through, the SHA-256 is remembered now.
+    Of files that had not been read through, the SHA-256 is remembered now, if size and time are the same.
+
+    Args: store: where a damaged file in it shall count as missing, so that adding it again repairs it.
 
     Raises: ModelNotFound.
     """
     with database.reading() as session:
         version = find_version(session, reference)
-        version_id, digests = version.id, version.digests
-        files = {name: Path(file["name"]) for name, file in version_files(version).items()}
-    wrong = differences(files, digests or {})
-    if digests is None and not wrong:
-        found = {name: sha256_of(path) for name, path in files.items()}
-        with database.session() as session:
-            if (row := session.get(Version, version_id)) is not None:
-                remember_digests(row, found)
+        version_id, digests, files = version.id, version.digests, version_files(version)
+    paths = {name: Path(file["name"]) for name, file in files.items()}
+    if digests is not None:
+        wrong = differences(paths, digests)
+        if store is not None and version.is_stored and wrong:
+            with store.adding():
+                store.set_damaged_aside(digests[name] for name in wrong if name in digests)
+        return wrong
+    if wrong := _changes(files):
+        return wrong
+    found = {name: sha256_of(path) for name, path in paths.items()}
+    if wrong := _changes(files):  # while they were read
+        return wrong
+    with database.session() as session:
+        if (row := session.get(Version, version_id)) is not None:
+            remember_digests(row, found)
+    return {}
+
+
+def _changes(files: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """By size and time, of files whose bytes nobody has read yet."""
+    wrong = {}
+    for name, file in files.items():
+        path = Path(file["name"])
+        if not path.is_file():
+            wrong[name] = f"{path} is missing"
+            continue
+        status = path.stat()
+        if (status.st_size, status.st_mtime_ns) != (file["size_bytes"], file["mtime_ns"]):
+            wrong[name] = (
+                f"{path} has changed since it was registered (it had {file['size_bytes']} bytes and has "
+                f"{status.st_size}, or another time); register it anew, which makes another version"
+            )
     return wrong
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ class ModelStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._blobs, self._trees, self.partial = root / "blobs", root / "trees", root / "partial"
+        self._damaged = root / "damaged"
 
     @contextmanager
     def adding(self) -> Iterator[None]:
@@ -50,7 +51,7 @@ class ModelStore:
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        for folder in (self._blobs, self._trees, self.partial):
+        for folder in (self._blobs, self._trees, self.partial, self._damaged):
             folder.mkdir(parents=True, exist_ok=True)
         with open(os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
             fcntl.flock(file, how)
@@ -94,20 +95,72 @@ class ModelStore:
             temporary.unlink(missing_ok=True)
 
     def take(self, file: Path, sha256: str) -> str:
-        """Make a file of the same disk, whose SHA-256 the caller has computed, a blob."""
+        """Make a file of the same disk, whose SHA-256 the caller has computed, a blob.
+
+        A whole blob that is there already stays: versions share it. A damaged one is replaced, also in the
+        versions that have it.
+        """
         with file.open("rb") as written:
             os.fsync(written.fileno())
         file.chmod(0o444)
         blob = self.blob(sha256)
-        blob.parent.mkdir(exist_ok=True)
-        file.replace(blob)
-        _sync_folder(blob.parent)
+        with self._writing(blob):
+            if blob.is_file() and sha256_of(blob) == sha256:
+                file.unlink()
+                return sha256
+            self._set_aside(blob)
+            file.replace(blob)
+            _sync_folder(blob.parent)
+            self._relink(blob)
         return sha256
+
+    def set_damaged_aside(self, digests: Iterable[str]) -> None:
+        """Blobs that are not what their names say count as missing: whoever adds the file again repairs them.
+
+        Hold `adding`. Versions that have them keep what they have until then.
+        """
+        for blob in map(self.blob, digests):
+            if blob.is_file():
+                with self._writing(blob):
+                    if sha256_of(blob) != blob.name:
+                        self._set_aside(blob)
+
+    @contextmanager
+    def _writing(self, blob: Path) -> Iterator[None]:
+        """Nobody else writes or replaces this blob; the lock is on its folder, and ends with the process."""
+        blob.parent.mkdir(exist_ok=True)
+        handle = os.open(blob.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _set_aside(self, blob: Path) -> None:
+        if blob.exists():
+            blob.replace(self._damaged / blob.name)
+
+    def _relink(self, blob: Path) -> None:
+        """In all trees, where a link to the damaged one is."""
+        damaged = self._damaged / blob.name
+        if damaged.exists():
+            for place in [file for file in self._trees.rglob("*") if file.is_file()]:
+                if place.samefile(damaged):
+                    self._link(blob, place)
+            damaged.unlink()
+
+    def _link(self, blob: Path, place: Path) -> None:
+        """In place of what is there."""
+        temporary = self.partial / f"link-{secrets.token_hex(8)}"
+        temporary.hardlink_to(blob)
+        temporary.replace(place)
+        _sync_folder(place.parent)
 
     def build_tree(self, digests: Mapping[str, str]) -> Path:
         """The folder of a version whose blobs are all here. Raises: ModelFilesError for an unsafe name."""
         tree = self.tree(content_digest(digests))
         if tree.is_dir():
+            self._repair_tree(tree, digests)
             return tree
         building = self._trees / f"{_BUILDING}{secrets.token_hex(8)}"
         building.mkdir()
@@ -126,6 +179,13 @@ class ModelStore:
         _sync_folder(self._trees)
         return tree
 
+    def _repair_tree(self, tree: Path, digests: Mapping[str, str]) -> None:
+        """Whatever took the place of a file is replaced by its blob."""
+        for name, sha256 in digests.items():
+            blob, place = self.blob(sha256), tree / safe_name(name)
+            if not place.exists() or not place.samefile(blob):
+                self._link(blob, place)
+
     def collect(self, used: Mapping[str, frozenset[str]]) -> Stored:
         """Remove what no version needs, with `alone` held.
 
@@ -136,6 +196,7 @@ class ModelStore:
                 shutil.rmtree(tree)
         keep = frozenset().union(*used.values()) if used else frozenset()
         gone = [blob for blob in self._blobs.glob("??/*") if blob.name not in keep]
+        gone += [file for file in self._damaged.iterdir() if file.name not in keep]
         gone += [file for file in self.partial.iterdir() if file.is_file()]
         freed = sum(file.stat().st_size for file in gone)
         for file in gone:

@@ -53,7 +53,7 @@ def get(reference: str) -> Response:
 def verify(reference: str) -> Response:
     """Read all files of a version through, and compare. Raises: ModelNotFound."""
     process = web_process()
-    wrong = verify_version(process.database, reference)
+    wrong = verify_version(process.database, reference, process.store)
     problems = [ProblemObject(name, problem) for name, problem in wrong.items()]
     with process.database.session() as session:
         version = find_version(session, reference)
