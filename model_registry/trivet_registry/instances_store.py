@@ -12,19 +12,26 @@ from sqlalchemy.orm import Session
 from trivet.errors import NotFound
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import IllegalMove, InstanceState, check_move
-from trivet_registry.served import remember_served
-from trivet_registry.tables import Deployment, Instance, utc_now
+from trivet_registry.served import EngineRules, remember_served
+from trivet_registry.tables import Deployment, Instance, Version, utc_now
 
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.LOST)
 
 
-def create_instance(session: Session, deployment: Deployment) -> Instance:
-    """One more instance of the deployment's version, `pending`."""
+def create_instance(session: Session, deployment: Deployment, rules: EngineRules | None = None) -> Instance:
+    """One more instance, `pending`: of the newest generation, or of the one that `rules` are of.
+
+    Raises: NotFound where the version of `rules` was removed.
+    """
+    session.add(deployment)  # it may have been read in another session
+    version = deployment.version if rules is None else session.get(Version, rules.version_id)
+    if version is None:
+        raise NotFound(f"what deployment {deployment.name!r} served with was removed; update or launch it")
     instance = Instance(
         id=secrets.token_hex(4),
         deployment=deployment,
-        version=deployment.version,
-        generation=deployment.generation,
+        version=version,
+        generation=deployment.generation if rules is None else rules.generation,
         state=InstanceState.PENDING,
         reason="waits to be placed",
     )

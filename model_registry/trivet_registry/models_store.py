@@ -18,6 +18,7 @@ from trivet_registry.digests import content_digest
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.references import check_name, find_model, find_version
+from trivet_registry.served import served_rules
 from trivet_registry.tables import Deployment, Instance, Model, Version
 from trivet_registry.version_facts import abilities, spec_summary
 
@@ -123,16 +124,20 @@ def remove_model(session: Session, reference: str) -> None:
     model = find_model(session, name)
     going = [find_version(session, reference)] if colon else list(model.versions)
     versions = [version.id for version in going]
-    wanted = select(Deployment.name).where(
-        Deployment.version_id.in_(versions), Deployment.desired == "running"
-    )
+    running = session.scalars(select(Deployment).where(Deployment.desired == "running")).all()
+    wanted = [
+        deployment.name
+        for deployment in running
+        if deployment.version_id in versions
+        or ((rules := served_rules(deployment)) is not None and rules.version_id in versions)
+    ]
     ended = [InstanceState.STOPPED, InstanceState.FAILED]
     living = (
         select(Deployment.name)
         .join(Instance, Instance.deployment_id == Deployment.id)
         .where(Instance.version_id.in_(versions), Instance.state.in_(LIVE_STATES - set(ended)))
     )
-    users = sorted({*session.scalars(wanted), *session.scalars(living)})
+    users = sorted({*wanted, *session.scalars(living)})
     if users:
         raise Conflict(
             f"model {reference!r} is used by deployment {', '.join(users)}; stop it first", param="name"

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from sqlalchemy.orm import Session
 
-from trivet_registry.tables import Deployment, Instance, Version
+from trivet_registry.tables import Deployment, Instance
 
 
 class EngineRules(msgspec.Struct, frozen=True):
@@ -66,9 +65,3 @@ def remember_served(instance: Instance) -> None:
     served: dict[str, Any] = msgspec.to_builtins(newest_rules(deployment))
     if deployment.served != served:
         deployment.served = served
-
-
-def served_version(session: Session, deployment: Deployment) -> Version | None:
-    """Of the generation that served last; None: no such generation, or the version was removed."""
-    rules = served_rules(deployment)
-    return None if rules is None else session.get(Version, rules.version_id)

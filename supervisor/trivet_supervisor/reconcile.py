@@ -19,6 +19,7 @@ from trivet_registry.instances_store import (
     move_instance,
     update_instance,
 )
+from trivet_registry.served import rules_of, served_rules
 from trivet_registry.tables import Deployment, Instance, Version
 from trivet_supervisor.deadline import within
 from trivet_supervisor.fleet import Fleet
@@ -54,7 +55,8 @@ class Reconciler:
         self._places = places
         self.fleet = Fleet(means)
         self._room_s: dict[str, float] = {}  # when to look for room again
-        self._helped_by_room: set[str] = set()  # of those, who would have it if older ones were gone
+        # Of those, whether they would have it if these older ones were gone; valid as long as these are all.
+        self._looks: dict[str, tuple[frozenset[str], bool]] = {}
         self._shutdown_s: float | None = None  # drain timeout of the shutdown in progress
 
     def shut_down(self, drain_timeout_s: float) -> None:
@@ -108,12 +110,17 @@ class Reconciler:
             with self._means.database.session() as session:
                 sleep_deployment(session, deployment.name, reason)
             return {i.id for i in instances}  # the next turn ends them
+        served = served_rules(deployment)
+        older = _older(instances, deployment.generation)
+        looks = {key: is_helped for key, (seen, is_helped) in self._looks.items() if seen == older}
         changes = changes_of(
             instances,
             generation=deployment.generation,
             first_generation=deployment.first_generation,
+            served_generation=None if served is None else served.generation,
             num_wanted=deployment.replicas if is_wanted and not deployment.is_asleep else 0,
-            helped_by_room=self._helped_by_room,
+            helped_by_room=[key for key, is_helped in looks.items() if is_helped],
+            finds_no_room=[key for key, is_helped in looks.items() if not is_helped],
         )
         moved = {
             i.id
@@ -124,9 +131,9 @@ class Reconciler:
             ended = {i.id for i, _ in changes.ended}
             failed = [i for i in instances if i.instance_state is S.FAILED and i.id not in ended]
             moved |= {i.id for i in failed if self.fleet.endings.retry(i)}
-        for _ in range(changes.num_new):
+        for rules in [served] * changes.num_served + [None] * changes.num_new:
             with self._means.database.session() as session:
-                moved.add(create_instance(session, deployment).id)
+                moved.add(create_instance(session, deployment, rules).id)
         return moved
 
     def _end(self, instance: Instance, deployment: Deployment, reason: str) -> bool:
@@ -179,10 +186,10 @@ class Reconciler:
             placement, launch_env = self._choose(instance, ledger_of(living))
         except NoRoom as error:
             self._wait_for_room(instance, f"waits for room: {error}")
-            if self._would_fit_without_older(instance, living):
-                self._helped_by_room.add(instance.id)
-            else:
-                self._helped_by_room.discard(instance.id)
+            own = [i for i in living if i.deployment_id == instance.deployment_id]
+            older = _older(own, instance.generation)
+            is_helped = bool(older) and self._would_fit_without(older, instance, living)
+            self._looks[instance.id] = older, is_helped
             return False
         except TrivetError as error:
             failure, needs_change = str(error), isinstance(error, ConfigError | FilesChanged)
@@ -202,26 +209,19 @@ class Reconciler:
         return True
 
     def _choose(self, instance: Instance, ledger: Ledger) -> tuple[Placement, Mapping[str, str]]:
-        deployment = instance.deployment
-        settings = parse_engine_settings(deployment.settings)
+        rules = rules_of(instance)
+        settings = parse_engine_settings(rules.settings)
 
         def choose() -> tuple[Placement, Mapping[str, str]]:
-            placement = self._places.place(
-                instance.version, settings, deployment.backend, deployment.device, ledger
-            )
+            placement = self._places.place(instance.version, settings, rules.backend, rules.device, ledger)
             return placement, backend_answers.launch_env(placement.backend, placement.devices)
 
         return within(self._means.limits.placing_s, "placing", choose)
 
-    def _would_fit_without_older(self, instance: Instance, living: Sequence[Instance]) -> bool:
+    def _would_fit_without(
+        self, gone: frozenset[str], instance: Instance, living: Sequence[Instance]
+    ) -> bool:
         """Else an update would end what serves and come up none the sooner: others hold the devices."""
-        gone = {
-            i.id
-            for i in living
-            if i.deployment_id == instance.deployment_id and i.generation < instance.generation
-        }
-        if not gone:
-            return False
         try:
             self._choose(instance, ledger_of(living, gone))
         except TrivetError:
@@ -230,7 +230,7 @@ class Reconciler:
 
     def _forget_wait(self, instance: Instance) -> None:
         self._room_s.pop(instance.id, None)
-        self._helped_by_room.discard(instance.id)
+        self._looks.pop(instance.id, None)
 
     def _wait_for_room(self, instance: Instance, reason: str) -> None:
         """In `pending`, without a move a look: `placing` lasts for a turn."""
@@ -244,3 +244,7 @@ class Reconciler:
 
 def _urgency(instance: Instance) -> tuple[int, float]:
     return instance.deployment.priority, instance.created_at.timestamp()
+
+
+def _older(instances: Sequence[Instance], generation: int) -> frozenset[str]:
+    return frozenset(i.id for i in instances if i.generation < generation)

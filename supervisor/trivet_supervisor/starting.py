@@ -10,6 +10,7 @@ from trivet.launching import EngineHandle, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance
+from trivet_registry.served import rules_of
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
 from trivet_supervisor.launch_order import (
@@ -79,15 +80,15 @@ def start_engine(
 
 
 def _order(means: Means, instance: Instance, placement: Placement, lease: str) -> LaunchOrder:
-    deployment = instance.deployment
+    name, settings = instance.deployment.name, rules_of(instance).settings
     return LaunchOrder(
         instance_id=instance.id,
         lease=lease,
         model_path=instance.version.path,
-        served_model_name=deployment.settings.get("served_model_name", deployment.name),
+        served_model_name=settings.get("served_model_name", name),
         backend=placement.backend.name,
         device_uids=[device.uid for device in placement.devices],
-        settings=planned_settings(deployment.settings, placement),
+        settings=planned_settings(settings, placement),
         run_dir=str(means.settings.paths.run),
         orphan_timeout_s=means.settings.orphan_timeout_s,
     )

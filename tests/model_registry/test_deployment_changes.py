@@ -10,8 +10,10 @@ from trivet_registry.database import Database
 from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment, wake_deployment
 from trivet_registry.deployments_store import create_deployment, get_deployment, stop_deployment
 from trivet_registry.events_store import list_events
-from trivet_registry.instances_store import create_instance
-from trivet_registry.models_store import register_model
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import create_instance, move_instance
+from trivet_registry.models_store import register_model, remove_model
+from trivet_registry.served import EngineRules, rules_of, served_rules
 from trivet_registry.tables import Deployment
 
 
@@ -143,3 +145,45 @@ def test_a_launch_does_not_end_what_serves_beside_an_update_that_failed(launched
         for instance in get_deployment(session, "chat").instances:
             instance.state = "failed"
     launch()
+
+
+def test_what_served_before_an_update_is_not_removed_until_the_update_serves(
+    launched: Database, make_files: Callable[..., Any]
+) -> None:
+    """Its instances may be made anew; and SQLite would give its id to another model."""
+
+    def serve_once() -> None:
+        with launched.session() as session:
+            instance = create_instance(session, get_deployment(session, "chat"))
+            for state in ("placing", "starting", "ready", "stopping", "stopped"):
+                move_instance(session, instance.id, InstanceState(state))
+
+    serve_once()
+    with launched.session() as session:
+        stop_deployment(session, "small")
+        newer = register_model(session, make_files(content=b"GGUF, and more"))
+        update_deployment(session, "chat", Update(version=newer))
+    with launched.session() as session, pytest.raises(Conflict, match="used by deployment chat"):
+        remove_model(session, "tiny:1")
+    serve_once()
+    with launched.session() as session:
+        remove_model(session, "tiny:1")
+
+
+def test_an_instance_of_what_served_has_its_version_and_generation(
+    launched: Database, make_files: Callable[..., Any]
+) -> None:
+    with launched.session() as session:
+        first = create_instance(session, get_deployment(session, "chat"))
+        for state in ("placing", "starting", "ready"):
+            move_instance(session, first.id, InstanceState(state))
+        newer = register_model(session, make_files(content=b"GGUF, and more"))
+        update = Update(version=newer, backend="cuda", settings={"max_num_seqs": "8"})
+        update_deployment(session, "chat", update)
+    with launched.session() as session:
+        deployment = get_deployment(session, "chat")
+        again = create_instance(session, deployment, served_rules(deployment))
+        assert (again.version.reference, again.generation) == ("tiny:1", 1)
+        assert rules_of(again) == EngineRules(1, first.version_id, "auto", None, {"max_num_seqs": "4"})
+        newest = create_instance(session, deployment)
+        assert (newest.version.reference, rules_of(newest).backend) == ("tiny:2", "cuda")

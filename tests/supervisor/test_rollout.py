@@ -30,14 +30,22 @@ def fleet(*described: str) -> list[Instance]:
 
 
 def changes(
-    *described: str, wanted: int, generation: int = 2, first: int = 1, helped_by_room: tuple[str, ...] = ()
+    *described: str,
+    wanted: int,
+    generation: int = 2,
+    first: int = 1,
+    served: int | None = 1,
+    helped_by_room: tuple[str, ...] = (),
+    finds_no_room: tuple[str, ...] = (),
 ) -> Changes:
     return changes_of(
         fleet(*described),
         generation=generation,
         first_generation=first,
+        served_generation=served,
         num_wanted=wanted,
         helped_by_room=helped_by_room,
+        finds_no_room=finds_no_room,
     )
 
 
@@ -65,8 +73,46 @@ def test_each_newer_one_that_is_ready_replaces_an_older_one() -> None:
     assert (ended(found), found.num_new) == (["0"], 0)
 
 
-def test_older_ones_that_do_not_serve_end_at_once() -> None:
-    assert ended(changes("1 starting", "1 failed", "1 pending", wanted=1)) == ["0", "1", "2"]
+def test_older_ones_that_do_not_serve_end_at_once_if_theirs_never_did_or_a_newer_one_does() -> None:
+    never = changes("1 starting", "1 failed", "1 pending", "2 loading", wanted=1, served=None)
+    assert ended(never) == ["0", "1", "2"]
+    found = changes("1 starting", "1 failed", "1 ready", "2 ready", wanted=2, served=2)
+    assert ended(found) == ["0", "1"]
+
+
+@pytest.mark.parametrize("state", ["pending", "placing", "starting", "loading", "warming", "lost", "failed"])
+@pytest.mark.parametrize("newest", ["2 failed", "2 loading", "2 pending"])
+def test_a_crash_of_an_older_one_ends_nothing_while_no_newer_one_serves(state: str, newest: str) -> None:
+    found = changes("1 ready", f"1 {state}", newest, wanted=2)
+    assert (ended(found), found.num_new, found.num_served) == ([], 0, 0)
+
+
+def test_what_is_missing_of_the_generation_that_serves_is_made_anew_when_the_newest_have_failed() -> None:
+    found = changes("2 failed", wanted=2)
+    assert (ended(found), found.num_new, found.num_served) == ([], 0, 2)
+    found = changes("1 loading", "1 failed", "2 failed", "2 failed", wanted=3)
+    assert (ended(found), found.num_new, found.num_served) == (["3"], 0, 1)
+
+
+def test_nothing_is_made_anew_of_what_made_room_until_the_newest_have_failed() -> None:
+    """It would take the room back, and so on for ever."""
+    for newest in ("2 pending", "2 loading"):
+        assert changes("1 ready", newest, wanted=2).num_served == 0
+    assert changes("2 pending", wanted=2, finds_no_room=("0",)).num_served == 2
+    assert changes("2 pending", wanted=2, helped_by_room=("0",)).num_served == 0
+
+
+@pytest.mark.parametrize("served", [None, 1, 2])
+def test_nothing_is_made_anew_of_what_never_served_or_of_another_launch(served: int | None) -> None:
+    found = changes("2 failed", wanted=1, first=2, served=served)
+    assert (found.num_new, found.num_served) == (0, 0)
+
+
+def test_room_is_made_by_those_that_hold_some() -> None:
+    found = changes("1 ready", "1 pending", "2 pending", wanted=2, helped_by_room=("2",))
+    assert ended(found) == ["0"]
+    found = changes("1 ready", "1 loading", "2 pending", wanted=2, helped_by_room=("2",))
+    assert ended(found) == ["1"], "the one that serves nobody yet"
 
 
 def test_where_there_is_no_room_beside_them_one_older_makes_room() -> None:
@@ -88,7 +134,7 @@ def test_a_launch_after_a_stop_keeps_nothing_of_the_one_before() -> None:
 
 def test_an_update_of_an_update_replaces_both() -> None:
     found = changes("1 ready", "2 loading", wanted=1, generation=3)
-    assert (ended(found), found.num_new) == (["1"], 1)
+    assert (ended(found), found.num_new) == (["1"], 1), "of the first two the first has served"
     found = changes("1 ready", "3 ready", wanted=1, generation=3)
     assert (ended(found), found.num_new) == (["0"], 0)
 

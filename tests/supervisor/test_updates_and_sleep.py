@@ -79,6 +79,75 @@ def test_an_update_that_cannot_start_leaves_the_old_serving_and_says_why(site: S
     assert generations(site) == [(1, "ready"), (3, "starting")]
 
 
+def fail_update(site: Site, replicas: int = 1) -> None:
+    """The new settings end every engine that is started with them."""
+    site.make_ready(replicas=replicas)
+    site.change(update_deployment, "chat", NEW)
+    site.settle()
+    site.process.code = 3
+    site.settle()
+    assert generations(site) == [(1, "ready")] * replicas + [(2, "failed")]
+
+
+def settings_of_orders(site: Site, num_last: int) -> list[str | None]:
+    orders = [json.loads(Path(p.order.command[-1]).read_text()) for p in site.launcher.processes[-num_last:]]
+    return [order["settings"].get("max_num_seqs") for order in orders]
+
+
+def test_crashes_of_the_old_after_an_update_that_failed_are_mended_with_the_old_settings(site: Site) -> None:
+    fail_update(site, replicas=2)
+    for process in site.launcher.processes[:2]:
+        process.code = -9
+    site.wait(1)
+    assert generations(site) == [(1, "starting"), (1, "starting"), (2, "failed")]
+    assert settings_of_orders(site, 2) == [None, None]
+    for instance in site.instances(InstanceState.STARTING):
+        site.say(Phase.READY, instance)
+    assert generations(site) == [(1, "ready"), (1, "ready"), (2, "failed")]
+
+
+def test_the_next_serve_after_an_update_that_failed_runs_what_served(site: Site) -> None:
+    fail_update(site, replicas=2)
+    site.reconciler.shut_down(0)
+    site.settle()
+    for process in site.launcher.processes:
+        process.code = 0
+    site.settle()
+    assert generations(site) == [(2, "failed")]
+    site.start_supervisor()
+    site.settle()
+    assert sorted(generations(site)) == [(1, "starting"), (1, "starting"), (2, "failed")]
+    assert settings_of_orders(site, 2) == [None, None]
+
+
+def test_what_made_room_for_an_update_comes_back_when_that_fails(site: Site) -> None:
+    site.make_ready(replicas=2)
+    site.places.refuses, site.places.fits_without_older = NoRoom("0.1 GiB is left"), True
+    site.change(update_deployment, "chat", NEW)
+    site.settle()
+    assert generations(site) == [(1, "ready"), (1, "draining"), (2, "pending"), (2, "pending")]
+    site.launcher.processes[1].code = 0
+    site.settle()
+    assert generations(site) == [(1, "ready"), (2, "pending"), (2, "pending")], "until it is looked again"
+    site.places.refuses = None
+    site.keep_alive(3)
+    assert generations(site) == [(1, "ready"), (2, "starting"), (2, "starting")]
+    for process in site.launcher.processes[2:]:
+        process.code = 3
+    site.settle()
+    assert sorted(generations(site)) == [(1, "ready"), (1, "starting"), (2, "failed")]
+
+
+def test_an_update_of_what_sleeps_does_not_load_the_old(site: Site) -> None:
+    site.make_ready(settings={"idle_timeout_s": "30"})
+    site.keep_alive(31)
+    site.process.code = 0
+    site.settle()
+    site.change(update_deployment, "chat", NEW)
+    site.settle()
+    assert generations(site) == [(2, "starting")]
+
+
 def test_what_no_engine_is_started_with_restarts_nothing(site: Site) -> None:
     site.make_ready()
     site.change(update_deployment, "chat", Update(priority=5, settings={"idle_timeout_s": "600"}))
