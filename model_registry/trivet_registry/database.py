@@ -126,13 +126,14 @@ def open_database(url: str, *, is_durable: bool = True) -> Database:
 def _create_engine(url: URL, is_durable: bool) -> Engine:
     if url.get_backend_name() != "sqlite":
         is_libpq = url.get_driver_name() in ("psycopg", "psycopg2")
-        return create_engine(url, pool_pre_ping=True, connect_args=_LIBPQ_PATIENCE if is_libpq else {})
+        arguments = _LIBPQ_PATIENCE if is_libpq else {}
+        return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
     if url.database is None or url.database == ":memory:":
         raise ArgumentError("a registry in memory cannot be shared by processes; give a file")
     # SQLite gives -wal and -shm the mode of the database file.
     os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
     os.chmod(url.database, 0o600)
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S})
     event.listen(engine, "connect", lambda connection, record: _set_up_sqlite(connection, is_durable))
     event.listen(engine, "begin", _begin_sqlite)
     return engine

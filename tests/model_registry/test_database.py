@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from trivet.errors import ConfigError, Conflict
@@ -177,3 +178,9 @@ def test_a_file_that_is_no_registry_is_a_config_error(tmp_path: Path) -> None:
     file.write_text("this is not SQLite, " * 100)
     with pytest.raises(ConfigError, match="not a database"):
         open_database(f"sqlite:///{file}")
+
+
+def test_errors_of_the_database_tell_no_values(db: Database) -> None:
+    with pytest.raises(DBAPIError) as raised, db.session() as session:
+        session.execute(text("SELECT :password FROM none"), {"password": "a secret hash"})
+    assert "a secret hash" not in str(raised.value)

@@ -17,6 +17,7 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.accounts.site_accounts import SiteAccounts
 
 if TYPE_CHECKING:
+    from conftest import Site
     from flask.testing import FlaskClient
 
 TOKEN = "secret-token"
@@ -188,3 +189,25 @@ def test_management_body_with_unknown_field_names_it(client: FlaskClient) -> Non
     """The application as a whole asks for the token before it reads a body."""
     response = client.post("/platform/v1/plan", data=msgspec.json.encode({"nonsense": 1}))
     assert response.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "form"),
+    [
+        ("POST", "/login", {"name": "a\0b", "password": "x"}),
+        ("POST", "/setup", {"token": "\0", "name": "a"}),
+        ("GET", "/platform/v1/users/a%00b", None),
+        ("GET", "/platform/v1/versions/a%00b", None),
+        ("GET", "/platform/v1/pulls/a%00b", None),
+        ("DELETE", "/platform/v1/sessions/a%00b", None),
+        ("GET", "/platform/v1/audit?action=a%00b", None),
+        ("GET", "/platform/v1/usage?k%00=1", None),
+    ],
+)
+def test_a_nul_character_is_refused_wherever_it_comes(
+    site: Site, site_client: FlaskClient, method: str, path: str, form: dict[str, str] | None
+) -> None:
+    headers = {"Authorization": f"Bearer {site.token}"}
+    response = site_client.open(path, method=method, data=form, headers=headers)
+    assert response.status_code == 400
+    assert "NUL" in response.get_json()["error"]["message"]

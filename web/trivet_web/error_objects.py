@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 from flask import Flask, Response, current_app, request
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
 
-from trivet.errors import TrivetError, Unavailable
+from trivet.errors import RequestError, TrivetError, Unavailable
 from trivet_web.fallback import answer_of_fallback
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ def register(app: Flask, form_of: Callable[[str, str], ErrorForm | None] = lambd
     app.extensions[_FORM_OF] = form_of
     app.register_error_handler(TrivetError, _on_trivet_error)
     app.register_error_handler(OperationalError, _on_registry_error)
+    app.register_error_handler(PoolTimeout, _on_registry_error)
+    app.register_error_handler(DataError, _on_data_error)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
 
@@ -74,9 +77,16 @@ def _failed(error: TrivetError) -> Response:
     return response
 
 
-def _on_registry_error(error: OperationalError) -> Response:
+def _on_registry_error(error: SQLAlchemyError) -> Response:
     """A full disk, a database that is away: nobody's defect, and it passes."""
-    return _failed(Unavailable(f"the registry cannot be used: {error.orig}; try again when it can"))
+    reason = getattr(error, "orig", error)
+    return _failed(Unavailable(f"the registry cannot be used: {reason}; try again when it can"))
+
+
+def _on_data_error(error: DataError) -> Response:
+    """A number or text that no column of the registry holds, which PostgreSQL alone refuses to look for."""
+    logger.info("request_id=%s value out of range: %s", request_id(), error.orig)
+    return _failed(RequestError(f"a value of the request is none that can be stored: {error.orig}"))
 
 
 def _on_http_exception(error: HTTPException) -> Response:

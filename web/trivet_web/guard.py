@@ -20,6 +20,7 @@ from trivet_web.accounts.principal import PRINCIPAL, Principal, check_right
 from trivet_web.accounts.rights import Right, check_routes, requires, right_of
 from trivet_web.accounts.site_accounts import EXTENSION, SAFE_METHODS, SiteAccounts, site_accounts
 from trivet_web.api.request_body import MAX_BODY_BYTES
+from trivet_web.request_text import CheckedRequest, check_address
 from trivet_web.web_process import web_process
 
 logger = logging.getLogger(__name__)
@@ -37,11 +38,13 @@ def register(app: Flask, accounts: SiteAccounts) -> None:
     checks_host = settings.allowed_hosts or (is_loopback(settings.host) and settings.auth != "required")
     app.extensions[EXTENSION] = accounts
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.request_class = CheckedRequest
 
     def check() -> None:
         if checks_host:  # a token is what no stranger's page has
             _check_host(request.host, settings)
         _check_origin()
+        check_address()
         _check_right()
 
     app.before_request(check)

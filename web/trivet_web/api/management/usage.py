@@ -57,10 +57,22 @@ def _asked() -> list[UsageObject]:
     last = _day("last") or utc_now().date()
     first = _day("first") or last - timedelta(days=DEFAULT_DAYS - 1)
     sees_all = principal.is_admin and (request.args.get("all") == "1" or not principal.user_id)
+    key_id = _key_id()
     with site_accounts().database.reading() as session:
-        key_id = request.args.get("key", type=int)
         rows = list_usage(session, first, last, None if sees_all else principal.user_id, key_id)
         return _objects(session, rows, settings)
+
+
+def _key_id() -> int | None:
+    """Raises: RequestError."""
+    text = request.args.get("key")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        raise RequestError(
+            f"key is {text[:40]!r}; it must be the number of a key, as in `trivet keys list`", param="key"
+        )
+    return int(text)
 
 
 def cost_of(row: Usage, prices: Mapping[str, PriceSettings]) -> float | None:
