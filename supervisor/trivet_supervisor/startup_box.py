@@ -18,14 +18,14 @@ def startup_box(
 ) -> str:
     """A box for a terminal.
 
-    While nobody can log in the console's link carries the token: who sees it may manage the site. The setup
-    link makes the first admin, and is of no use afterwards.
+    The token is not in it: output ends up in logs, and the token opens the site for good. The setup link
+    makes the first admin, and is of no use afterwards.
     """
     url = local_url(settings)
     usable = [d for d in devices if d.unusable_because is None and d.kind != "null"]
     rows = [
         ("API", f"{url}/v1"),
-        ("Console", url if has_users else f"{url}/#token={token}"),
+        ("Console", url),
         *([] if has_users else [("Setup", f"{url}/setup?token={setup_code(token)}")]),
         ("Home", str(settings.paths.home)),
         *(("Device", _device(device)) for device in usable),

@@ -16,6 +16,8 @@ import httpx2
 import psutil
 import pytest
 
+from trivet.access import setup_code
+
 DEADLINE_S = 120.0
 TRIVET = str(Path(sys.executable).with_name("trivet"))
 
@@ -89,7 +91,7 @@ def served() -> Iterator[Served]:
 def test_children_come_back_and_end_with_their_parent(served: Served) -> None:
     box = served.out.read_text()
     token = (served.home / "run" / "token").read_text().strip()
-    assert f"{served.url}/#token={token}" in box
+    assert f"{served.url}/setup?token={setup_code(token)}" in box
     assert str(served.home) in box
     assert "cpu 0" in box
 
@@ -107,6 +109,10 @@ def test_children_come_back_and_end_with_their_parent(served: Served) -> None:
     served.until(lambda: not served.children("trivet_supervisor"), "the supervisor notices")
     served.until(lambda: not served.children("trivet_web"), "web notices")
     assert not served.answers()
+    for file in (each for each in served.home.rglob("*") if each.is_file() and each.name != "token"):
+        assert token.encode() not in file.read_bytes(), (
+            f"{file} has the token, by which anybody manages the site"
+        )
 
 
 def test_sigterm_ends_everything_with_exit_code_0(served: Served) -> None:

@@ -23,7 +23,8 @@ def test_the_box_tells_where_everything_is() -> None:
     devices = [device("cpu"), device("null"), device("cuda", "no driver")]
     box = startup_box(settings, "secret", devices, 1.25)
     assert "http://127.0.0.1:8123/v1" in box
-    assert "http://127.0.0.1:8123/#token=secret" in box
+    assert "http://127.0.0.1:8123 " in box
+    assert "secret" not in box
     assert f"http://127.0.0.1:8123/setup?token={setup_code('secret')}" in box
     assert "/srv/trivet" in box
     assert "cpu 0: a cpu, 2.0 of 8.0 GiB free" in box
