@@ -139,3 +139,13 @@ def test_the_file_is_closed_to_others_and_a_spoilt_one_lets_requests_through(
     processes[0]._connection.execute("DROP TABLE rates")
     processes[0].count(ONE)
     assert "limits of keys are not counted" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"\x01" * 8192, b"SQLite format 3\0" + b"\xff" * 8176])
+def test_a_damaged_file_is_made_anew_once(tmp_path: Path, clock: Clock, content: bytes) -> None:
+    file = tmp_path / "limits.db"
+    file.write_bytes(content)
+    processes = [Limits(file, clock) for _ in range(2)]
+    assert num_let_in(processes, 10) == 6, "they count in one file"
+    for limits in processes:
+        limits.close()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from flask import request
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from trivet_registry.audit_log import DONE, REFUSED, Act, append
@@ -45,8 +45,8 @@ def record_refusal(principal: Principal, action: str, reason: str) -> None:
     try:
         with site_accounts().database.session() as session:
             _append(session, principal.name, action, request.path, None, {"reason": reason}, REFUSED)
-    except DBAPIError as error:
-        logger.warning("action=%s refused and not recorded: %s", action, error.orig)
+    except SQLAlchemyError as error:
+        logger.warning("action=%s refused and not recorded: %s", action, getattr(error, "orig", error))
 
 
 def is_recorded() -> bool:

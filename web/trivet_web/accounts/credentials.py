@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from trivet.errors import Unavailable
@@ -144,7 +144,7 @@ class Credentials:
                 version = accounts_version(session)
                 if version != self._version:
                     self._has_users = count_users(session) > 0
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             self._is_dirty = True
             if now_s - self._looked_s > TRUST_S:
                 raise _unavailable(error) from error
@@ -160,9 +160,9 @@ class Credentials:
         try:
             with self._database.reading() as session:
                 yield session
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             raise _unavailable(error) from error
 
 
-def _unavailable(error: DBAPIError) -> Unavailable:
-    return Unavailable(_UNREADABLE.format(error.orig))
+def _unavailable(error: SQLAlchemyError) -> Unavailable:
+    return Unavailable(_UNREADABLE.format(getattr(error, "orig", error)))

@@ -7,6 +7,7 @@ back. While the file cannot be written (a full disk) requests are let through, w
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
 import os
@@ -42,13 +43,19 @@ class Limits:
         self._clock = clock
         self._lock = threading.Lock()
         self._pid, self._born = os.getpid(), psutil.Process().create_time()
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        self._connection = sqlite3.connect(
-            file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
-        self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute("PRAGMA synchronous=OFF")
-        self._connection.executescript(_TABLES)
+        with open(os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # of processes that find a damaged file at once, one makes a new one
+            try:
+                self._connection = _connect(file)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):  # a disk that is full, no damage
+                    raise
+                logger.warning("%s is damaged and made anew: %s", file, error)
+                for end in ("", "-wal", "-shm"):
+                    Path(f"{file}{end}").unlink(missing_ok=True)
+                self._connection = _connect(file)
 
     def count(self, principal: Principal) -> None:
         """A request comes. Raises: Overloaded beyond `requests_per_minute`; all of them may come at once."""
@@ -146,6 +153,20 @@ class Limits:
                 logger.warning("limits of keys are not counted: %s", error)
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    """Raises: sqlite3.DatabaseError."""
+    os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.executescript(_TABLES)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _is_alive(pid: int, born: float) -> bool:

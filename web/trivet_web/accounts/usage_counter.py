@@ -12,8 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from sqlalchemy import update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
+from trivet.errors import Conflict
 from trivet_registry.account_tables import ApiKey, LoginSession
 from trivet_registry.database import Database
 from trivet_registry.tables import utc_now
@@ -54,14 +55,16 @@ class UsageCounter:
             sums, self._sums = self._sums, {}
         if not sums:
             return
+        is_written = False
         try:
             with self._database.session() as session:
                 add_usage(session, sums)
-        except DBAPIError as error:
-            logger.warning("usage is not written yet: %s", error.orig)
-            with self._lock:
-                for key, tokens in sums.items():
-                    self._sums.setdefault(key, Tokens()).add(tokens)
+            is_written = True
+        except (SQLAlchemyError, Conflict) as error:
+            logger.warning("usage is not written yet: %s", getattr(error, "orig", error))
+        finally:
+            if not is_written:
+                self._put_back(sums)
 
     def write_seen(self) -> None:
         """When keys and sessions were used last."""
@@ -77,8 +80,8 @@ class UsageCounter:
                     session.execute(
                         update(LoginSession).where(LoginSession.hash.in_(part)).values(last_seen_at=now)
                     )
-        except DBAPIError as error:
-            logger.warning("last uses are not written: %s", error.orig)
+        except (SQLAlchemyError, Conflict) as error:
+            logger.warning("last uses are not written: %s", getattr(error, "orig", error))
 
     def close(self) -> None:
         """Idempotent."""
@@ -91,7 +94,15 @@ class UsageCounter:
     def _run(self) -> None:
         turns = 0
         while not self._is_closed.wait(FLUSH_S):
-            self.flush()
             turns += 1
-            if turns % SEEN_EVERY == 0:
-                self.write_seen()
+            try:
+                self.flush()
+                if turns % SEEN_EVERY == 0:
+                    self.write_seen()
+            except Exception:  # without this thread nothing would be written any more
+                logger.exception("usage is not written yet")
+
+    def _put_back(self, sums: dict[UsageKey, Tokens]) -> None:
+        with self._lock:
+            for key, tokens in sums.items():
+                self._sums.setdefault(key, Tokens()).add(tokens)
