@@ -22,6 +22,7 @@ from trivet_registry.instances_store import (
 from trivet_registry.served import rules_of, served_rules
 from trivet_registry.tables import Deployment, Instance, Version
 from trivet_supervisor.deadline import within
+from trivet_supervisor.faults import Faults
 from trivet_supervisor.fleet import Fleet
 from trivet_supervisor.idleness import why_idle
 from trivet_supervisor.ledger import Ledger, ledger_of
@@ -54,6 +55,7 @@ class Reconciler:
         self._means = means
         self._places = places
         self.fleet = Fleet(means)
+        self._faults = Faults(means)
         self._room_s: dict[str, float] = {}  # when to look for room again
         # Of those, whether they would have it if these older ones were gone; valid as long as these are all.
         self._looks: dict[str, tuple[frozenset[str], bool]] = {}
@@ -88,7 +90,9 @@ class Reconciler:
         for deployment in deployments:
             own = [i for i in instances if i.deployment_id == deployment.id]
             if moved.isdisjoint(i.id for i in own):  # else these rows are old: the next turn sees the new
-                moved |= self._match(deployment, own)
+                if not self._faults.holds_back(deployment.name):
+                    with self._faults.border(deployment.name, deployment.name):
+                        moved |= self._match(deployment, own)
                 wanted += [i for i in own if i.id not in moved]
         moved |= self._start_one(wanted, instances)
         self.fleet.save()
@@ -97,8 +101,14 @@ class Reconciler:
     # ---- what is true ----
 
     def _check_processes(self, instances: Sequence[Instance]) -> set[str]:
-        running = [i for i in instances if i.instance_state in PROCESS_STATES]
-        return {i.id for i in running if self.fleet.check(i, self._drain_timeout_s(i.deployment))}
+        moved = set()
+        for instance in instances:
+            if instance.instance_state not in PROCESS_STATES or self._faults.holds_back(instance.id):
+                continue
+            with self._faults.border(instance.id, instance.deployment.name):
+                if self.fleet.check(instance, self._drain_timeout_s(instance.deployment)):
+                    moved.add(instance.id)
+        return moved
 
     # ---- what is wanted ----
 
@@ -162,18 +172,24 @@ class Reconciler:
     def _start_one(self, wanted: Sequence[Instance], living: Sequence[Instance]) -> set[str]:
         """Move one waiting instance on; the next turn sees what it took."""
         for instance in sorted(wanted, key=_urgency):
-            if instance.instance_state is S.PENDING and self._is_due(instance):
-                if instance.id in self._room_s:
-                    if self._place(instance, living):
-                        return {instance.id}
-                    continue
-                with self._means.database.session() as session:
-                    move_instance(session, instance.id, S.PLACING, PLACING)
-                return {instance.id}
-            if instance.instance_state is S.PLACING:
-                self._place(instance, living)
-                return {instance.id}
+            if self._faults.holds_back(instance.id):
+                continue
+            with self._faults.border(instance.id, instance.deployment.name):
+                if self._move_on(instance, living):
+                    return {instance.id}
         return set()
+
+    def _move_on(self, instance: Instance, living: Sequence[Instance]) -> bool:
+        if instance.instance_state is S.PLACING:
+            self._place(instance, living)
+            return True
+        if instance.instance_state is not S.PENDING or not self._is_due(instance):
+            return False
+        if instance.id in self._room_s:
+            return self._place(instance, living)
+        with self._means.database.session() as session:
+            move_instance(session, instance.id, S.PLACING, PLACING)
+        return True
 
     def _is_due(self, instance: Instance) -> bool:
         has_room_due = self._means.clock() >= self._room_s.get(instance.id, 0.0)
@@ -225,6 +241,9 @@ class Reconciler:
         try:
             self._choose(instance, ledger_of(living, gone))
         except TrivetError:
+            return False
+        except Exception:  # a stranger's backend, as in `_place`
+            logger.exception("instance=%s cannot be planned without the older ones", instance.id)
             return False
         return True
 

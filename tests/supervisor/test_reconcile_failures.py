@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.messages import Beat, Phase
 from trivet_registry.deployments_store import stop_deployment
@@ -258,7 +259,7 @@ def test_setting_the_clock_changes_nothing(site: Site, monkeypatch: pytest.Monke
 # ---- a registry that cannot be written ----
 
 
-class DiskFull(Exception):
+class DiskFull(SQLAlchemyError):
     """Stands for what SQLAlchemy raises."""
 
 
