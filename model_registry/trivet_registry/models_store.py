@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from trivet.errors import Conflict
@@ -19,7 +19,7 @@ from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.references import check_name, find_model, find_version
 from trivet_registry.served import served_rules
-from trivet_registry.tables import Deployment, Instance, Model, Version
+from trivet_registry.tables import Deployment, Instance, Model, Version, VersionNumber
 from trivet_registry.version_facts import abilities, spec_summary
 
 if TYPE_CHECKING:
@@ -63,10 +63,9 @@ def register_model(
             remember_digests(existing, digests)
         return existing
     model = _get_or_create_model(session, check_name(name or _usable_name(files.name), "model"))
-    newest = session.scalar(select(func.max(Version.version)).where(Version.model_id == model.id))
     version = Version(
         model=model,
-        version=(newest or 0) + 1,
+        version=_new_number(session, model.name),
         path=str(files.path),
         format=files.format,
         quantization=files.quantization,
@@ -175,6 +174,16 @@ def _get_or_create_model(session: Session, name: str) -> Model:
         session.add(model)
         session.flush()
     return model
+
+
+def _new_number(session: Session, model: str) -> int:
+    """Of a version; one that was removed does not come back as another."""
+    row = session.get(VersionNumber, model)
+    if row is None:
+        row = VersionNumber(model=model, newest=0)
+        session.add(row)
+    row.newest += 1
+    return row.newest
 
 
 def _describe_file(path: Any) -> dict[str, Any]:

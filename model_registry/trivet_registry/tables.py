@@ -136,6 +136,26 @@ class Version(Base):
         return f"{self.name}:{self.version}"
 
 
+class VersionNumber(Base):
+    """The newest number that was given to a version of a model: no number is given twice."""
+
+    __tablename__ = "version_numbers"
+
+    model: Mapped[str] = mapped_column(String(128), primary_key=True)  # a name: it outlives the model
+    newest: Mapped[int]
+
+
+class BundleNumber(Base):
+    """The newest bundle that was taken in of a signer's model. It outlives the version, and its name here."""
+
+    __tablename__ = "bundle_numbers"
+
+    signer: Mapped[str] = mapped_column(String(64), primary_key=True)  # fingerprint of the key
+    model: Mapped[str] = mapped_column(String(128), primary_key=True)  # as the bundle says
+    newest: Mapped[int]
+    digest: Mapped[str | None] = mapped_column(String(64))  # of the manifest's files; None: not known
+
+
 class Alias(Base):
     """A name of one version of a model that can be moved: `prod`, `canary`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
 import threading
@@ -19,13 +20,13 @@ from trivet.models.model_files import open_model
 from trivet_registry.bundles import archive
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.importing import Import, import_bundle
-from trivet_registry.bundles.manifest import MANIFEST
+from trivet_registry.bundles.manifest import BLOBS, MANIFEST, SIGNATURE, BundledFile, Manifest
 from trivet_registry.bundles.signing import PRIVATE, PUBLIC, own_key
 from trivet_registry.database import Database, open_database
 from trivet_registry.digests import digests_of, ignore_progress
 from trivet_registry.model_store.keeping import verify_version
 from trivet_registry.model_store.store import ModelStore
-from trivet_registry.models_store import list_models, register_model
+from trivet_registry.models_store import list_models, register_model, remove_model
 from trivet_registry.references import find_version
 
 Members = dict[str, bytes]
@@ -333,3 +334,59 @@ def test_files_over_8_gib_have_plain_headers(tmp_path: Path) -> None:
         found = archive.Archive(file, "large").next()
     assert found is not None
     assert (found.name, found.size) == (member.name, member.size)
+
+
+Numbered = Callable[[int, int], Path]
+
+
+@pytest.fixture
+def numbered(here: Home, bundle: Path, tmp_path: Path) -> Numbered:
+    """A signed bundle of tiny with this number, and this in one of its files."""
+    key = own_key(here.keys)
+
+    def make(version: int, top_k: int) -> Path:
+        content = members(bundle)
+        manifest = msgspec.json.decode(content[MANIFEST], type=Manifest)
+        data = b'{"top_k": %d}' % top_k
+        old = next(file for file in manifest.files if file.name == "generation_config.json")
+        new = BundledFile(old.name, len(data), hashlib.sha256(data).hexdigest(), is_included=True)
+        files = [new if file is old else file for file in manifest.files]
+        changed = msgspec.json.encode(msgspec.structs.replace(manifest, version=version, files=files))
+        blobs = {BLOBS + new.sha256 if n == BLOBS + old.sha256 else n: d for n, d in content.items()}
+        blobs |= {MANIFEST: changed, SIGNATURE: key.sign(changed), BLOBS + new.sha256: data}
+        return write(tmp_path / f"v{version}-{top_k}", blobs)
+
+    return make
+
+
+def test_the_newest_number_counts_where_its_files_were_there_before(
+    here: Home, there: Home, numbered: Numbered
+) -> None:
+    for version, top_k in ((3, 33), (4, 44), (5, 33)):
+        there.take(numbered(version, top_k), here)
+    with pytest.raises(Conflict, match="version 4 of tiny, and version 5 was taken in"):
+        there.take(numbered(4, 44), here)
+
+
+def test_the_newest_number_is_known_after_removal_and_under_another_name(
+    here: Home, there: Home, numbered: Numbered
+) -> None:
+    there.take(numbered(3, 33), here)
+    there.take(numbered(4, 44), here)
+    with pytest.raises(Conflict, match="version 3 of tiny"):
+        there.take(numbered(3, 33), here, name="other")
+    with there.database.session() as session:
+        remove_model(session, "tiny")
+    with pytest.raises(Conflict, match="version 3 of tiny"):
+        there.take(numbered(3, 33), here)
+    assert there.take(numbered(3, 33), here, allows_older=True) == "tiny:3"
+    with pytest.raises(Conflict, match="version 3 of tiny"):
+        there.take(numbered(3, 33), here)
+
+
+def test_one_number_has_one_content(here: Home, there: Home, numbered: Numbered) -> None:
+    there.take(numbered(3, 33), here)
+    for allows_older in (False, True):
+        with pytest.raises(Conflict, match="with other files"):
+            there.take(numbered(3, 44), here, allows_older=allows_older)
+    assert there.take(numbered(3, 33), here, name="again") == "again:1"

@@ -21,11 +21,11 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.keys_store import KeySettings, create_key, list_keys
 from trivet_registry.models_store import version_files
 from trivet_registry.served import has_served, newest_rules, served_rules
-from trivet_registry.tables import Version
+from trivet_registry.tables import BundleNumber, Version, VersionNumber
 from trivet_registry.upgrading import check_upgrade, upgrade
 from trivet_registry.users_store import create_user, remove_user
 
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"]
 AT = "'2026-01-01 00:00:00'"
 ROWS = (  # in the columns of 0001, which every later revision has
     f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",
@@ -192,3 +192,22 @@ def test_a_newer_registry_is_refused_by_the_check_too(registry_url: str) -> None
 
 def test_every_earlier_revision_is_tried() -> None:
     assert [*EARLIER, migrations.HEAD] == [f"{n:04}" for n in range(1, len(EARLIER) + 2)]
+
+
+SIGNED = (
+    """UPDATE versions SET signed_by = 'key', signed_version = 7""",
+    f"""INSERT INTO versions (id, model_id, version, path, format, architecture, size_bytes, context_length,
+        files, fingerprint, source, created_at)
+        VALUES (2, 1, 5, '/n', 'gguf', 'llama', 4, 2048, '[]', 'g', 'local', {AT})""",
+)
+
+
+def test_numbers_that_were_given_before_are_known(registry_url: str) -> None:
+    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
+    moved(registry_url, "0009", is_upgrade=True, statements=SIGNED)
+    database = open_database(registry_url)
+    with database.reading() as session:
+        assert [(row.model, row.newest) for row in session.scalars(select(VersionNumber))] == [("tiny", 5)]
+        (bundle,) = session.scalars(select(BundleNumber))
+        assert (bundle.signer, bundle.model, bundle.newest, bundle.digest) == ("key", "tiny", 7, None)
+    database.close()

@@ -124,3 +124,17 @@ def test_one_version_is_removed_and_the_others_stay(db: Database, make_files: Ma
 def test_removing_an_unknown_model_is_not_found(db: Database) -> None:
     with db.session() as session, pytest.raises(ModelNotFound, match="no model is registered"):
         remove_model(session, "x")
+
+
+def test_a_number_is_not_given_again_after_removal(db: Database, make_files: Callable[..., object]) -> None:
+    def register(content: bytes) -> str:
+        with db.session() as session:
+            return register_model(session, make_files("tiny", content), "tiny").reference
+
+    assert [register(b"1"), register(b"22")] == ["tiny:1", "tiny:2"]
+    with db.session() as session:
+        remove_model(session, "tiny:2")
+    assert register(b"333") == "tiny:3"
+    with db.session() as session:
+        remove_model(session, "tiny")
+    assert register(b"1") == "tiny:4"

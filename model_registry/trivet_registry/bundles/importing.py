@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
-from trivet.errors import Conflict, ModelFilesError
+from trivet.errors import ModelFilesError
 from trivet_registry.bundles.archive import Archive
 from trivet_registry.bundles.manifest import (
     BLOBS,
@@ -26,6 +24,7 @@ from trivet_registry.bundles.manifest import (
     BundledFile,
     Manifest,
 )
+from trivet_registry.bundles.newest import refuse_older, remember
 from trivet_registry.bundles.signing import check_signature, trusted_keys
 from trivet_registry.database import Database
 from trivet_registry.digests import Progress
@@ -33,7 +32,6 @@ from trivet_registry.model_store.keeping import open_stored, register_stored
 from trivet_registry.model_store.store import ModelStore, safe_name
 from trivet_registry.models_store import Signature
 from trivet_registry.references import check_name
-from trivet_registry.tables import Model, Version
 
 if TYPE_CHECKING:
     from trivet_registry.model_store.keeping import Opens
@@ -72,14 +70,15 @@ def import_bundle(
             tar = Archive(file, str(wanted.path))
             manifest, signed_by = _manifest(tar, wanted)
             name = check_name(wanted.name or manifest.model, "model")
-            if not wanted.allows_older:
-                with database.reading() as session:
-                    _refuse_older(session, name, manifest, signed_by)
+            with database.reading() as session:
+                refuse_older(session, manifest, signed_by, allows_older=wanted.allows_older)
             expect(sum(file.size_bytes for file in manifest.files if file.is_included))
             _take_files(tar, manifest, store, progress)
             files = open_stored(store, manifest.digests, opens)
             smoke_test(files.path)
-            with database.session() as session:
+            with database.session() as session:  # another may have been taken in meanwhile
+                refuse_older(session, manifest, signed_by, allows_older=wanted.allows_older)
+                remember(session, manifest, signed_by)
                 signature = Signature(signed_by, manifest.version)
                 source = f"bundle:{manifest.source}"
                 return register_stored(session, files, manifest.digests, name, source, signature).reference
@@ -112,17 +111,6 @@ def _small(tar: Archive, name: str, max_bytes: int) -> bytes:
     if member is None or member.name != name or member.size > max_bytes:
         raise ModelFilesError(f"{tar.name} has no {name} where a bundle has it; it is no bundle of Trivet")
     return b"".join(tar.content(member))
-
-
-def _refuse_older(session: Session, name: str, manifest: Manifest, signed_by: str) -> None:
-    mine = select(func.max(Version.signed_version)).join(Version.model)
-    newest = session.scalar(mine.where(Model.name == name, Version.signed_by == signed_by))
-    if newest is not None and newest > manifest.version:
-        raise Conflict(
-            f"the bundle is of version {manifest.version} of {manifest.model}, and version {newest} was "
-            "taken in from the same signer before; to go back, move an alias, or import with --allow-older",
-            param="source",
-        )
 
 
 def _take_files(tar: Archive, manifest: Manifest, store: ModelStore, progress: Progress) -> None:
