@@ -22,7 +22,7 @@ class RecordedGraph(NothingWaits):  # type: ignore[no-untyped-call]  # of torch
     """Records inside `with`; refuses what a capture refuses."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._calls: list[Call] = []
 
     @classmethod
