@@ -20,7 +20,7 @@ from trivet_supervisor.launchers.local import STRAGGLER_LIMIT_S
 class Limits:
     """Seconds after which a state is given up."""
 
-    placing_s: float = 45.0  # a probe may take 12 s; the parent takes a supervisor for deaf after 60 s
+    placing_s: float = 45.0  # a probe may take 12 s
     starting_s: float = 120.0  # from spawn to the first beat: imports on a cold disk
     loading_stall_s: float = 300.0  # without one more byte loaded
     warming_s: float = 900.0  # a first build of kernels

@@ -28,6 +28,10 @@ class Ledger:
     def is_used(self, device: DeviceInfo) -> bool:
         return (device.kind, device.uid) in self.reserved
 
+    def has_more_than(self, earlier: Ledger) -> bool:
+        """Whether something was reserved since."""
+        return any(size > earlier.reserved.get(key, 0) for key, size in self.reserved.items())
+
     def holders_on(self, devices: Iterable[DeviceInfo]) -> str:
         """The instances with a claim to these devices, for a sentence."""
         names = [name for d in devices for name in self.holders.get((d.kind, d.uid), ())]

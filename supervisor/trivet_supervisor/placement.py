@@ -27,6 +27,9 @@ MAX_OPEN_MODELS = 8  # headers of the models that were placed last
 class NoRoom(DoesNotFit):
     """It would fit if instances that run now were stopped: worth waiting for."""
 
+    older: frozenset[str] = frozenset()  # ids of the deployment's own instances of earlier generations
+    fits_without_older = False  # to stop those would do
+
 
 class FilesChanged(ModelFilesError):
     """A model file has other bytes than those registered: only a person can tell which are right."""

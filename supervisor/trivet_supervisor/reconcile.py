@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from trivet.engine import backend_answers
@@ -21,13 +21,13 @@ from trivet_registry.instances_store import (
 )
 from trivet_registry.served import rules_of, served_rules
 from trivet_registry.tables import Deployment, Instance, Version
-from trivet_supervisor.deadline import within
 from trivet_supervisor.faults import Faults
 from trivet_supervisor.fleet import Fleet
 from trivet_supervisor.idleness import why_idle
 from trivet_supervisor.ledger import Ledger, ledger_of
 from trivet_supervisor.means import Means
 from trivet_supervisor.placement import FilesChanged, NoRoom
+from trivet_supervisor.placing import Chosen, Placing, StillPlacing
 from trivet_supervisor.rollout import changes_of
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class Reconciler:
         self._places = places
         self.fleet = Fleet(means)
         self._faults = Faults(means)
+        self.placing = Placing(means.clock, means.limits.placing_s)
         self._room_s: dict[str, float] = {}  # when to look for room again
         # Of those, whether they would have it if these older ones were gone; valid as long as these are all.
         self._looks: dict[str, tuple[frozenset[str], bool]] = {}
@@ -172,7 +173,7 @@ class Reconciler:
     def _start_one(self, wanted: Sequence[Instance], living: Sequence[Instance]) -> set[str]:
         """Move one waiting instance on; the next turn sees what it took."""
         for instance in sorted(wanted, key=_urgency):
-            if self._faults.holds_back(instance.id):
+            if self._faults.holds_back(instance.id) or self.placing.is_under_way(instance.id):
                 continue
             with self._faults.border(instance.id, instance.deployment.name):
                 if self._move_on(instance, living):
@@ -199,13 +200,12 @@ class Reconciler:
         """False where it goes on waiting for room."""
         needs_change = False
         try:
-            placement, launch_env = self._choose(instance, ledger_of(living))
+            placement, launch_env = self._choose(instance, living)
+        except StillPlacing:
+            return False
         except NoRoom as error:
             self._wait_for_room(instance, f"waits for room: {error}")
-            own = [i for i in living if i.deployment_id == instance.deployment_id]
-            older = _older(own, instance.generation)
-            is_helped = bool(older) and self._would_fit_without(older, instance, living)
-            self._looks[instance.id] = older, is_helped
+            self._looks[instance.id] = error.older, error.fits_without_older
             return False
         except TrivetError as error:
             failure, needs_change = str(error), isinstance(error, ConfigError | FilesChanged)
@@ -224,22 +224,34 @@ class Reconciler:
         self._forget_wait(instance)
         return True
 
-    def _choose(self, instance: Instance, ledger: Ledger) -> tuple[Placement, Mapping[str, str]]:
+    def _choose(self, instance: Instance, living: Sequence[Instance]) -> Chosen:
+        ledger = ledger_of(living)
+
+        def choose() -> Chosen:
+            try:
+                return self._chosen(instance, ledger)
+            except NoRoom as error:
+                own = [i for i in living if i.deployment_id == instance.deployment_id]
+                error.older = _older(own, instance.generation)
+                error.fits_without_older = self._would_fit_without(error.older, instance, living)
+                raise
+
+        return self.placing.take(instance.id, ledger, choose)
+
+    def _chosen(self, instance: Instance, ledger: Ledger) -> Chosen:
         rules = rules_of(instance)
         settings = parse_engine_settings(rules.settings)
-
-        def choose() -> tuple[Placement, Mapping[str, str]]:
-            placement = self._places.place(instance.version, settings, rules.backend, rules.device, ledger)
-            return placement, backend_answers.launch_env(placement.backend, placement.devices)
-
-        return within(self._means.limits.placing_s, "placing", choose)
+        placement = self._places.place(instance.version, settings, rules.backend, rules.device, ledger)
+        return placement, backend_answers.launch_env(placement.backend, placement.devices)
 
     def _would_fit_without(
         self, gone: frozenset[str], instance: Instance, living: Sequence[Instance]
     ) -> bool:
         """Else an update would end what serves and come up none the sooner: others hold the devices."""
+        if not gone:
+            return False
         try:
-            self._choose(instance, ledger_of(living, gone))
+            self._chosen(instance, ledger_of(living, gone))
         except TrivetError:
             return False
         except Exception:  # a stranger's backend, as in `_place`
@@ -248,6 +260,7 @@ class Reconciler:
         return True
 
     def _forget_wait(self, instance: Instance) -> None:
+        self.placing.forget(instance.id)
         self._room_s.pop(instance.id, None)
         self._looks.pop(instance.id, None)
 

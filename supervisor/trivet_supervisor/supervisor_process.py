@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 0.2  # an engine that ends is noticed so soon
 TICK_INTERVAL_S = 1.0  # a change of desired state without a wake-up
 RETRY_S = 5.0  # after a turn that failed: a full disk, a database that is away
-MAX_TURNS_AT_ONCE = 100
+MAX_TURNS_S = 1.0  # in a row: then who asks is answered
 PRUNE_INTERVAL_S = 600.0
 
 
@@ -67,14 +67,17 @@ class SupervisorProcess:
         fleet = self._reconciler.fleet
         is_due = time.monotonic() >= self._next_tick_s
         # What a failed turn left undone is no news: without this it would be tried in every turn.
-        is_news = (fleet.hear() or fleet.has_ended()) and not self._has_failed
+        is_news = fleet.hear() or fleet.has_ended() or self._reconciler.placing.has_news()
+        is_news &= not self._has_failed
         if not (is_news or self._is_woken or is_due):
             return
         self._is_woken = self._has_failed = False
         self._next_tick_s = time.monotonic() + TICK_INTERVAL_S
         try:
-            for _ in range(MAX_TURNS_AT_ONCE):
-                if not self._reconciler.tick():
+            rest_s = time.monotonic() + MAX_TURNS_S
+            while self._reconciler.tick():
+                if time.monotonic() > rest_s:
+                    self._is_woken = True
                     break
             self._prune()
             self._server.keep_bound()

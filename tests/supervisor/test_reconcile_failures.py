@@ -192,6 +192,8 @@ def test_a_backend_that_hangs_as_it_plans_fails_its_instance_only(
     site.launch("stuck", backend="tpu")
     site.launch("whole")
     site.settle()
+    assert site.states() == ["placing", "starting"]
+    site.wait(1)
     let_go.set()
     assert site.states() == ["failed", "starting"]
     assert "placing took more than 0.1 s" in site.instances(InstanceState.FAILED)[0].reason

@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from trivet_registry.supervision import SupervisionLost
+from trivet_supervisor import supervisor_process
 from trivet_supervisor.supervisor_process import SupervisorProcess
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class EndedFleet:
 
 class BrokenReconciler:
     fleet = EndedFleet()
+    placing = SimpleNamespace(has_news=lambda: False)
     is_shutting_down = False
     num_turns = 0
 
@@ -79,3 +81,28 @@ def test_a_turn_that_failed_waits_although_an_engine_has_ended() -> None:
         process = process_of(reconciler, serve, beats, requests)
         process.run()
     assert reconciler.num_turns == 1
+
+
+class BusyReconciler(BrokenReconciler):
+    """Each turn finds more to do, as with a hundred launches at once."""
+
+    def tick(self) -> bool:
+        self.num_turns += 1
+        return True
+
+
+def test_who_asks_is_answered_while_there_is_always_more_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_process, "MAX_TURNS_S", 0.0)
+    with zmq.Context() as context, context.socket(zmq.SUB) as beats, context.socket(zmq.ROUTER) as requests:
+        reconciler = BusyReconciler()
+        turns: list[int] = []  # so far, each time requests are answered
+
+        def serve(_handle: Any) -> None:
+            turns.append(reconciler.num_turns)
+            if len(turns) == 3:
+                process.leave()
+
+        process = process_of(reconciler, serve, beats, requests)
+        process._server.keep_bound = lambda: None  # type: ignore[method-assign]
+        process.run()
+    assert 0 < turns[-1] < 20

@@ -1,0 +1,92 @@
+"""Choices of where instances run, each on a thread of its own.
+
+A backend or a file system may hang, and the ends and stops of others must not wait for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from trivet.engine.assembly import Placement
+from trivet.errors import Unavailable
+from trivet_supervisor.ledger import Ledger
+
+PATIENCE_S = 0.25  # for one choice in one turn; most take milliseconds
+
+Chosen: TypeAlias = tuple[Placement, Mapping[str, str]]  # where, and the environment that it wants
+
+
+class StillPlacing(Exception):
+    """The choice goes on; a later turn takes it."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One call into strangers' code, which may never return."""
+
+    since_s: float
+    ledger: Ledger
+    choose: Callable[[], Chosen]
+    answer: Chosen | None = None
+    failure: BaseException | None = None
+    thread: threading.Thread = field(init=False)
+
+    def start(self) -> None:
+        # A daemon: one that hangs in a driver must not keep the process from ending.
+        self.thread = threading.Thread(target=self._run, name="placing", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.answer = self.choose()
+        except BaseException as error:  # whatever it is: it is raised again, where it was asked for
+            self.failure = error
+
+
+class Placing:
+    """At most one choice an instance."""
+
+    def __init__(self, clock: Callable[[], float], limit_s: float) -> None:
+        self._clock = clock
+        self._limit_s = limit_s
+        self._choices: dict[str, _Choice] = {}
+
+    def take(self, instance_id: str, ledger: Ledger, choose: Callable[[], Chosen]) -> Chosen:
+        """The answer of `choose`, which is begun where none is under way.
+
+        Raises: StillPlacing after `PATIENCE_S`; Unavailable after the limit; what `choose` raises.
+        """
+        choice = self._choices.get(instance_id)
+        if choice is None or (choice.answer is not None and ledger.has_more_than(choice.ledger)):
+            choice = self._choices[instance_id] = _Choice(self._clock(), ledger, choose)
+            choice.start()
+        choice.thread.join(PATIENCE_S)
+        if choice.thread.is_alive() and not self._is_late(choice):
+            raise StillPlacing
+        del self._choices[instance_id]
+        if choice.failure is not None:
+            raise choice.failure
+        if choice.answer is None:
+            raise Unavailable(
+                f"placing took more than {self._limit_s:g} s; its backend or a file system may hang"
+            )
+        return choice.answer
+
+    def is_under_way(self, instance_id: str) -> bool:
+        """Whether there is nothing to take yet."""
+        choice = self._choices.get(instance_id)
+        return choice is not None and choice.thread.is_alive() and not self._is_late(choice)
+
+    def has_news(self) -> bool:
+        """Whether one is to be taken that did not end in its first turn."""
+        return any(not self.is_under_way(instance_id) for instance_id in self._choices)
+
+    def forget(self, instance_id: str) -> None:
+        """It is wanted no more, wherever it would have been."""
+        self._choices.pop(instance_id, None)
+
+    def _is_late(self, choice: _Choice) -> bool:
+        return self._clock() - choice.since_s > self._limit_s
