@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,6 @@ def test_the_cli_shows_and_uses_what_runs(shared_site: Any) -> None:
     assert table.returncode == 0
     assert re.search(r"smol.*ready", table.stdout)
     greedy = ("--temperature", "0", "--max-tokens", "32")
-    said = shared_site.run("chat", "smol", *greedy, "--message", "What is the capital of France?")
+    said = shared_site.run("chat", "smol", *greedy, "--message", "Name the capital of France.")
     assert said.returncode == 0, said.stderr
     assert "The capital of France is Paris." in said.stdout

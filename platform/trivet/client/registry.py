@@ -31,7 +31,7 @@ class Models(Group[C]):
     >>> client.models.get("smollm2").versions[0].digest == version.digest
     True
     >>> [file.name for file in client.models.version("smollm2:1").files]
-    ['smollm2-135M-instruct.Q4_1.gguf']
+    ['SmolLM2-135M-Instruct.Q4_1.gguf']
     >>> client.models.get_served("null").ready
     True
     """

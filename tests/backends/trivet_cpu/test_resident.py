@@ -18,7 +18,7 @@ from trivet.demo_model import find_demo_model
 RUN = """
 import sys
 import trivet.engine.process  # all that an engine has loaded
-from trivet.config import parse_engine_settings
+from trivet.engine_settings import parse_engine_settings
 from trivet.engine.assembly import assemble, place
 from trivet.engine.heartbeat import resident_bytes
 from trivet.engine.sequence import Sequence

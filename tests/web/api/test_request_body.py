@@ -11,6 +11,7 @@ import pytest
 from gunicorn.http.errors import InvalidChunkSize
 from sqlalchemy.exc import OperationalError
 
+from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.structured_fields import StructuredFields
 
 if TYPE_CHECKING:
@@ -323,6 +324,7 @@ def test_prompt_logprobs_are_refused_in_a_stream(client: FlaskClient) -> None:
 def test_registry_that_cannot_be_used_is_503_with_its_reason(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    @requires(Right.INFER)
     def fail(*_: object, **__: object) -> None:
         raise OperationalError("COMMIT", None, sqlite3.OperationalError("database or disk is full"))
 

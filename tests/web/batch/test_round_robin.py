@@ -133,7 +133,7 @@ def test_a_batch_expires_and_says_so_of_each_line_that_was_left_out(
     (left_out,) = rows(client, batch["error_file_id"])
     assert left_out["error"]["code"] == "batch_expired"
     assert "before this line was answered" in left_out["error"]["message"], "it was asked"
-    assert leftovers(site) == []
+    eventually(lambda: leftovers(site) == [], what="the journal is gone")
 
 
 def test_one_that_is_answered_when_its_time_is_over_is_completed(
