@@ -65,9 +65,9 @@ def ledger_of(instances: Iterable[Instance], gone: Collection[str] = ()) -> Ledg
     for instance in instances:
         if instance.instance_state not in PROCESS_STATES or not instance.plan or not instance.backend:
             continue
-        for uid in instance.device_uids:
+        for uid in instance.device_uids or []:
             key = instance.backend, uid
-            size_bytes = instance.plan["total_bytes"]
+            size_bytes = instance.plan.get("total_bytes", 0)
             is_spent = instance.instance_state in ALLOCATED_STATES
             if instance.id in gone:
                 returned[key] += size_bytes if is_spent else 0

@@ -26,10 +26,10 @@ def why_memory_is_missing(means: Means, instance: Instance, watched: Watched) ->
     if watched.gone_s is None:
         watched.gone_s = now
     pids = {each["pid"] for each in instance.processes or []} | {watched.handle.identity.pid}
-    holders = means.memory_holders(instance.backend, instance.device_uids, pids, watched.gone_s)
+    holders = means.memory_holders(instance.backend, instance.device_uids or [], pids, watched.gone_s)
     if holders is not None and not holders:
         return None
-    devices = ", ".join(instance.device_uids)
+    devices = ", ".join(instance.device_uids or [])
     if now - watched.gone_s > means.limits.memory_back_s:
         failing = "is not told to have given" if holders is None else "did not give"
         watched.memory_note = (

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, select, text
 
-from trivet.errors import ConfigError
+from trivet.config import Settings
+from trivet.errors import ConfigError, DoesNotFit
 from trivet_registry import migrations
 from trivet_registry.account_tables import LoginSession
 from trivet_registry.aliases_store import set_alias
-from trivet_registry.database import open_database
+from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import get_deployment, stop_deployment
 from trivet_registry.devices_store import list_devices
 from trivet_registry.events_store import list_events
@@ -24,6 +27,9 @@ from trivet_registry.served import has_served, newest_rules, served_rules
 from trivet_registry.tables import BundleNumber, Version, VersionNumber
 from trivet_registry.upgrading import check_upgrade, upgrade
 from trivet_registry.users_store import create_user, remove_user
+from trivet_supervisor.means import Means
+from trivet_supervisor.reconcile import Reconciler
+from trivet_web.registry_view import table_reader
 
 EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"]
 AT = "'2026-01-01 00:00:00'"
@@ -104,6 +110,21 @@ def test_a_registry_can_be_taken_back(registry_url: str, revision: str) -> None:
     assert counts == [1, 1, 1, 1]
 
 
+class NoPlace:
+    """Nothing fits."""
+
+    def place(self, *_: object) -> Any:
+        raise DoesNotFit("no device has room")
+
+
+def _means_without_processes(database: Database, home: Path) -> Means:
+    settings = Settings(home=str(home))
+    settings.paths.create()
+    launcher = SimpleNamespace(find=lambda lease: None, adopt=lambda identity, lease: None)
+    wire = SimpleNamespace(beats=list, forget=lambda instance_id: None)
+    return Means(database, settings, cast("Any", launcher), cast("Any", wire), lambda: 1000.0)
+
+
 HALF_WRITTEN = (  # as a release that crashed, or a hand, may have left them
     *ROWS,
     """UPDATE versions SET files = 'null', quantization = NULL""",
@@ -115,7 +136,9 @@ HALF_WRITTEN = (  # as a release that crashed, or a hand, may have left them
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_rows_that_are_half_written_hold_up_no_upgrade(registry_url: str, revision: str) -> None:
+def test_rows_that_are_half_written_hold_up_no_upgrade_no_request_and_no_turn(
+    registry_url: str, revision: str, tmp_path: Path
+) -> None:
     moved(registry_url, "0001", is_upgrade=True, statements=HALF_WRITTEN)
     moved(registry_url, revision, is_upgrade=True)
     database = open_database(registry_url)
@@ -123,6 +146,20 @@ def test_rows_that_are_half_written_hold_up_no_upgrade(registry_url: str, revisi
         (instance,), (version,) = list_instances(session), session.scalars(select(Version)).all()
         assert (instance.state, instance.plan, instance.version.reference) == ("loading", None, "tiny:1")
         assert version_files(version) == {}
+    (row,) = table_reader(database)()["chat"].instances
+    assert (row.state, row.device, row.max_model_len) == ("loading", "", None)
+    with database.session() as session:
+        (instance,) = list_instances(session)
+        instance.plan, instance.backend, instance.state = {"total_bytes": 1}, "cpu", "ready"
+    reconciler = Reconciler(_means_without_processes(database, tmp_path), NoPlace())
+    for _ in range(20):
+        reconciler.tick()
+    with database.reading() as session:
+        states = {i.id: (i.state, i.reason) for i in list_instances(session)}
+        told = [event.reason for event in list_events(session) if event.kind == "supervisor"]
+    assert told == [], "no turn failed"
+    assert states["ab"][0] == "pending"
+    assert len(states) == 2, "one replica of two was there"
     with database.session() as session:
         set_alias(session, "tiny", "prod", "1")
         stop_deployment(session, "chat")

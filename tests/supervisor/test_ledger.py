@@ -72,3 +72,11 @@ def test_the_memory_of_those_who_are_thought_gone_is_free() -> None:
     assert ledger_of([one, other], {"i"}).left_on(GPU).free_bytes == 90
     assert not ledger_of([one], {"one"}).is_used(GPU)
     assert ledger_of([one], {"one"}).without_ours(GPU).free_bytes == 100
+
+
+def test_a_row_that_is_half_written_has_no_claim_and_breaks_no_other() -> None:
+    broken = instance(S.READY, 5)
+    broken.device_uids = None  # type: ignore[assignment]  # as a hand may have left it
+    unplanned = instance(S.READY, 5)
+    unplanned.plan = {"parts": []}
+    assert ledger_of([broken, unplanned, instance(S.READY, 7)]).reserved == {("cuda", "gpu0"): 7}

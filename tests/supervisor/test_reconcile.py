@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import text
 
 from trivet.errors import DoesNotFit, ModelFilesError
 from trivet.messages import Drain, EngineLoad, LaunchOrder, Phase, Stop
@@ -277,6 +278,17 @@ def test_memory_that_does_not_come_back_holds_a_stop_up_for_a_while_only(
     site.wait(8, step_s=4)
     assert site.states() == ["stopped"]
     assert f"host {told} its memory back within 30 s of its end" in site.only().reason
+
+
+def test_an_instance_without_devices_in_its_row_stops_all_the_same(site: Site) -> None:
+    site.make_ready()
+    with site.database.session() as session:
+        session.execute(text("UPDATE instances SET device_uids = 'null'"))
+    site.change(stop_deployment, "chat", drain_timeout_s=0)
+    site.settle()
+    site.process.code, site.holders = 0, frozenset({1001})
+    site.wait(40, step_s=4)
+    assert site.states() == ["stopped"]
 
 
 def test_a_crash_is_told_before_the_memory_is_back(site: Site) -> None:

@@ -14,7 +14,7 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import Unavailable
 from trivet.models.model_files import open_model
 from trivet_registry.deployment_changes import Update, update_deployment
-from trivet_registry.deployments_store import stop_deployment
+from trivet_registry.deployments_store import create_deployment, get_deployment, stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance
 from trivet_registry.models_store import register_model
@@ -45,6 +45,21 @@ def test_registry_that_cannot_be_read_is_unavailable_with_the_reason(site: Site)
     with broken_registry(site), pytest.raises(Unavailable, match="cannot be read: no such table"):
         read()
     assert set(read()) == {"demo"}
+
+
+def test_a_deployment_whose_row_is_half_written_is_left_out_and_told_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site.database.session() as session:
+        version = get_deployment(session, "demo").version
+        create_deployment(session, name="broken", version=version)
+    with site.database.engine.begin() as connection:
+        connection.execute(text("UPDATE deployments SET settings = 'null' WHERE name = 'broken'"))
+    read = table_reader(site.database)
+    for _ in range(3):
+        assert set(read()) == {"demo"}
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("deployment=broken left out, its rows cannot be read: TypeError")
 
 
 def test_inference_goes_on_without_the_registry(site: Site, site_client: FlaskClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,12 +17,18 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.tables import Deployment, Instance, Version
 from trivet_web.routing import Deployed, InstanceRow, ModelFacts, Table
 
+logger = logging.getLogger(__name__)
+
+HALF_WRITTEN = (AttributeError, TypeError, ValueError)  # a column that has another type than its own
+
 
 def table_reader(database: Database) -> Callable[[], Table]:
     """A function that reads every deployment that shall run, with its live instances.
 
-    It raises Unavailable with the reason where the registry cannot be read.
+    A row that is half written is left out with a warning. It raises Unavailable with the reason where the
+    registry cannot be read.
     """
+    warned: set[str] = set()  # once a row, for the table is read twice a second
 
     def read() -> Table:
         try:
@@ -34,11 +41,17 @@ def table_reader(database: Database) -> Callable[[], Table]:
         with database.reading() as session:
             rows = list_instances(session, states=LIVE_STATES)
             living = {i.deployment_id for i in rows}  # of a stopped one: it drains, which a request is told
-            return {
-                d.name: _deployed(d, [i for i in rows if i.deployment_id == d.id])
-                for d in list_deployments(session)
-                if d.desired == RUNNING or d.id in living
-            }
+            table: dict[str, Deployed] = {}
+            for d in list_deployments(session):
+                if d.desired != RUNNING and d.id not in living:
+                    continue
+                try:
+                    table[d.name] = _deployed(d, [i for i in rows if i.deployment_id == d.id])
+                except HALF_WRITTEN as error:
+                    if d.name not in warned:
+                        warned.add(d.name)
+                        logger.warning("deployment=%s left out, its rows cannot be read: %r", d.name, error)
+            return table
 
     return read
 
@@ -57,7 +70,7 @@ def _deployed(deployment: Deployment, instances: Sequence[Instance]) -> Deployed
         model_path=version.path,
         created_s=int(deployment.created_at.timestamp()),
         replicas=deployment.replicas,
-        settings=deployment.settings,
+        settings=dict(deployment.settings),
         is_asleep=deployment.is_asleep,
         is_leaving=deployment.desired != RUNNING,
         fallback=deployment.fallback,
@@ -89,6 +102,6 @@ def _row(instance: Instance, *, is_of_served_version: bool) -> InstanceRow:
         reason=instance.reason,
         max_model_len=plan.get("max_model_len"),
         backend=instance.backend or "",
-        device=",".join(instance.device_uids),
+        device=",".join(instance.device_uids or []),
         is_of_served_version=is_of_served_version,
     )

@@ -292,7 +292,7 @@ def instance_object(row: tables.Instance, view: EngineView | None) -> InstanceOb
         deployment=row.deployment.name,
         model=row.version.name,
         backend=row.backend,
-        device_uids=row.device_uids,
+        device_uids=row.device_uids or [],
         state=row.state,
         reason=problem or row.reason,
         pid=row.pid,

@@ -72,7 +72,7 @@ def _holding(row: Instance) -> Holding:
         deployment=row.deployment.name,
         instance=row.id,
         backend=row.backend or "",
-        device_uids=tuple(row.device_uids),
+        device_uids=tuple(row.device_uids or []),
         size_bytes=(row.plan or {}).get("total_bytes", 0),
         is_taken=row.instance_state in ALLOCATED_STATES,
     )
