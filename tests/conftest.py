@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 MAX_WORKERS = 4  # each may hold torch, transformers and a real model: 3 GB
 
@@ -35,6 +34,8 @@ def new_registry_url(request: pytest.FixtureRequest) -> Iterator[Callable[[Path]
     if server is None:
         yield lambda folder: f"sqlite:///{folder / 'registry.db'}"
         return
+    from sqlalchemy import create_engine, make_url, text  # `tests/run clients` reads this file without it
+
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     made: list[str] = []
 
