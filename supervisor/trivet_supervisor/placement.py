@@ -78,7 +78,7 @@ class Placer:
         ledger: Ledger,
     ) -> Placement:
         spec = planned_spec(files)
-        candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel)
+        candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel, ledger)
         candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
         refusals: list[tuple[str, DoesNotFit]] = []  # by device
 
@@ -108,15 +108,29 @@ class Placer:
 
 
 def _choose(
-    backend: Backend, found: Sequence[DeviceInfo], wanted: str | None, num_ranks: int
+    backend: Backend, found: Sequence[DeviceInfo], wanted: str | None, num_ranks: int, ledger: Ledger
 ) -> list[list[DeviceInfo]]:
     """Groups of devices to try, each with one device a rank. Raises: Unsupported."""
     if wanted:
-        return [[_named(backend, found, name.strip()) for name in wanted.split(",")]]
+        named = [_named(backend, found, name.strip()) for name in wanted.split(",")]
+        _check_named(named, wanted, num_ranks)
+        return [named]
     usable = backend_answers.usable_devices(backend, found, num_ranks)
     if num_ranks == 1:
         return [[device] for device in usable]
-    return [sorted(usable, key=lambda d: -d.free_bytes)[:num_ranks]]
+    return [sorted(usable, key=lambda d: -ledger.left_on(d).free_bytes)[:num_ranks]]
+
+
+def _check_named(named: Sequence[DeviceInfo], wanted: str, num_ranks: int) -> None:
+    """Raises: Unsupported."""
+    twice = [d.uid for n, d in enumerate(named) if d in named[:n]]
+    if twice:
+        raise Unsupported(f"device {wanted!r} names {twice[0]} twice; each rank needs one of its own")
+    if len(named) != num_ranks:
+        raise Unsupported(
+            f"device {wanted!r} is {len(named)} device{'s' * (len(named) > 1)} and tensor_parallel_size "
+            f"{num_ranks} needs {num_ranks}; name as many, or set tensor_parallel_size={len(named)}"
+        )
 
 
 def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceInfo:

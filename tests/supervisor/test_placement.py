@@ -242,6 +242,34 @@ def test_tensor_parallelism_takes_as_many_devices(version: Version) -> None:
         placer(cuda).place(version, EngineSettings(tensor_parallel_size=8), "cuda", None, NOBODY)
 
 
+def test_tensor_parallelism_takes_the_devices_that_others_have_left(version: Version) -> None:
+    cuda = MadeUp("cuda", [device("cuda", n) for n in range(4)], need=800)
+    promised = {("cuda", "cuda0"): 900, ("cuda", "cuda1"): 900}
+    placed = placer(cuda).place(
+        version, EngineSettings(tensor_parallel_size=2), "cuda", None, Ledger(promised, promised)
+    )
+    assert [d.index for d in placed.devices] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("named", "num_ranks", "told"),
+    [
+        ("0", 2, r"device '0' is 1 device and tensor_parallel_size 2 needs 2; name as many, or set tens"),
+        ("0,1", 1, r"device '0,1' is 2 devices and tensor_parallel_size 1 needs 1; .*_parallel_size=2$"),
+        ("0,0", 2, r"device '0,0' names cuda0 twice; each rank needs one of its own"),
+        ("0,cuda0", 2, r"device '0,cuda0' names cuda0 twice"),
+    ],
+)
+def test_as_many_devices_are_named_as_there_are_ranks(
+    version: Version, named: str, num_ranks: int, told: str
+) -> None:
+    cuda = MadeUp("cuda", [device("cuda", n) for n in range(4)])
+    with pytest.raises(Unsupported, match=told):
+        placer(cuda).place(version, EngineSettings(tensor_parallel_size=num_ranks), "cuda", named, NOBODY)
+    placed = placer(cuda).place(version, EngineSettings(tensor_parallel_size=2), "cuda", "3, cuda1", NOBODY)
+    assert [d.index for d in placed.devices] == [3, 1]
+
+
 def test_lack_of_room_through_other_instances_is_worth_waiting_for(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda")], need=800)
     key = ("cuda", "cuda0")
