@@ -52,6 +52,16 @@ def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_pa
             file.write_text(changed)
             assert "max_num_seqs" in other.run("config", "apply", str(file), "--yes").stdout
             assert other.run("config", "export").stdout == changed
+            restricted = changed.replace("requests_per_minute = 60", "requests_per_minute = 6")
+            file.write_text(restricted)
+            stricter = other.run("config", "apply", str(file), "--yes").stdout
+            assert "~ key ci: requests_per_minute 60 to 6" in stricter
+            assert "key ci: sk-" not in stricter, "its secret is what it was"
+            assert other.run("config", "export").stdout == restricted
+            file.write_text(restricted.replace('name = "ci"', 'name = "new"\nuser = "nobody"'))
+            ownerless = other.run("config", "apply", str(file), "--yes")
+            assert "who does not exist here; first: trivet users add nobody" in ownerless.stderr
+            assert other.run("config", "export").stdout == restricted
             file.write_text('format = "trivet-config 1"\n')
             pruned = other.run("config", "apply", str(file), "--prune", "--yes")
             assert pruned.returncode == 0, pruned.stderr

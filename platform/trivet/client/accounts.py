@@ -32,6 +32,7 @@ class KeyChanges(TypedDict, total=False):
     """What `keys.update` changes; None takes a limit back."""
 
     name: str
+    scopes: Sequence[str]
     models: Sequence[str] | None
     priority: int
     max_concurrency: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trivet.commands.site_document import (
     DeploymentEntry,
@@ -13,12 +13,14 @@ from trivet.commands.site_document import (
     KeyEntry,
     ModelEntry,
     VersionEntry,
+    key_entry,
     numbers,
 )
 from trivet.errors import Conflict, RequestError
 
 if TYPE_CHECKING:
     from trivet.client import Client, DeploymentChanges
+    from trivet.client.accounts import KeyChanges
 
 POLL_INTERVAL_S = 0.2
 
@@ -184,13 +186,49 @@ def _updates(
 
 
 def _of_keys(site: Document, wanted: Document) -> Iterator[Step]:
-    left = list(site.keys)
+    left, missing = list(site.keys), []
     for entry in wanted.keys:
         if entry in left:
             left.remove(entry)
         else:
-            owner = f" of {entry.user}" if entry.user else ""
+            missing.append(entry)
+    for entry in missing:
+        owner = f" of {entry.user}" if entry.user else ""
+        old = next((one for one in left if (one.name, one.user) == (entry.name, entry.user)), None)
+        if old is None:
             yield Step(f"+ key {entry.name}{owner}, with a new secret", _creates(entry))
+            continue
+        left.remove(old)
+        changes = {
+            field: getattr(entry, field)
+            for field in entry.__struct_fields__
+            if getattr(entry, field) != getattr(old, field)
+        }
+        text = ", ".join(f"{field} {getattr(old, field)} to {value}" for field, value in changes.items())
+        yield Step(f"~ key {entry.name}{owner}: {text}", _changes(old, changes))
+
+
+def check_owners(client: Client, site: Document, wanted: Document) -> None:
+    """Before anything is done. Raises: RequestError naming a key whose user does not exist."""
+    new = [entry for entry in wanted.keys if entry.user is not None and entry not in site.keys]
+    known = {user.name for user in client.users.list()} if new else set()
+    for entry in new:
+        if entry.user not in known:
+            raise RequestError(
+                f"key {entry.name} is of the user {entry.user}, who does not exist here; first: "
+                f"trivet users add {entry.user}"
+            )
+
+
+def _changes(old: KeyEntry, changes: dict[str, Any]) -> Callable[[Client], None]:
+    def run(client: Client) -> None:
+        for key in client.keys.list(everybody=True):
+            if key.revoked_at is None and key_entry(key) == old:
+                client.keys.update(key.id, cast("KeyChanges", changes))
+                return
+        raise Conflict(f"key {old.name} was changed meanwhile; look at the difference again")
+
+    return run
 
 
 def _creates(entry: KeyEntry) -> Callable[[Client], str]:

@@ -59,24 +59,28 @@ def _wanted(given: argparse.Namespace) -> Document:
 
 
 def _diff(given: argparse.Namespace) -> int:
-    from trivet.commands.site_changes import steps
+    from trivet.commands.site_changes import check_owners, steps
     from trivet.commands.site_document import read_site
 
     wanted = _wanted(given)
     with connect(given) as client:
-        found = steps(read_site(client), wanted, prunes=given.prune)
+        site = read_site(client)
+        check_owners(client, site, wanted)
+        found = steps(site, wanted, prunes=given.prune)
     for step in found:
         print(step.text)
     return DIFFERS if found else 0
 
 
 def _apply(given: argparse.Namespace) -> int:
-    from trivet.commands.site_changes import steps
+    from trivet.commands.site_changes import check_owners, steps
     from trivet.commands.site_document import read_site
 
     wanted = _wanted(given)
     with connect(given) as client:
-        found = steps(read_site(client), wanted, prunes=given.prune)
+        site = read_site(client)
+        check_owners(client, site, wanted)
+        found = steps(site, wanted, prunes=given.prune)
         for step in found:
             print(step.text)
         if not found:

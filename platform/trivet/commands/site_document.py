@@ -16,6 +16,7 @@ from trivet.errors import ConfigError
 
 if TYPE_CHECKING:
     from trivet.client import Client, Deployment, Model
+    from trivet.client.account_results import ApiKey
 
 FORMAT = "trivet-config 1"
 
@@ -135,21 +136,22 @@ def _deployment(one: Deployment, models: dict[str, Model]) -> DeploymentEntry:
 
 
 def _keys(client: Client) -> list[KeyEntry]:
-    entries = [
-        KeyEntry(
-            name=key.name,
-            user=key.user,
-            scopes=sorted(key.scopes),
-            models=None if key.models is None else sorted(key.models),
-            priority=key.priority,
-            max_concurrency=key.max_concurrency,
-            requests_per_minute=key.requests_per_minute,
-            expires_at=key.expires_at,
-        )
-        for key in client.keys.list(everybody=True)
-        if key.revoked_at is None
-    ]
-    return _sorted(entries)
+    found = client.keys.list(everybody=True)
+    return _sorted(key_entry(key) for key in found if key.revoked_at is None)
+
+
+def key_entry(key: ApiKey) -> KeyEntry:
+    """As a document has it."""
+    return KeyEntry(
+        name=key.name,
+        user=key.user,
+        scopes=sorted(key.scopes),
+        models=None if key.models is None else sorted(key.models),
+        priority=key.priority,
+        max_concurrency=key.max_concurrency,
+        requests_per_minute=key.requests_per_minute,
+        expires_at=key.expires_at,
+    )
 
 
 def _sorted(entries: Iterable[KeyEntry]) -> list[KeyEntry]:

@@ -90,6 +90,7 @@ class KeyChanges(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to change; null takes a limit back."""
 
     name: str | None = None
+    scopes: tuple[str, ...] | None = None
     models: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     priority: int | None = None
     max_concurrency: int | msgspec.UnsetType | None = msgspec.UNSET

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from math import inf
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -19,9 +21,10 @@ from trivet_registry.keys_store import (
     revoke_key,
     settings_of_key,
 )
+from trivet_registry.usage_store import NOBODY
 from trivet_registry.users_store import get_user
 from trivet_web.accounts.acts import record
-from trivet_web.accounts.principal import principal_of_request
+from trivet_web.accounts.principal import Principal, principal_of_request
 from trivet_web.accounts.rights import Right, check_scopes, requires, rights_of_scopes
 from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
@@ -65,6 +68,7 @@ def create() -> Response:
             f"{principal_of_request().name} has not; leave scopes out",
             param="scopes",
         )
+    _check_within(body, principal_of_request())
     with site_accounts().database.session() as session:
         settings = KeySettings(
             name=body.name,
@@ -101,8 +105,9 @@ def change(key_id: int) -> Response:
         name: value
         for name in body.__struct_fields__
         if (value := getattr(body, name)) is not msgspec.UNSET
-        and (value is not None or name not in ("name", "priority"))
+        and (value is not None or name not in ("name", "priority", "scopes"))
     }
+    check_scopes(given.get("scopes", ()))
     with site_accounts().database.session() as session:
         row = get_key(session, key_id)
         before = key_facts(row)
@@ -122,6 +127,34 @@ def revoke(key_id: int) -> Response:
         revoke_key(session, row)
         record(session, "key.revoke", f"key {row.id}", before, key_facts(row))
         return json_response(key_object(row))
+
+
+def _check_within(body: KeyRequest, maker: Principal) -> None:
+    """A key makes none that may more; a login may all that its user may, and an admin changes any limit.
+
+    Raises: PermissionDenied naming the field.
+    """
+    if maker.key_id == NOBODY or maker.is_admin:
+        return
+    if maker.max_concurrency is not None or maker.requests_per_minute is not None:
+        raise PermissionDenied(
+            f"{maker.name} has a limit of requests, which further keys would multiply; log in to make one"
+        )
+    if maker.models is not None and not (body.models is not None and maker.models.issuperset(body.models)):
+        raise _wider("models", body.models, f"some of {', '.join(sorted(maker.models))}")
+    if body.priority < maker.priority:
+        raise _wider("priority", body.priority, f"{maker.priority} or more")
+    if maker.expires_s != inf and (body.expires_at is None or body.expires_at.timestamp() > maker.expires_s):
+        raise _wider(
+            "expires_at", body.expires_at, f"{datetime.fromtimestamp(maker.expires_s, UTC)} or earlier"
+        )
+
+
+def _wider(field: str, value: object, allowed: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"{field} is {value!s:.200}; a key makes none that may more than itself: it must be {allowed}",
+        param=field,
+    )
 
 
 def _visible(session: Session, key_id: int) -> ApiKey:
