@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trivet.errors import ModelNotFound, RequestError
 from trivet_registry.references import find_version
+from trivet_web.accounts.principal import principal_of_request
 from trivet_web.dialects.ollama.variants import Variant, Variants
 from trivet_web.routing import Deployed
 from trivet_web.visible_models import visible
@@ -30,14 +31,18 @@ def named(name: str | None) -> Named:
     process = web_process()
     plain = name.removesuffix(LATEST)
     table = visible(process.router.table())
-    if plain not in table and (variant := variants(process).get(plain)) is not None:
+    may_use = principal_of_request().may_use
+    variant = None if plain in table else variants(process).get(plain)
+    if variant is not None and may_use(variant.base):
         return Named(name, variant.base, variant)
     if plain in table:
         return Named(name, plain)
     table = visible(process.router.table(fresh=True))  # it may have been launched within the last half second
     deployment = plain if plain in table else _of_version(process, plain, list(table.values()))
     if deployment is None:
-        known = ", ".join(sorted([*table, *(one for one, _ in variants(process).all())]))
+        known = ", ".join(
+            sorted([*table, *(one for one, variant in variants(process).all() if may_use(variant.base))])
+        )
         raise ModelNotFound(
             f"model {name[:200]!r} not found; there is: {known or 'none'}; launch it with "
             f"`trivet launch PATH --name {plain.partition(':')[0][:80]}`",

@@ -13,7 +13,9 @@ from trivet.errors import ModelNotFound, RequestError, UnsupportedParameter
 from trivet_registry.models_store import list_models, register_model, remove_model
 from trivet_registry.tables import Model
 from trivet_web.accounts.acts import record
+from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.xinference.objects import (
@@ -24,6 +26,7 @@ from trivet_web.dialects.xinference.objects import (
 )
 from trivet_web.json_response import json_response
 from trivet_web.servable import given_path, open_new
+from trivet_web.visible_models import visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("xinference_registration", __name__)
@@ -58,7 +61,7 @@ class ModelFields(msgspec.Struct, kw_only=True):
 def list_all(model_type: str) -> Response:
     """All that are registered, whatever the type: each model serves each use."""
     with web_process().database.reading() as session:
-        return json_response([RegisteredModel(model.name, False) for model in list_models(session)])
+        return json_response([RegisteredModel(model.name, False) for model in _visible(session)])
 
 
 @blueprint.post(_PLACE)
@@ -95,8 +98,11 @@ def get(model_type: str, model_name: str) -> Response:
     """One model with its versions. Raises: ModelNotFound."""
     with web_process().database.reading() as session:
         model = _find(session, model_name)
+        shows_paths = _may_see_paths()
         specs = [
-            ModelSpecObject(f"file://{v.path}", v.format, v.quantization or "none", v.version)
+            ModelSpecObject(
+                f"file://{v.path}" if shows_paths else "", v.format, v.quantization or "none", v.version
+            )
             for v in model.versions
         ]
         length = max(version.context_length for version in model.versions)
@@ -114,9 +120,24 @@ def unregister(model_type: str, model_name: str) -> Response:
     return json_response({})
 
 
+def _visible(session: Session) -> list[Model]:
+    """Who has a key for some deployments sees what these serve."""
+    models = list_models(session)
+    if principal_of_request().models is None:
+        return list(models)
+    served = visible(web_process().router.table(fresh=True)).values()
+    names = {one.facts.name for one in served if one.facts is not None}
+    return [model for model in models if model.name in names]
+
+
+def _may_see_paths() -> bool:
+    """Where files lie is for who may see the site; on one without users, that is anyone."""
+    return Right.READ in principal_of_request().rights or site_accounts().is_open()
+
+
 def _find(session: Session, name: str) -> Model:
     """Raises: ModelNotFound listing what is registered."""
-    models = {model.name: model for model in list_models(session)}
+    models = {model.name: model for model in _visible(session)}
     if name not in models:
         known = ", ".join(models) or "none"
         raise ModelNotFound(
