@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from trivet_registry.tables import utc_now
+from trivet_web.accounts.refused_acts import MINUTE_S, PER_MINUTE
 from trivet_web.accounts.rights import Right, right_of
 from trivet_web.api.openapi import routes_of
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PASSWORD = "correct horse battery"
 ALIASES = "/platform/v1/aliases"
 KEYS, USERS = "/platform/v1/keys", "/platform/v1/users"
+LATER = utc_now() + timedelta(days=30)
 
 
 def test_an_admin_makes_changes_and_removes_users(accounts: Accounts) -> None:
@@ -101,6 +103,41 @@ def test_nobody_makes_a_key_that_may_more_than_themselves(
         assert response.get_json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("limits", "body", "param"),
+    [
+        ({"models": ["demo"]}, {}, "models"),
+        ({"models": ["demo"]}, {"models": ["demo", "other"]}, "models"),
+        ({"models": ["demo"]}, {"models": ["demo"]}, ""),
+        ({"priority": 5}, {"priority": 4}, "priority"),
+        ({"priority": 5}, {"priority": 6}, ""),
+        ({"expires_at": LATER}, {}, "expires_at"),
+        ({"expires_at": LATER}, {"expires_at": (LATER + timedelta(days=1)).isoformat()}, "expires_at"),
+        ({"expires_at": LATER}, {"expires_at": LATER.isoformat()}, ""),
+        ({"requests_per_minute": 6}, {"requests_per_minute": 6}, None),
+        ({"max_concurrency": 1}, {"max_concurrency": 1}, None),
+    ],
+)
+def test_a_key_makes_no_key_that_may_more_than_itself(
+    accounts: Accounts, limits: dict[str, Any], body: dict[str, Any], param: str | None
+) -> None:
+    maker = accounts.with_key("user", scopes=["admin", "infer"], **limits)
+    response = maker.post(KEYS, json={"name": "k", "scopes": ["infer"], **body})
+    if param == "":
+        assert response.status_code == 201
+    else:
+        assert (response.status_code, response.get_json()["error"]["param"]) == (403, param)
+
+
+def test_an_admin_changes_the_scopes_of_a_key(accounts: Accounts) -> None:
+    admin = accounts.log_in("admin")
+    made = admin.post(KEYS, json={"name": "k", "scopes": ["read", "infer"]}).get_json()
+    place = f"{KEYS}/{made['id']}"
+    assert admin.patch(place, json={"scopes": ["root"]}).status_code == 400
+    assert admin.patch(place, json={"scopes": []}).status_code == 400
+    assert admin.patch(place, json={"scopes": ["infer"]}).get_json()["scopes"] == ["infer"]
+
+
 def test_an_expired_key_and_one_of_a_disabled_user_are_refused(
     accounts: Accounts, eventually: Callable[..., None]
 ) -> None:
@@ -172,6 +209,8 @@ def test_every_act_leaves_one_entry_with_who_what_and_from_where(accounts: Accou
         *("POST /platform/v1/models", "DELETE /platform/v1/models/<name>"),
         "POST /platform/v1/instances/<instance_id>/reset-prefix-cache",
         "POST /v1/model_registrations/<model_type>",
+        *("POST /platform/v1/pulls", "DELETE /platform/v1/pulls/<pull_id>", "POST /platform/v1/bundles"),
+        *("POST /platform/v1/versions/<reference>/verify", "POST /platform/v1/store/collect"),
         "POST /platform/v1/aliases/<model>/<alias>/roll-back",
         "DELETE /v1/model_registrations/<model_type>/<model_name>",
     }
@@ -180,7 +219,7 @@ def test_every_act_leaves_one_entry_with_who_what_and_from_where(accounts: Accou
         for rule, method, view in routes_of(accounts.app)
         if method != "GET" and right_of(view) in (Right.OPERATE, Right.ADMINISTER)
     }
-    assert {*acts} | elsewhere <= changing
+    assert {*acts} | elsewhere == changing
     for route, (path, body, action) in acts.items():
         before = accounts.audit()[0]["id"]
         assert act(admin, route.partition(" ")[0], path, body) < 300, route
@@ -213,6 +252,23 @@ def test_what_was_refused_is_recorded_too(accounts: Accounts) -> None:
     assert (launch["actor"], launch["action"]) == ("user user", "POST /platform/v1/deployments")
     assert (wrong["actor"], wrong["action"], wrong["target"]) == ("nobody", "session.open", "user user")
     assert unknown["target"] == "somebody unknown", "it may have been a password"
+
+
+def test_many_refused_acts_are_few_entries_that_tell_how_many_there_were(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused_acts = accounts.app.extensions["trivet.accounts"].refused_acts
+    now_s = [1000.0]
+    monkeypatch.setattr(refused_acts, "_clock", lambda: now_s[0])
+    key, other = accounts.with_key("user"), accounts.with_key("viewer")
+    for _ in range(50):
+        assert key.post(USERS, json={}).status_code == 403
+    assert other.post(USERS, json={}).status_code == 403
+    now_s[0] += MINUTE_S
+    assert key.post(USERS, json={}).status_code == 403
+    entries = accounts.audit("POST /platform/v1/users")
+    assert len(entries) == PER_MINUTE + 2
+    assert [entry["after"].get("left_out") for entry in entries[:2]] == [50 - PER_MINUTE, None]
 
 
 def test_verify_names_the_first_edited_entry(accounts: Accounts) -> None:

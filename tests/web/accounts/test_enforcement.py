@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from trivet.config import PriceSettings
+from trivet.demo_model import find_demo_model
 from trivet_registry.tables import utc_now
 from trivet_registry.usage_store import Tokens, list_usage
 from trivet_registry.users_store import create_user
@@ -89,6 +90,37 @@ def test_a_model_that_a_key_may_not_use_is_as_one_that_does_not_exist(served: Ac
         assert "secret" not in listed, path
     assert chat(key).status_code == 200
     assert chat(served.with_key("user"), "secret").status_code == 200
+
+
+def test_what_a_key_may_not_use_shows_by_no_other_name(served: Accounts) -> None:
+    admin = served.with_token()
+    variant = {"model": "pet", "from": "secret", "system": "a hidden prompt"}
+    assert admin.post("/api/create", json=variant | {"stream": False}).status_code == 200
+    assert served.with_key("user").post("/api/show", json={"model": "pet"}).get_json()["system"]
+    key = served.with_key("user", models=["demo"])
+    for path in ("/api/show", "/api/chat"):
+        hidden = key.post(path, json={"model": "pet", "messages": []})
+        assert hidden.status_code == 404, path
+        assert "a hidden prompt" not in hidden.text
+    assert "pet" not in key.post("/api/show", json={"model": "zzz"}).text
+
+
+def test_a_key_for_some_models_sees_no_other_registration_and_nobody_without_the_right_a_path(
+    served: Accounts,
+) -> None:
+    admin, place = served.with_token(), "/v1/model_registrations/LLM"
+    body = {"path": str(find_demo_model()), "name": "unseen", "verify": False}
+    assert admin.post("/platform/v1/models", json=body).status_code == 201
+    key, user = served.with_key("user", models=["demo"]), served.with_key("user")
+    names = [model["model_name"] for model in admin.get(place).get_json()]
+    assert "unseen" in names
+    assert len(names) > 1
+    assert [model["model_name"] for model in key.get(place).get_json()] == [n for n in names if n != "unseen"]
+    missing = key.get(f"{place}/unseen")
+    assert (missing.status_code, "unseen" in missing.text.replace("'unseen'", "")) == (404, False)
+    assert user.get(f"{place}/unseen").get_json()["model_specs"][0]["model_uri"] == ""
+    shown = admin.get(f"{place}/unseen").get_json()["model_specs"][0]["model_uri"]
+    assert shown == f"file://{find_demo_model()}"
 
 
 def test_a_fallback_is_for_who_may_use_it(served: Accounts) -> None:

@@ -41,10 +41,17 @@ def record(
 
 
 def record_refusal(principal: Principal, action: str, reason: str) -> None:
-    """What somebody tried who may not; it stays refused where it cannot be written down."""
+    """What somebody tried who may not; it stays refused where it cannot be written down.
+
+    Of many by one principal, some are entries, and these tell how many were left out before them.
+    """
+    left_out = site_accounts().refused_acts.admit(principal.name)
+    if left_out is None:
+        return
+    after = {"reason": reason} | ({"left_out": left_out} if left_out else {})
     try:
         with site_accounts().database.session() as session:
-            _append(session, principal.name, action, request.path, None, {"reason": reason}, REFUSED)
+            _append(session, principal.name, action, request.path, None, after, REFUSED)
     except SQLAlchemyError as error:
         logger.warning("action=%s refused and not recorded: %s", action, getattr(error, "orig", error))
 

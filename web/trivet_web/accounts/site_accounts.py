@@ -16,6 +16,7 @@ from trivet.errors import AuthenticationError, PermissionDenied
 from trivet_registry.database import Database
 from trivet_web.accounts.credentials import Credentials
 from trivet_web.accounts.principal import ANYONE, ANYONE_AT_ALL, Principal
+from trivet_web.accounts.refused_acts import RefusedActs
 from trivet_web.accounts.rights import OPEN, Right
 
 EXTENSION = "trivet.accounts"
@@ -31,10 +32,11 @@ class SiteAccounts:
     database: Database
     credentials: Credentials
     read_token: Callable[[], str]
+    refused_acts: RefusedActs
 
     @classmethod
     def of(cls, settings: Settings, database: Database, read_token: Callable[[], str]) -> SiteAccounts:
-        return cls(settings, database, Credentials(database, read_token), read_token)
+        return cls(settings, database, Credentials(database, read_token), read_token, RefusedActs())
 
     def is_open(self) -> bool:
         """Whether inference needs no secret: on loopback, while nobody has set this site up.
