@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
@@ -60,8 +61,15 @@ class Fleet:
         """Spawn the next attempt of a placed instance."""
         try:
             handle, lease = start_engine(self._means, instance, placement, launch_env)
+        except SQLAlchemyError:
+            raise  # the row is as before: the turn is tried again
         except Unavailable as error:
             self.endings.not_spawned(instance.id, str(error))
+            return
+        except Exception as error:  # a stranger's launcher: the row says `starting`, and nothing follows
+            logger.exception("instance=%s no process could be started", instance.id)
+            failure = f"no process could be started: {type(error).__name__}: {error}"
+            self.endings.not_spawned(instance.id, failure)
             return
         self._follow(instance.id, handle, lease, S.STARTING, str(self._means.settings.paths.run))
 

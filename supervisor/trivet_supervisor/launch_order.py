@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from trivet.engine_settings import LIVE_SETTINGS
 from trivet.errors import Unavailable
 from trivet.launching import LEASE_VARIABLE, Confinement
 from trivet.messages import LaunchOrder
+
+logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
@@ -49,10 +52,17 @@ def write_order(settings: Settings, order: LaunchOrder) -> Path:
 
 
 def remove_run_files(settings: Settings, instance_id: str) -> None:
-    """The order and the sockets of an engine that is gone."""
-    settings.paths.order_file(instance_id).unlink(missing_ok=True)
-    for kind in ("sock", "beat", "ctl"):
-        (settings.paths.run / f"engine-{instance_id}.{kind}").unlink(missing_ok=True)
+    """The order and the sockets of an engine that is gone.
+
+    Where they cannot be removed (a file system that became read-only) it is logged: that is no reason not to
+    write down that the engine is gone, and the next order says it when it cannot be written.
+    """
+    sockets = [settings.paths.run / f"engine-{instance_id}.{kind}" for kind in ("sock", "beat", "ctl")]
+    for file in [settings.paths.order_file(instance_id), *sockets]:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("instance=%s file=%s cannot be removed: %s", instance_id, file, error.strerror)
 
 
 def engine_command(settings: Settings, backend: str, order_file: Path) -> list[str]:

@@ -98,9 +98,11 @@ class FakeLauncher:
 
     def __init__(self) -> None:
         self.processes: list[FakeProcess] = []
-        self.breaks_with: str | None = None
+        self.breaks_with: str | Exception | None = None
 
     def start(self, order: ProcessOrder) -> EngineHandle:
+        if isinstance(self.breaks_with, Exception):
+            raise self.breaks_with
         if self.breaks_with is not None:
             raise Unavailable(self.breaks_with)
         number = len(self.processes) + 1

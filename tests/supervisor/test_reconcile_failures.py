@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -131,6 +132,42 @@ def test_a_process_that_cannot_be_started_is_retried_then_given_up(site: Site) -
     assert site.only().reason == "attempt 2 in 0.5 s, because: no such interpreter"
     site.wait(5)
     assert site.states() == ["failed"]
+
+
+@pytest.mark.parametrize("fault", [KeyError("image"), OSError(28, "No space left on device")])
+def test_a_launcher_that_breaks_is_told_given_up_and_holds_up_no_other(site: Site, fault: Exception) -> None:
+    site.launcher.breaks_with = fault
+    site.launch()
+    site.settle()
+    told = f"no process could be started: {type(fault).__name__}: {fault}"
+    assert site.only().reason == f"attempt 2 in 0.5 s, because: {told}"
+    site.wait(5)
+    assert site.states() == ["failed"]
+    assert told in site.only().reason
+    site.launcher.breaks_with = None
+    site.launch("whole")
+    site.settle()
+    assert site.states() == ["failed", "starting"]
+
+
+def test_run_files_that_cannot_be_removed_keep_nothing_from_being_written_down(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make_ready()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", fail)
+        patch.setattr("pathlib.Path.rename", fail)  # as the next order would be written
+        site.process.code = 4
+        site.settle()
+        assert "exit code 4" in site.only().reason
+        site.wait(1)
+        assert "cannot be written: Read-only file system" in site.only().reason
+    site.wait(5)
+    assert site.states() == ["starting"]
 
 
 # ---- deadlines ----
