@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from trivet.config import Settings
@@ -11,6 +12,8 @@ from trivet.models.model_files import ModelFiles, open_model
 from trivet.plugins import PluginHost
 from trivet.text.template_trial import try_template
 from trivet.text.tokenizer_files import require_tokenizer
+
+MAX_ENTRIES, MAX_DEPTH = 5000, 6  # of a model's folder
 
 
 def open_servable(path: str | Path, plugins: PluginHost) -> ModelFiles:
@@ -52,14 +55,32 @@ def check_roots(path: Path, param: str, settings: Settings) -> None:
         return
     try:
         real = path.resolve(strict=True)
-        inside = [real, *(entry.resolve() for entry in real.rglob("*"))] if real.is_dir() else [real]
         allowed = [root.expanduser().resolve() for root in roots]
-    except (OSError, RuntimeError) as error:
-        raise ModelFilesError(f"{path} cannot be opened: {error}; check path and rights") from error
-    for entry in inside:
-        if not any(entry.is_relative_to(root) for root in allowed):
+        if not _is_in(real, allowed) or not all(_is_in(link, allowed) for link in _links_in(real)):
             raise PermissionDenied(
                 f"{path} is not in, or leads out of, the folders from which models may be registered "
                 f"({', '.join(map(str, roots))}); the site setting model_roots has them",
                 param=param,
             )
+    except (OSError, RuntimeError) as error:
+        raise ModelFilesError(f"{path} cannot be opened: {error}; check path and rights") from error
+
+
+def _is_in(path: Path, folders: list[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _links_in(folder: Path) -> Iterator[Path]:
+    """Where links of a folder lead; all else in it is in it. Raises: RequestError for what is no model."""
+    num_entries = 0
+    for place, folders, files in os.walk(folder):
+        num_entries += len(folders) + len(files)
+        if num_entries > MAX_ENTRIES or len(Path(place).relative_to(folder).parts) > MAX_DEPTH:
+            raise RequestError(
+                f"{folder} has more than {MAX_ENTRIES} files or folders deeper than {MAX_DEPTH}; name the "
+                "folder of one model"
+            )
+        for name in (*folders, *files):
+            entry = Path(place, name)
+            if entry.is_symlink():
+                yield entry.resolve()
