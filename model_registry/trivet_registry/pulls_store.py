@@ -48,9 +48,14 @@ def is_held(folder: Path, pull_id: str) -> bool:
     return False
 
 
-def create_pull(session: Session, source: str, name: str | None) -> Pull:
-    """`running`; hold it before the transaction ends."""
-    row = Pull(id=secrets.token_hex(4), source=source, name=name)
+def new_pull_id() -> str:
+    """For `held`, and then `create_pull`."""
+    return secrets.token_hex(4)
+
+
+def create_pull(session: Session, pull_id: str, source: str, name: str | None) -> Pull:
+    """`running`; hold it before, or whoever looks in between says that it is lost."""
+    row = Pull(id=pull_id, source=source, name=name)
     session.add(row)
     session.flush()
     record_event(session, "model", f"pull {source}")

@@ -6,16 +6,30 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy.orm import Session
+
 from trivet.config import Settings
 from trivet.errors import TrivetError
+from trivet_registry.audit_log import Act, append
 from trivet_registry.bundles.importing import Import, import_bundle
 from trivet_registry.bundles.smoke_test import answers_one_token
 from trivet_registry.database import Database
 from trivet_registry.model_store.store import ModelStore
-from trivet_registry.pulls_store import CANCELLED, DONE, FAILED, create_pull, end_pull, held, report
+from trivet_registry.pulls_store import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    create_pull,
+    end_pull,
+    held,
+    new_pull_id,
+    report,
+)
 from trivet_registry.sources.pull import Rules, Wanted, pull
 
 if TYPE_CHECKING:
@@ -34,6 +48,10 @@ class _Cancelled(Exception):
     """Somebody wants it to end, or the process stops."""
 
 
+def _no_act(session: Session, pull_id: str) -> None:
+    """For callers without an audit log."""
+
+
 class Puller:
     """Args: opens: opens model files and refuses what cannot be served."""
 
@@ -46,17 +64,26 @@ class Puller:
         self._ends = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
 
-    def start(self, wanted: Wanted | Import) -> str:
-        """Returns the pull's id; its row and its lock are there."""
-        started = threading.Event()
-        made: dict[str, str] = {}
-        thread = threading.Thread(target=self._run, args=(wanted, made, started), name="pull", daemon=True)
-        thread.start()
-        started.wait()
-        if "id" not in made:
-            raise TrivetError(made["failure"])
-        self._threads[made["id"]] = thread
-        return made["id"]
+    def start(self, wanted: Wanted | Import, begun: Callable[[Session, str], Act | None] = _no_act) -> str:
+        """Returns the pull's id; its row and its lock are there.
+
+        Args:
+            begun: records the act in the transaction that makes the row; the end is recorded like what it
+                returns.
+        """
+        source = f"bundle:{wanted.path}" if isinstance(wanted, Import) else wanted.source
+        pull_id = new_pull_id()
+        with ExitStack() as stack:
+            stack.enter_context(held(self.folder, pull_id))
+            with self._database.session() as session:
+                create_pull(session, pull_id, source, wanted.name)
+                act = begun(session, pull_id)
+            thread = threading.Thread(
+                target=self._run, args=(pull_id, wanted, act, stack.pop_all()), name="pull", daemon=True
+            )
+            self._threads[pull_id] = thread
+            thread.start()
+        return pull_id
 
     def close(self) -> None:
         """End all; what has come stays, and another pull goes on with it."""
@@ -64,21 +91,14 @@ class Puller:
         for thread in self._threads.values():
             thread.join()
 
-    def _run(self, wanted: Wanted | Import, made: dict[str, str], started: threading.Event) -> None:
-        source = f"bundle:{wanted.path}" if isinstance(wanted, Import) else wanted.source
-        try:
-            with self._database.session() as session:
-                pull_id = create_pull(session, source, wanted.name).id
-        except Exception as error:  # told to whoever waits in `start`
-            made["failure"] = f"the pull cannot be written down: {error}"
-            started.set()
-            return
-        with held(self.folder, pull_id):
-            made["id"] = pull_id
-            started.set()
+    def _run(self, pull_id: str, wanted: Wanted | Import, act: Act | None, holds: ExitStack) -> None:
+        with holds:
             state, message, version = self._bring(pull_id, wanted)
             with self._database.session() as session:
                 end_pull(session, pull_id, state, message, version)
+                if act is not None:
+                    after = {"pull": pull_id, "state": state, "version": version, "message": message[:500]}
+                    append(session, replace(act, action="model.pull.end", after=after))
 
     def _bring(self, pull_id: str, wanted: Wanted | Import) -> tuple[str, str, str | None]:
         reporter = _Reporter(self._database, pull_id, self._ends)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +15,23 @@ import pytest
 from trivet.client import Client
 from trivet.config import load_settings
 from trivet.demo_model import find_demo_model
-from trivet.errors import PermissionDenied
+from trivet.errors import PermissionDenied, RequestError, TrivetError
+from trivet_registry.audit_log import list_entries
+from trivet_registry.bundles.signing import fingerprint, own_key
 from trivet_registry.database import open_database
-from trivet_registry.pulls_store import LOST, create_pull, end_lost, get_pull, held
+from trivet_registry.pulls_store import (
+    LOST,
+    create_pull,
+    end_lost,
+    get_pull,
+    held,
+    is_held,
+    list_pulls,
+    new_pull_id,
+)
 from trivet_registry.references import find_version
 from trivet_registry.sources.pull import Wanted
+from trivet_web import servable
 from trivet_web.pulling import Puller
 from trivet_web.servable import given_path
 
@@ -92,7 +106,7 @@ def test_a_pull_that_cannot_be_is_told_by_its_row(client: Client) -> None:
 def test_a_pull_whose_process_has_ended_is_said_to_have(site: Site) -> None:
     folder = site.settings.paths.run
     with site.database.session() as session:
-        lives, lost = (create_pull(session, "hf:a/b", None).id for _ in range(2))
+        lives, lost = (create_pull(session, new_pull_id(), "hf:a/b", None).id for _ in range(2))
     holds, ends = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -157,3 +171,95 @@ def test_a_bundle_is_exported_and_taken_in_after_it_answered_one_token(
     details = client.models.version("taken")
     assert (details.signed_by, details.is_stored) == (made.key, True)
     assert client.models.store_digests() == tuple(file.sha256 for file in details.files)
+
+
+def test_a_pull_is_held_before_anybody_can_see_it(site: Site) -> None:
+    puller = Puller(site.settings, site.database, lambda path: None)
+
+    def begun(session: Any, pull_id: str) -> None:
+        assert is_held(puller.folder, pull_id)
+
+    pull_id = puller.start(Wanted("trivet:http://127.0.0.1:9/x"), begun)
+    puller.close()
+    assert not is_held(puller.folder, pull_id)
+    with site.database.reading() as session:
+        assert get_pull(session, pull_id).state == "failed"
+
+
+def test_a_pull_that_cannot_be_recorded_does_not_begin(site: Site) -> None:
+    puller = Puller(site.settings, site.database, lambda path: None)
+
+    def begun(session: Any, pull_id: str) -> None:
+        raise PermissionDenied("no log")
+
+    with pytest.raises(PermissionDenied):
+        puller.start(Wanted("trivet:http://127.0.0.1:9/x"), begun)
+    puller.close()
+    with site.database.reading() as session:
+        assert list_pulls(session) == []
+    assert not list(puller.folder.glob("pull-*"))
+
+
+def entries(site: Site, action: str) -> list[dict[str, Any]]:
+    """What each entry says, the oldest first."""
+    with site.database.reading() as session:
+        found = list_entries(session, action=action)
+        return [json.loads(entry.after) for entry in reversed(found)]
+
+
+def test_what_is_no_transaction_is_recorded_before_and_after(
+    client: Client, site: Site, tmp_path: Path
+) -> None:
+    client.models.add(str(find_demo_model()), "smollm2")
+    client.models.verify("smollm2")
+    assert [e["state"] for e in entries(site, "model.verify")] == ["begun", "done"]
+    client.models.collect()
+    assert entries(site, "model.collect")[0] == {"state": "begun"}
+    path = str(tmp_path / "smol.bundle")
+    client.models.export("smollm2:1", path)
+    begun, done = entries(site, "model.export")
+    assert (begun["path"], begun["state"], done["state"], done["files"]) == (path, "begun", "done", 1)
+    with pytest.raises(TrivetError, match="exists"):
+        client.models.export("smollm2:1", path)
+    failed = entries(site, "model.export")[-1]
+    assert (failed["state"], "exists" in failed["reason"]) == ("failed", True)
+
+
+def test_a_pull_is_recorded_with_what_it_was_excused_from_and_how_it_ended(
+    client: Client, site: Site, tmp_path: Path
+) -> None:
+    other = own_key(tmp_path / "other")
+    (tmp_path / "none").write_bytes(b"x")
+    pem = (tmp_path / "other" / "bundle.pub").read_text()
+    pull = client.models.pull(
+        f"bundle:{tmp_path / 'none'}", trusted_key=pem, allow_older=True, smoke_test=False
+    )
+    assert ended(client, pull.id).state == "failed"
+    (act,) = entries(site, "model.pull")
+    assert (act["allow_older"], act["smoke_test"], act["pull"]) == (True, False, pull.id)
+    assert act["trusted_key"] == fingerprint(other.public_key())
+    (end,) = entries(site, "model.pull.end")
+    assert (end["pull"], end["state"], "no whole bundle" in end["message"]) == (pull.id, "failed", True)
+
+
+def test_a_path_outside_is_refused_before_anything_is_walked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "allowed" / "large").mkdir(parents=True)
+    settings = load_settings({"home": str(tmp_path), "model_roots": str(tmp_path / "allowed")}, {})
+    monkeypatch.setattr(servable, "MAX_ENTRIES", 3)
+    for number in range(5):
+        (tmp_path / "allowed" / "large" / str(number)).touch()
+    with pytest.raises(RequestError, match="more than 3 files"):
+        given_path(str(tmp_path / "allowed" / "large"), "path", settings)
+    (tmp_path / "allowed" / "deep" / "/".join("abcdefgh")).mkdir(parents=True)
+    with pytest.raises(RequestError, match="deeper than 6"):
+        given_path(str(tmp_path / "allowed" / "deep"), "path", settings)
+
+    def walk(folder: object) -> None:
+        pytest.fail(f"{folder} is walked")
+
+    monkeypatch.setattr(os, "walk", walk)
+    monkeypatch.setattr(Path, "rglob", walk)
+    with pytest.raises(PermissionDenied, match="model_roots"):
+        given_path("/usr", "model", settings)

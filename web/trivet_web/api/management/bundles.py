@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 from trivet.errors import RequestError
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.signing import own_key
-from trivet_web.accounts.acts import record
+from trivet_web.accounts.long_acts import recorded
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import Listing
@@ -50,9 +50,10 @@ def export() -> Response:
     if not path.parent.is_dir():
         raise RequestError(f"path {body.path!r} is in no folder; make {path.parent} first", param="path")
     key = own_key(keys_folder(process.settings))
-    made = export_version(process.database, body.version, path, key, frozenset(body.have))
-    with process.database.session() as session:
-        record(session, "model.export", made.version, after={"path": str(path), "files": made.num_files})
+    wanted = {"path": str(path), "left_out": len(body.have)}
+    with recorded(process.database, "model.export", body.version, wanted) as outcome:
+        made = export_version(process.database, body.version, path, key, frozenset(body.have))
+        outcome |= {"version": made.version, "path": str(path), "files": made.num_files}
     answer = BundleObject(str(made.path), made.version, made.key, made.size_bytes, made.num_files)
     return json_response(answer, 201)
 

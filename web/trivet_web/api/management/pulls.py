@@ -5,18 +5,24 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
+from sqlalchemy.orm import Session
 
+from trivet.errors import ConfigError, RequestError
 from trivet_registry import tables
+from trivet_registry.audit_log import Act
 from trivet_registry.bundles.importing import Import
+from trivet_registry.bundles.signing import fingerprint, read_public
 from trivet_registry.pulls_store import end_lost, get_pull, list_pulls
 from trivet_registry.references import check_name
 from trivet_registry.sources.pull import Wanted
 from trivet_web.accounts.acts import record
+from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import Listing
 from trivet_web.api.request_body import read_body
+from trivet_web.error_objects import request_id
 from trivet_web.json_response import json_response
 from trivet_web.pulling import keys_folder
 from trivet_web.servable import given_path
@@ -72,9 +78,16 @@ def start() -> Response:
     process = web_process()
     if body.name is not None:
         check_name(body.name, "model")
-    pull_id = process.puller.start(_wanted(process, body))
-    with process.database.session() as session:
-        record(session, "model.pull", body.source, after={"name": body.name, "pull": pull_id})
+    wanted = _wanted(process, body)
+    after = {"name": body.name, **_given_rights(body)}
+    who, address, asked = principal_of_request().name, request.remote_addr or "", request_id()
+
+    def begun(session: Session, pull_id: str) -> Act:
+        record(session, "model.pull", body.source, after={**after, "pull": pull_id})
+        return Act(who, "model.pull", body.source, address=address, request_id=asked)
+
+    pull_id = process.puller.start(wanted, begun)
+    with process.database.reading() as session:
         return json_response(_object(get_pull(session, pull_id)), 201)
 
 
@@ -114,6 +127,19 @@ def _wanted(process: WebProcess, body: PullRequest) -> Wanted | Import:
         body.allow_older,
         body.smoke_test,
     )
+
+
+def _given_rights(body: PullRequest) -> dict[str, object]:
+    """What a bundle was excused from; a key by its fingerprint. Raises: RequestError for one that is none."""
+    if not body.source.startswith("bundle:"):
+        return {}
+    found: dict[str, object] = {"allow_older": body.allow_older, "smoke_test": body.smoke_test}
+    if body.trusted_key is not None:
+        try:
+            found["trusted_key"] = fingerprint(read_public(body.trusted_key.encode(), "trusted_key"))
+        except ConfigError as error:
+            raise RequestError(str(error), param="trusted_key") from error
+    return found
 
 
 def _object(row: tables.Pull) -> PullObject:

@@ -7,7 +7,7 @@ from flask import Blueprint, Response, request, send_file
 from trivet_registry.model_store.keeping import collect, verify_version
 from trivet_registry.models_store import list_models
 from trivet_registry.references import find_model, find_version
-from trivet_web.accounts.acts import record
+from trivet_web.accounts.long_acts import recorded
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import (
@@ -53,11 +53,12 @@ def get(reference: str) -> Response:
 def verify(reference: str) -> Response:
     """Read all files of a version through, and compare. Raises: ModelNotFound."""
     process = web_process()
-    wrong = verify_version(process.database, reference, process.store)
+    with recorded(process.database, "model.verify", reference) as outcome:
+        wrong = verify_version(process.database, reference, process.store)
+        outcome["wrong"] = sorted(wrong)
     problems = [ProblemObject(name, problem) for name, problem in wrong.items()]
-    with process.database.session() as session:
+    with process.database.reading() as session:
         version = find_version(session, reference)
-        record(session, "model.verify", version.reference, after={"wrong": sorted(wrong)})
         return json_response(VerifiedObject(version.reference, version.digest, problems))
 
 
@@ -94,7 +95,7 @@ def store() -> Response:
 def collect_garbage() -> Response:
     """Remove what no version needs; answers what is gone. Raises: Conflict while models are being added."""
     process = web_process()
-    gone = collect(process.database, process.store)
-    with process.database.session() as session:
-        record(session, "model.collect", after={"files": gone.num_files, "bytes": gone.size_bytes})
+    with recorded(process.database, "model.collect") as outcome:
+        gone = collect(process.database, process.store)
+        outcome |= {"files": gone.num_files, "bytes": gone.size_bytes}
     return json_response(StoreObject(gone.num_files, gone.size_bytes))
