@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,16 @@ def check_upgrade(url: str) -> Upgrade:
 
     Raises: ConfigError where it cannot be upgraded, with the reason, or rows would be lost.
     """
+    try:
+        return _checked(url)
+    except (DBAPIError, sqlite3.Error, OSError) as error:  # damaged, locked for long, no room for a copy
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        raise ConfigError(
+            f"the registry cannot be upgraded to {HEAD}: {cause}; see `trivet doctor`"
+        ) from error
+
+
+def _checked(url: str) -> Upgrade:
     file = sqlite_file(url)
     if file is None:
         with _rolled_back(url) as connection:
@@ -63,12 +74,9 @@ def upgrade(url: str) -> Upgrade:
 
 @contextlib.contextmanager
 def _rolled_back(url: str) -> Iterator[Connection]:
-    try:
-        with connecting(url) as connection, connection.begin() as transaction:
-            yield connection
-            transaction.rollback()
-    except DBAPIError as error:
-        raise ConfigError(f"the registry cannot be upgraded to {HEAD}: {error.orig}") from error
+    with connecting(url) as connection, connection.begin() as transaction:
+        yield connection
+        transaction.rollback()
 
 
 def _tried(connection: Connection) -> Upgrade:
