@@ -211,3 +211,15 @@ def test_a_nul_character_is_refused_wherever_it_comes(
     response = site_client.open(path, method=method, data=form, headers=headers)
     assert response.status_code == 400
     assert "NUL" in response.get_json()["error"]["message"]
+
+
+def test_a_page_in_the_clear_may_not_use_a_server_with_tls(open_with: Callable[..., FlaskClient]) -> None:
+    client = open_with()
+    for base, origin, status in (
+        ("https://localhost", "http://localhost", 403),
+        ("https://localhost", "https://localhost", 200),
+        ("http://localhost", "http://localhost", 200),
+        ("http://localhost", "https://localhost", 200),  # a proxy has ended TLS
+    ):
+        response = client.get("/health", base_url=base, headers={"Origin": origin})
+        assert response.status_code == status, (base, origin)

@@ -103,7 +103,9 @@ def _check_origin() -> None:
     """Pages of other origins may neither read nor change anything; they may link to the console."""
     origin = request.headers.get("Origin")
     site = request.headers.get("Sec-Fetch-Site")
-    if origin is not None and origin.partition("://")[2] == request.host:
+    scheme, _, host = (origin or "").partition("://")
+    # A page that came in the clear may have been changed on its way. A proxy may end TLS before us.
+    if host == request.host and not (request.is_secure and scheme == "http"):
         return
     is_navigation = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method in SAFE_METHODS
     if origin is not None or (site in ("cross-site", "same-site") and not is_navigation):
