@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,11 +19,11 @@ import pytest
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.errors import Conflict, ModelFilesError, ModelNotFound, PermissionDenied, TrivetError
 from trivet.models.model_files import open_model
-from trivet_registry.bundles import archive
+from trivet_registry.bundles import archive, exporting
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.importing import Import, import_bundle
 from trivet_registry.bundles.manifest import BLOBS, MANIFEST, SIGNATURE, BundledFile, Manifest
-from trivet_registry.bundles.signing import PRIVATE, PUBLIC, own_key
+from trivet_registry.bundles.signing import PRIVATE, PUBLIC, fingerprint, own_key
 from trivet_registry.database import Database, open_database
 from trivet_registry.digests import digests_of, ignore_progress
 from trivet_registry.model_store.keeping import verify_version
@@ -390,3 +392,35 @@ def test_one_number_has_one_content(here: Home, there: Home, numbered: Numbered)
         with pytest.raises(Conflict, match="with other files"):
             there.take(numbered(3, 44), here, allows_older=allows_older)
     assert there.take(numbered(3, 33), here, name="again") == "again:1"
+
+
+def test_a_key_that_was_not_written_whole_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(handle: int) -> None:
+        raise KeyboardInterrupt  # as if the process were killed there
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", ends)
+        with pytest.raises(KeyboardInterrupt):
+            own_key(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    key = own_key(tmp_path)
+    assert fingerprint(own_key(tmp_path).public_key()) == fingerprint(key.public_key())
+    assert sorted(file.name for file in tmp_path.iterdir()) == [PRIVATE, PUBLIC]
+
+
+def test_of_two_exports_to_one_path_one_is_told(
+    here: Home, there: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = tmp_path / "one", own_key(here.keys)
+    write_bundle = exporting._write
+
+    def write_slowly(*args: Any) -> None:
+        monkeypatch.setattr(exporting, "_write", write_bundle)
+        write_bundle(*args)
+        export_version(here.database, "tiny:2", path, key)  # a second one is faster
+
+    monkeypatch.setattr(exporting, "_write", write_slowly)
+    with pytest.raises(Conflict, match="exists by now"):
+        export_version(here.database, "tiny:2", path, key)
+    assert not list(tmp_path.glob(".*"))
+    assert there.take(path, here) == "tiny:1"

@@ -22,7 +22,7 @@ from trivet.models.model_files import open_model
 from trivet_registry.database import Database
 from trivet_registry.digests import ignore_progress
 from trivet_registry.model_store.keeping import collect, verify_version
-from trivet_registry.model_store.store import ModelStore
+from trivet_registry.model_store.store import ModelStore, safe_name
 from trivet_registry.models_store import remove_model
 from trivet_registry.references import find_version
 from trivet_registry.sources import download
@@ -152,6 +152,7 @@ def test_a_token_is_sent_and_its_absence_said(pulls: Pulls, hub: Hub) -> None:
         ("hf:org/tiny@../x", RequestError, "revision"),
         ("s3:bucket", RequestError, "hf:org/name"),
         ("trivet:ftp://host/x", RequestError, "trivet:https"),
+        ("trivet:https://user:secret@host/x", RequestError, r"^the address of host has a user or password"),
     ],
 )
 def test_a_source_that_is_none_says_what_would_do(
@@ -165,6 +166,12 @@ def test_names_that_lead_out_of_the_folder_are_refused(pulls: Pulls, hub: Hub, t
     hub.files["../../evil.gguf"] = b"GGUF"
     with pytest.raises(ModelFilesError, match="leads out"):
         pulls()
+
+
+@pytest.mark.parametrize("name", ["a\nb.gguf", "a\0.gguf", "a\x7f.gguf", "x" * 256])
+def test_names_that_would_not_be_one_line_are_refused(name: str) -> None:
+    with pytest.raises(ModelFilesError, match="control characters"):
+        safe_name(name)
 
 
 def test_one_gguf_of_several_is_chosen_by_a_part_of_its_name(pulls: Pulls, hub: Hub) -> None:

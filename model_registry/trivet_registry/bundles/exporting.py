@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import tarfile
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -72,15 +73,25 @@ def export_version(
         )
     )
     included = {file.sha256: Path(files[file.name]["name"]) for file in listed if file.is_included}
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.partial")  # others may write to the same path now
     try:
         _write(temporary, manifest, key.sign(manifest), included)
-        temporary.replace(path)
+        _put_in_place(temporary, path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}; check disk and rights") from error
     finally:
         temporary.unlink(missing_ok=True)
     return Bundle(path, version.reference, fingerprint(key.public_key()), path.stat().st_size, len(included))
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Raises: Conflict where another was faster; on a disk without hard links the later one stays."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise Conflict(f"{path} exists by now; remove it, or give another name", param="path") from None
+    except OSError:
+        temporary.replace(path)
 
 
 def _write(path: Path, manifest: bytes, signature: bytes, blobs: dict[str, Path]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -29,16 +31,26 @@ def own_key(folder: Path) -> Ed25519PrivateKey:
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / PRIVATE
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = _private(file)
-    else:
-        key = Ed25519PrivateKey.generate()
-        with open(handle, "wb") as made:
-            made.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    if not file.exists():
+        _make_key(file)
+    key = _private(file)
     (folder / PUBLIC).write_bytes(public_pem(key.public_key()))
     return key
+
+
+def _make_key(file: Path) -> None:
+    """Whole or not at all; where another makes one at the same time, one of the two stays."""
+    temporary = file.with_name(f".{secrets.token_hex(8)}")
+    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
+            made.write(pem)
+            made.flush()
+            os.fsync(made.fileno())
+        with contextlib.suppress(FileExistsError):
+            file.hardlink_to(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def public_pem(key: Ed25519PublicKey) -> bytes:

@@ -217,9 +217,11 @@ def safe_name(name: str) -> Path:
     """A relative path that stays in its folder. Raises: ModelFilesError."""
     path = Path(name)
     is_plain = all(part not in ("", ".", "..") and "\\" not in part for part in name.split("/"))
-    if path.is_absolute() or not is_plain or "\0" in name or len(name) > 255:
+    has_controls = any(character < " " or character == "\x7f" for character in name)
+    if path.is_absolute() or not is_plain or has_controls or len(name) > 255:
         raise ModelFilesError(
-            f"file name {name[:200]!r} leads out of the model's folder; do not use this model"
+            f"file name {name[:200]!r} leads out of the model's folder, has control characters or is longer "
+            "than 255; do not use this model"
         )
     return path
 

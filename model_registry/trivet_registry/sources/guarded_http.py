@@ -18,6 +18,7 @@ from trivet.errors import PermissionDenied, Unavailable
 CONNECT_TIMEOUT_S = 20.0
 READ_TIMEOUT_S = 60.0  # the longest silence
 MAX_REDIRECTS = 5
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that IANA gives to hosts
 Resolve = Callable[[str, int], Iterable[str]]  # host and port to addresses
 
 
@@ -100,8 +101,10 @@ def _is_public(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     found = mapped or found
-    if isinstance(found, ipaddress.IPv6Address) and (found.sixtofour or found.teredo):
-        return False  # a private address may be inside
+    if isinstance(found, ipaddress.IPv6Address) and (
+        found not in _GLOBAL_UNICAST or found.sixtofour or found.teredo
+    ):
+        return False  # a private address may be inside, as in those of NAT64
     return found.is_global and not found.is_multicast
 
 

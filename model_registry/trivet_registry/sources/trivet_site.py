@@ -24,8 +24,20 @@ class _Version(msgspec.Struct):
     files: list[_File]
 
 
+def refuse_password(address: str) -> None:
+    """It would be kept with the pull, the version and in the audit log. Raises: RequestError without it."""
+    place = address.partition("//")[2].partition("/")[0]
+    if "@" in place:
+        raise RequestError(
+            f"the address of {place.rpartition('@')[2][:200]} has a user or password in it, which would be "
+            "kept; leave them out and give a key of that site with --key",
+            param="source",
+        )
+
+
 def trivet_site(http: httpx2.Client, address: str, key: str | None) -> Remote:
     """Raises: RequestError for an address that is none; ModelFilesError where its files have no digests."""
+    refuse_password(address)
     parts = urlsplit(address)
     name = parts.path.strip("/")
     if parts.scheme not in ("http", "https") or not parts.hostname or not name or "/" in name or parts.query:

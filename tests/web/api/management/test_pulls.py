@@ -242,6 +242,13 @@ def test_a_pull_is_recorded_with_what_it_was_excused_from_and_how_it_ended(
     assert (end["pull"], end["state"], "no whole bundle" in end["message"]) == (pull.id, "failed", True)
 
 
+def test_a_password_in_an_address_is_refused_and_kept_nowhere(client: Client, site: Site) -> None:
+    with pytest.raises(RequestError, match="user or password") as caught:
+        client.models.pull("trivet:https://me:hunter2@127.0.0.1:9/x")
+    assert "hunter2" not in str(caught.value)
+    assert (client.models.pulls(), entries(site, "model.pull")) == ((), [])
+
+
 def test_a_path_outside_is_refused_before_anything_is_walked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from trivet_registry.bundles.signing import fingerprint, read_public
 from trivet_registry.pulls_store import end_lost, get_pull, list_pulls
 from trivet_registry.references import check_name
 from trivet_registry.sources.pull import Wanted
+from trivet_registry.sources.trivet_site import refuse_password
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
@@ -117,6 +118,8 @@ def cancel(pull_id: str) -> Response:
 
 def _wanted(process: WebProcess, body: PullRequest) -> Wanted | Import:
     kind, _, rest = body.source.partition(":")
+    if kind == "trivet":
+        refuse_password(rest)
     if kind != "bundle":
         return Wanted(body.source, body.name, body.key)
     return Import(
