@@ -124,10 +124,13 @@ class CudaDevice:
         self._held_bytes = 0
 
     def free_bytes(self) -> int:
-        """As `Device`, with what torch's allocator holds and does not use."""
+        """As `Device`; torch's allocator gives back what it does not use.
+
+        What it reserves beyond what tensors take is no measure: the pool of graphs is among it for good.
+        """
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.torch_device)
-        held = torch.cuda.memory_reserved(self.torch_device) - torch.cuda.memory_allocated(self.torch_device)
-        return int(free) + int(held)
+        return int(free)
 
     def reset_peak(self) -> None:
         """As `Device`."""

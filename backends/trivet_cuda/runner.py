@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -121,8 +122,8 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         """
         try:
             with self._measured_as("activations"):
-                for lengths in self._warm_up_steps():
-                    self._run(warm_up_step(lengths, self._plan.kv.block_size))
+                for step in self._warm_up_steps():
+                    self._run(step)
             with self._measured_as("logits"):
                 self._draw_once()
             self._hold_to_plan()
@@ -142,13 +143,13 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._device.synchronise()
         self._leave_room_for_a_step()
 
-    def _warm_up_steps(self) -> tuple[tuple[int, ...], ...]:
-        """Lengths of the sequences of each."""
-        plan = self._plan
-        return (
-            fullest_lengths(plan.max_num_batched_tokens, plan.max_model_len, self._shape.max_num_seqs),
-            (1,),
-        )
+    def _warm_up_steps(self) -> tuple[Batch, ...]:
+        """The fullest; and of the longest context the last chunk and the last token."""
+        plan, longest = self._plan, self._plan.max_model_len
+        fullest = fullest_lengths(plan.max_num_batched_tokens, longest, self._shape.max_num_seqs)
+        chunk = min(plan.max_num_batched_tokens, longest)
+        make = partial(warm_up_step, block_size=plan.kv.block_size)
+        return make(fullest), make((chunk,), num_cached=longest - chunk), make((1,), num_cached=longest - 1)
 
     def _draw_once(self) -> None:
         """A whole piece of logits: the sampler's own kernels are loaded before a request waits for them."""

@@ -14,7 +14,9 @@ from trivet_cuda.tiles import GROUP_SIZE
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
-MAX_SCORES = 1 << 24  # computed at once: 64 MiB in float32, of which a few live side by side
+# At once, of which a few live side by side; the plan has no part of its own for a twin.
+MAX_SCORES = 1 << 22  # 16 MiB in float32
+MAX_KEYS = 1 << 11  # of one sequence: 8 MiB of keys in float32 with 8 heads of 128
 
 
 def write_kv(
@@ -90,9 +92,9 @@ def decode_attention(
     columns = torch.arange(block_table.shape[1], device=query.device)
     block_table = torch.where(columns < held[:, None], block_table, 0)
     for seq in range(len(query)):
-        keys, values = _gathered(block_table[seq], *caches, _wide(exact))
         positions = seq_lens[seq : seq + 1] - 1
-        out[seq] = _attend(query[seq : seq + 1], keys, values, positions, scale, window, soft_cap)[0]
+        settings = (positions, scale, window, soft_cap, _wide(exact))
+        out[seq] = _attend(query[seq : seq + 1], block_table[seq], caches, *settings)[0]
     return out
 
 
@@ -131,25 +133,21 @@ def extend_attention(
     for seq in sorted({row[0] for row in tiles.tolist()}):
         first, stop = starts[seq], starts[seq + 1]
         num_blocks = -(-lengths[seq] // key_cache.shape[1])
-        keys, values = _gathered(block_table[seq, :num_blocks], *caches, _wide(exact))
-        keys, values = keys[: lengths[seq]], values[: lengths[seq]]
         positions = torch.arange(lengths[seq] - (stop - first), lengths[seq], device=query.device)
-        out[first:stop] = _attend(query[first:stop], keys, values, positions, scale, window, soft_cap)
+        settings = (positions, scale, window, soft_cap, _wide(exact))
+        out[first:stop] = _attend(query[first:stop], block_table[seq, :num_blocks], caches, *settings)
     return out
 
 
-def _gathered(
-    blocks: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    key_scales: Tensor | None,
-    value_scales: Tensor | None,
-    wide: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+Caches = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # keys, values and their scales
+
+
+def _gathered(blocks: Tensor, caches: Caches, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values [n * block_size, Hkv, D] of the blocks [n], in `wide`."""
     blocks = blocks.clamp(min=0).long()
     found = []
-    for cache, scales in ((key_cache, key_scales), (value_cache, value_scales)):
+    for cache, scales in zip(caches[:2], caches[2:], strict=True):
+        assert cache is not None
         if cache.dtype == FP8:  # which has no index_select
             rows = cache.view(torch.uint8).index_select(0, blocks).view(FP8).to(wide)
         else:
@@ -161,35 +159,79 @@ def _gathered(
 
 
 def _attend(
-    query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: float, window: int, soft_cap: float
+    query: Tensor,
+    blocks: Tensor,
+    caches: Caches,
+    positions: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    wide: torch.dtype,
 ) -> Tensor:
-    """[T, Hq, D] of queries at `positions` [T], in keys' dtype; a query that sees no key gives zeros.
+    """[T, Hq, D] in `wide`, of queries at `positions` [T]; a query that sees no key gives zeros.
 
-    In pieces: all scores of a prompt of 32,768 tokens and 32 heads would take 128 GiB.
+    In pieces of queries and of keys: all scores of a prompt of 32,768 tokens and 32 heads would take 128 GiB,
+    and one sequence of 131,072 keys in float32 1 GiB. Across the keys the softmax is that of Milakov and
+    Gimelshein (2018).
     """
-    step = max(1, MAX_SCORES // max(1, query.shape[1] * len(keys)))
+    block_size = caches[0].shape[1]
+    num_blocks = max(1, MAX_KEYS // block_size)
+    step = max(1, MAX_SCORES // max(1, query.shape[1] * block_size * min(num_blocks, len(blocks))))
     pieces = zip(torch.split(query, step), torch.split(positions, step), strict=True)
-    return torch.cat([_attend_piece(*piece, keys, values, scale, window, soft_cap) for piece in pieces])
+    attended = []
+    for some, places in pieces:
+        running = _Softmax(some, caches[0].shape[2], wide)
+        for first in range(0, len(blocks), num_blocks):
+            keys, values = _gathered(blocks[first : first + num_blocks], caches, wide)
+            running.add(keys, values, first * block_size, places, (scale, window, soft_cap))
+        attended.append(running.result())
+    return torch.cat(attended)
 
 
-def _attend_piece(
-    query: Tensor, positions: Tensor, keys: Tensor, values: Tensor, scale: float, window: int, soft_cap: float
-) -> Tensor:
-    num_tokens, _, head_dim = query.shape
-    rows = query.to(keys.dtype).view(num_tokens, keys.shape[1], -1, head_dim)
-    places = torch.arange(len(keys), device=keys.device)
-    is_visible = places <= positions[:, None]
-    if window:
-        is_visible = is_visible & (places > positions[:, None] - window)
-    # Slots that nobody sees may hold NaN, and zero times NaN is NaN.
-    is_used = is_visible.any(0)[:, None, None]
-    keys, values = torch.where(is_used, keys, 0), torch.where(is_used, values, 0)
-    scores = torch.einsum("thgd,nhd->hgtn", rows, keys) * scale
-    if soft_cap:
-        scores = (scores / soft_cap).tanh() * soft_cap
-    scores = scores.masked_fill(~is_visible, -torch.inf)
-    weights = torch.where(is_visible, scores.softmax(-1), 0)
-    return torch.einsum("hgtn,nhd->thgd", weights, values).reshape(query.shape)
+class _Softmax:
+    """Of queries [T, Hq, D], over keys that come in pieces."""
+
+    def __init__(self, query: Tensor, num_kv_heads: int, wide: torch.dtype) -> None:
+        num_tokens, num_heads, head_dim = query.shape
+        self._query = query.to(wide).view(num_tokens, num_kv_heads, -1, head_dim)
+        shape = (num_kv_heads, num_heads // num_kv_heads, num_tokens)
+        self._highest = self._query.new_full(shape, -torch.inf)
+        self._total = self._query.new_zeros(shape)
+        self._sums = self._query.new_zeros((*shape, head_dim))
+
+    def add(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        first: int,
+        positions: Tensor,
+        settings: tuple[float, int, float],
+    ) -> None:
+        """Keys [n, Hkv, D] and values at the places from `first` on."""
+        scale, window, soft_cap = settings
+        places = torch.arange(first, first + len(keys), device=keys.device)
+        is_visible = places <= positions[:, None]
+        if window:
+            is_visible = is_visible & (places > positions[:, None] - window)
+        # Slots that nobody sees may hold NaN, and zero times NaN is NaN.
+        is_used = is_visible.any(0)[:, None, None]
+        keys, values = torch.where(is_used, keys, 0), torch.where(is_used, values, 0)
+        scores = torch.einsum("thgd,nhd->hgtn", self._query, keys) * scale
+        if soft_cap:
+            scores = (scores / soft_cap).tanh() * soft_cap
+        scores = scores.masked_fill(~is_visible, -torch.inf)
+        highest = torch.maximum(self._highest, scores.amax(-1))
+        level = torch.where(highest == -torch.inf, 0, highest)  # of a query that has seen no key yet
+        weights, shrink = (scores - level[..., None]).exp(), (self._highest - level).exp()
+        self._total = self._total * shrink + weights.sum(-1)
+        self._sums = self._sums * shrink[..., None] + torch.einsum("hgtn,nhd->hgtd", weights, values)
+        self._highest = highest
+
+    def result(self) -> Tensor:
+        """[T, Hq, D]."""
+        total = torch.where(self._total == 0, 1, self._total)
+        mean = self._sums / total[..., None]
+        return mean.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _wide(exact: bool) -> torch.dtype:

@@ -21,23 +21,24 @@ def fullest_lengths(max_num_batched_tokens: int, max_model_len: int, max_num_seq
     return (1,) * decodes + (longer,) * (prompts - more) + (longer + 1,) * more
 
 
-def warm_up_step(lengths: Sequence[int], block_size: int) -> Batch:
-    """Whole prompts, all of them in the blocks from 1 on, before any sequence owns one.
+def warm_up_step(lengths: Sequence[int], block_size: int, num_cached: int = 0) -> Batch:
+    """New tokens of each sequence behind `num_cached` that are in KV already, all in the blocks from 1 on.
 
-    A plan has that many: one sequence of `max_model_len` always fits. Which of several writes to a slot stays
-    there does not matter.
+    No sequence owns one yet, and a plan has that many: one sequence of `max_model_len` always fits. Which of
+    several writes to a slot stays there does not matter.
     """
     counts = np.array(lengths, np.int32)
-    every, columns = np.arange(len(counts), dtype=np.int32), -(-int(counts.max()) // block_size)
+    every = np.arange(len(counts), dtype=np.int32)
+    columns = -(-(num_cached + int(counts.max())) // block_size)
     ends = counts.cumsum(dtype=np.int32)
     return Batch(
         step=0,
         slots=every,
         query_start_loc=np.concatenate((np.zeros(1, np.int32), ends)),
-        seq_lens=counts,
+        seq_lens=counts + np.int32(num_cached),
         block_tables=(np.tile(1 + np.arange(columns, dtype=np.int32), (len(counts), 1)),),
         token_ids=np.zeros(int(ends[-1]), np.int32),
-        positions=np.concatenate([np.arange(length, dtype=np.int32) for length in counts]),
+        positions=np.concatenate([num_cached + np.arange(length, dtype=np.int32) for length in counts]),
         logits_rows=ends - 1,
         row_seqs=every,
     )

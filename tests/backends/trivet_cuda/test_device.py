@@ -165,3 +165,15 @@ def test_a_kernel_that_ends_the_context_is_named_and_no_twin_is_tried() -> None:
     case = OpCase(("swiglu",), "nine tokens", run)
     with pytest.raises(DeviceLost, match=r"swiglu .* left the device beyond use"):
         check_of(object()).outcome(case, torch.float16, 0.1, "test")  # type: ignore[arg-type]
+
+
+def test_what_the_pool_of_graphs_holds_is_not_free(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 GB: 2 in tensors, 3 in the pool of graphs, 1 cached by the allocator until it is asked for it."""
+    cached = [1]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: cached.__setitem__(0, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 - 2 - 3 - cached[0], 10))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 + 3 + cached[0])
+    assert device.free_bytes() == 5

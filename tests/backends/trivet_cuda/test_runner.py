@@ -158,10 +158,12 @@ def test_more_tokens_than_one_sequence_has_are_measured(
     start: Callable[..., CudaRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[list[int]] = []
+    lengths: list[list[int]] = []
     run = CudaRunner._run
 
     def noted(runner: CudaRunner, batch: Batch) -> Tensor:
         steps.append(np.diff(batch.query_start_loc).tolist())
+        lengths.append(batch.seq_lens.tolist())
         return run(runner, batch)
 
     monkeypatch.setattr(CudaRunner, "_run", noted)
@@ -169,6 +171,7 @@ def test_more_tokens_than_one_sequence_has_are_measured(
     most = runner._plan.max_num_batched_tokens
     assert most > runner._plan.max_model_len == 64
     assert steps[0] == [64, 64]  # both sequences whole
+    assert (steps[1:3], lengths[1:3]) == ([[64], [1]], [[64], [64]])  # then the longest context
 
 
 def test_what_is_pooled_is_not_waited_for(

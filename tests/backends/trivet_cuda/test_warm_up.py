@@ -28,6 +28,13 @@ def test_a_step_is_as_full_as_the_budget_and_the_sequences_let_it(
     assert found == tuple(sorted(found))
 
 
+def test_new_tokens_come_behind_those_in_kv() -> None:
+    step = warm_up_step((1, 3), 16, num_cached=30)
+    assert step.block_tables[0].tolist() == [[1, 2, 3]] * 2
+    assert step.seq_lens.tolist() == [31, 33]
+    assert step.positions.tolist() == [30, 30, 31, 32]
+
+
 def test_its_sequences_share_the_blocks_that_every_plan_has() -> None:
     step = warm_up_step((1, 20, 33), 16)
     assert step.block_tables[0].tolist() == [[1, 2, 3]] * 3

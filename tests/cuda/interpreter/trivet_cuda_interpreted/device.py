@@ -12,6 +12,7 @@ from trivet.contract import Batch
 from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet_cuda.device import Captured, Mark, as_out_of_memory
 from trivet_cuda.runner import CudaRunner
+from trivet_cuda.warm_up import warm_up_step
 
 TOTAL_BYTES = 12 << 30
 ARCH = 90
@@ -78,9 +79,9 @@ class FailingRunner(CudaRunner):
 
     failing_step = 0
 
-    def _warm_up_steps(self) -> tuple[tuple[int, ...], ...]:
+    def _warm_up_steps(self) -> tuple[Batch, ...]:
         """A full step of interpreted programs takes ten seconds, and nothing is compiled by it."""
-        return (20,), (1,)
+        return tuple(warm_up_step(lengths, self._plan.kv.block_size) for lengths in ((20,), (1,)))
 
     def _run_every_bucket(self) -> None:
         """As above."""
