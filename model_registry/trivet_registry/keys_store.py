@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -112,5 +112,15 @@ def _check(settings: KeySettings) -> None:
             raise RequestError(
                 f"{name} is {value}; it must be 1 to 1000000, or left out for no limit", param=name
             )
+    if settings.expires_at is not None and settings.expires_at.tzinfo is None:
+        raise RequestError(
+            f"expires_at is {settings.expires_at}, in no time zone; add one, as in 2030-01-31T00:00:00Z",
+            param="expires_at",
+        )
+    if settings.expires_at is not None and settings.expires_at.year >= MAXYEAR:  # in UTC it may be no date
+        raise RequestError(
+            f"expires_at is {settings.expires_at}; leave it out for a key that does not end",
+            param="expires_at",
+        )
     if settings.expires_at is not None and settings.expires_at <= utc_now():
         raise RequestError(f"expires_at is {settings.expires_at}; it has passed", param="expires_at")

@@ -129,6 +129,19 @@ def test_a_key_makes_no_key_that_may_more_than_itself(
         assert (response.status_code, response.get_json()["error"]["param"]) == (403, param)
 
 
+@pytest.mark.parametrize(
+    "expires_at", ["2100-01-01T00:00:00", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"]
+)
+def test_a_key_ends_at_a_time_that_there_is(accounts: Accounts, expires_at: str) -> None:
+    client, body = accounts.with_token(), {"name": "k"}
+    key_id = client.post(KEYS, json=body).get_json()["id"]
+    for refused in (
+        client.post(KEYS, json=body | {"expires_at": expires_at}),
+        client.patch(f"{KEYS}/{key_id}", json={"expires_at": expires_at}),
+    ):
+        assert (refused.status_code, refused.get_json()["error"]["param"]) == (400, "expires_at")
+
+
 def test_an_admin_changes_the_scopes_of_a_key(accounts: Accounts) -> None:
     admin = accounts.log_in("admin")
     made = admin.post(KEYS, json={"name": "k", "scopes": ["read", "infer"]}).get_json()

@@ -294,6 +294,12 @@ def test_usage_of_a_key_whose_number_is_none_is_refused(shared_accounts: Account
     assert (response.status_code, response.get_json()["error"]["param"]) == (400, "key")
 
 
+@pytest.mark.parametrize("query", [{"last": "0001-01-01"}, {"first": "yesterday"}, {"last": "10000-01-01"}])
+def test_usage_of_days_that_are_none_is_refused(shared_accounts: Accounts, query: dict[str, str]) -> None:
+    response = shared_accounts.with_token().get("/platform/v1/usage", query_string=query)
+    assert (response.status_code, response.get_json()["error"]["param"]) == (400, *query)
+
+
 def test_cost_is_by_the_configured_prices(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
     from trivet_registry.usage_store import Tokens, UsageKey, add_usage
 

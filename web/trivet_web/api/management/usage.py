@@ -132,7 +132,9 @@ def _day(name: str) -> date | None:
     if text is None:
         return None
     try:
-        return date.fromisoformat(text)
+        if (day := date.fromisoformat(text)).year > 1:  # before the first there is none to count back to
+            return day
+        raise ValueError
     except ValueError:
         raise RequestError(
             f"{name} is {text[:40]!r}; it must be a day such as 2026-11-30", param=name
