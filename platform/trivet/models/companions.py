@@ -49,6 +49,7 @@ class Companions:
     chat_template: str | None
     generation_defaults: dict[str, float]
     num_tokens: int | None  # ids that the tokenizer can make
+    vocabulary_size: int | None  # ids without the added tokens: those that any text may hold
     licence: str | None
     files: tuple[Path, ...]
 
@@ -58,12 +59,14 @@ def read_companions(folder: Path, config: Mapping[str, Any]) -> Companions:
     generation = _optional_json(folder / GENERATION_CONFIG)
     ends = {*_token_ids(config, folder / "config.json"), *_token_ids(generation, folder / GENERATION_CONFIG)}
     bos = config.get("bos_token_id")
+    num_tokens, vocabulary_size = _count_tokens(folder)
     return Companions(
         eos_token_ids=tuple(sorted(ends)),
         bos_token_id=bos if type(bos) is int else None,
         chat_template=_chat_template(folder),
         generation_defaults=_generation_defaults(generation, folder / GENERATION_CONFIG),
-        num_tokens=_num_tokens(folder),
+        num_tokens=num_tokens,
+        vocabulary_size=vocabulary_size,
         licence=_licence(folder / "README.md"),
         files=tuple(folder / name for name in KEPT if (folder / name).is_file()),
     )
@@ -137,14 +140,14 @@ class _TokenizerFile(msgspec.Struct):
     added_tokens: list[_AddedToken] = []
 
 
-def _num_tokens(folder: Path) -> int | None:
-    """One more than the largest id, or None without tokenizer.json.
+def _count_tokens(folder: Path) -> tuple[int | None, int | None]:
+    """One more than the largest id, with and without the added tokens; None without tokenizer.json.
 
     tokenizer_config.json may add tokens to those of tokenizer.json, as fine-tuned chat models do.
     """
     path = folder / TOKENIZER
     if not path.is_file():
-        return None
+        return None, None
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelFilesError(f"{path} has more than {MAX_BYTES} bytes: it is no tokenizer")
@@ -152,10 +155,12 @@ def _num_tokens(folder: Path) -> int | None:
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise ModelFilesError(f"{path} is no tokenizer file ({str(error)[:100]}): fetch it again") from error
     vocab = parsed.model.vocab
-    last = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+    added_ids = {token.id for token in parsed.added_tokens}
+    last = max((token_id for token_id in ids if token_id not in added_ids), default=-1)
     added = _optional_json(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
     named = [int(key) for key in added if re.fullmatch("[0-9]{1,9}", key)] if isinstance(added, dict) else []
-    return max([last, *named, *(token.id for token in parsed.added_tokens)]) + 1
+    return max([last, *named, *added_ids]) + 1, last + 1
 
 
 _LICENCE = re.compile(r"^license:\s*['\"]?([^\s'\"]+)", re.MULTILINE)

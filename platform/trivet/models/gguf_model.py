@@ -57,7 +57,15 @@ def open_gguf(path: Path) -> ModelFiles:
     tokens = metadata.get("tokenizer.ggml.tokens")
     num_tokens = len(tokens) if isinstance(tokens, list) and tokens else None
     if num_tokens is not None:
-        spec = replace(spec, num_tokens=min(spec.vocab_size, num_tokens))
+        if (
+            num_tokens > spec.vocab_size
+        ):  # llama.cpp refuses any difference; rows beyond the tokens harm nobody
+            raise ModelFilesError(
+                f"{first}: tokenizer.ggml.tokens has {num_tokens} tokens and token_embd.weight in "
+                f"{raw['token_embd.weight'].file} has {spec.vocab_size} rows: they are of different models; "
+                "convert the model again"
+            )
+        spec = replace(spec, num_tokens=num_tokens)
     is_permuted = metadata["general.architecture"] in PERMUTED
     weights = _index(weight_files.tensors, spec, is_permuted=is_permuted)
     check_tensors(spec, weights)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
 from trivet.models.architectures import ARCHITECTURES
 from trivet.models.architectures.tensor_names import from_hf
-from trivet.models.companions import Companions, read_companions
+from trivet.models.companions import TOKENIZER, Companions, read_companions
 from trivet.models.description import ModelFiles, commonest_format, total_bytes
 from trivet.models.expected_tensors import check_tensors, expected_tensors
 from trivet.models.transformers_outline import context_length
@@ -48,7 +48,7 @@ def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) ->
     if spec is None:
         weights = WeightIndex(tuple(_info(tensor, tensor.name) for tensor in weight_files.tensors))
     else:
-        spec, weights = _checked(spec, weight_files.tensors, companions)
+        spec, weights = _checked(spec, weight_files.tensors, companions, folder)
     files = (folder / CONFIG, *weight_files.files, *companions.files)
     return ModelFiles(
         path=folder,
@@ -117,7 +117,7 @@ def _spec(
 
 
 def _checked(
-    spec: ModelSpec, tensors: Iterable[RawTensor], companions: Companions
+    spec: ModelSpec, tensors: Iterable[RawTensor], companions: Companions, folder: Path
 ) -> tuple[ModelSpec, WeightIndex]:
     """The spec completed by what the files hold, and the index of the tensors that it reads."""
     named = _by_canonical_name(tensors)
@@ -125,12 +125,27 @@ def _checked(
         # As transformers 5 does: a head of its own in the file is used, whatever the config says.
         spec = replace(spec, tie_embeddings=False)
     if companions.num_tokens is not None:
+        _check_vocabulary(spec, companions, folder)
         spec = replace(spec, num_tokens=min(spec.vocab_size, companions.num_tokens))
     wanted = [name for name, _ in expected_tensors(spec)]
     weights = WeightIndex(tuple(_info(named[name], name) for name in wanted if name in named))
     _report_unread(tensors, weights)
     check_tensors(spec, weights)
     return spec, weights
+
+
+def _check_vocabulary(spec: ModelSpec, companions: Companions, folder: Path) -> None:
+    """Added tokens may lie beyond the rows, as Gemma 3's for images (id 262144, 262144 rows).
+
+    Raises: ModelFilesError where a token of any text would have no row.
+    """
+    size = companions.vocabulary_size or 0
+    if size > spec.vocab_size:
+        raise ModelFilesError(
+            f"{folder / TOKENIZER} has ids for {size} tokens, the added ones not counted, and "
+            f"{folder / CONFIG} gives the model {spec.vocab_size} (vocab_size): they are of "
+            "different models; take the tokenizer that belongs to the weights"
+        )
 
 
 def _by_canonical_name(tensors: Iterable[RawTensor]) -> dict[str, RawTensor]:

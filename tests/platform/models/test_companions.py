@@ -21,7 +21,7 @@ def read(folder: Path, config: dict[str, Any] | None = None, **files: Any) -> Co
 
 
 def test_nothing_there_means_nothing_known(tmp_path: Path) -> None:
-    assert read(tmp_path) == Companions((), None, None, {}, None, None, ())
+    assert read(tmp_path) == Companions((), None, None, {}, None, None, None, ())
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,20 @@ def test_facts_of_the_metadata(
     assert (files.spec.num_tokens, files.spec.vocab_size) == (7, 96)
 
 
+def test_more_tokens_than_rows_are_refused_with_both_counts(
+    llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
+) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_token_list([f"t{n}" for n in range(97)])
+
+    path = write_gguf(tmp_path / "tiny.gguf", llama, add=add)
+    told = (
+        r"tiny\.gguf: tokenizer.ggml.tokens has 97 tokens and token_embd.weight in .*tiny\.gguf has 96 rows"
+    )
+    with pytest.raises(ModelFilesError, match=told):
+        open_model(path)
+
+
 def test_piece_of_a_split_model_opens_the_whole(
     llama: transformers.PreTrainedModel, tmp_path: Path, write_gguf: WriteGGUF
 ) -> None:

@@ -147,6 +147,24 @@ def test_rows_beyond_the_tokenizer_are_no_tokens(llama: Path) -> None:
     assert (spec.num_tokens, spec.vocab_size) == (81, 96)
 
 
+def test_a_tokenizer_of_another_model_is_refused_with_both_files_and_counts(llama: Path) -> None:
+    tokenizer = {"model": {"vocab": {"a": 0, "b": 96}}, "added_tokens": []}
+    (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+    told = r"tokenizer.json has ids for 97 tokens, .* and .*config.json gives the model 96 \(vocab_size\): "
+    with pytest.raises(ModelFilesError, match=told):
+        open_model(llama)
+
+
+@pytest.mark.parametrize("vocab", [{"a": 0, "b": 95}, {"a": 0, "b": 95, "<image>": 96}])
+def test_an_added_token_may_lie_beyond_the_rows(llama: Path, vocab: dict[str, int]) -> None:
+    """As Gemma 3's for images, in the files of those that read text only."""
+    tokenizer = {"model": {"vocab": vocab}, "added_tokens": [{"id": 96, "content": "<image>"}]}
+    (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+    spec = open_model(llama).spec
+    assert spec is not None
+    assert (spec.num_tokens, spec.vocab_size) == (96, 96)
+
+
 def test_head_in_the_file_is_used_whatever_the_config_says(llama: Path) -> None:
     edit_config(llama, tie_word_embeddings=True)
     files = open_model(llama)
