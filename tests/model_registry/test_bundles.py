@@ -221,6 +221,20 @@ def test_what_changed_since_it_was_registered_is_not_exported(here: Home, tmp_pa
     assert not (tmp_path / "x").exists()
 
 
+def test_what_changes_after_it_was_verified_is_not_exported(
+    here: Home, tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verified(*args: Any) -> dict[str, str]:
+        wrong = verify_version(*args)
+        (tiny / "generation_config.json").write_text('{"top_k": 7}')
+        return wrong
+
+    monkeypatch.setattr(exporting, "verify_version", verified)
+    with pytest.raises(ModelFilesError, match="changed while it was exported"):
+        export_version(here.database, "tiny:2", tmp_path / "x", own_key(here.keys))
+    assert not list(tmp_path.glob("*x")), "neither the bundle nor a part of it"
+
+
 def test_a_model_that_answers_nothing_is_not_registered(here: Home, there: Home, bundle: Path) -> None:
     def fails(path: Path) -> None:
         raise ModelFilesError("the model did not answer one token")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import secrets
@@ -9,6 +10,7 @@ import tarfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -84,6 +86,20 @@ def export_version(
     return Bundle(path, version.reference, fingerprint(key.public_key()), path.stat().st_size, len(included))
 
 
+class _HashingReader:
+    """What is written is what is hashed, whatever became of the file since it was verified."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.digest = hashlib.sha256()
+        self._file = file
+
+    def read(self, size: int = -1, /) -> bytes:
+        """As of a file."""
+        data = self._file.read(size)
+        self.digest.update(data)
+        return data
+
+
 def _put_in_place(temporary: Path, path: Path) -> None:
     """Raises: Conflict where another was faster; on a disk without hard links the later one stays."""
     try:
@@ -106,6 +122,9 @@ def _write(path: Path, manifest: bytes, signature: bytes, blobs: dict[str, Path]
                 member = tarfile.TarInfo(BLOBS + sha256)
                 member.size = blob.stat().st_size
                 with blob.open("rb") as content:
-                    tar.addfile(member, content)
+                    reader = _HashingReader(content)
+                    tar.addfile(member, reader)
+                if reader.digest.hexdigest() != sha256:
+                    raise ModelFilesError(f"{blob} changed while it was exported; nothing was written")
         file.flush()
         os.fsync(file.fileno())
