@@ -31,6 +31,7 @@ TURNED, PRODUCT = (
 )
 GRAPHS, RUNNER = f"{PLAIN}/test_graphs.py", f"{PLAIN}/test_runner.py"
 SAMPLER, DRAWN = f"{PLAIN}/test_device_sampler.py", "test_rows_are_drawn_as_by_the_reference"
+RANKS = "tests/backends/trivet_ascend/test_ranks.py"
 SHARDED = "tests/platform/runners/test_sharded_weights.py"
 
 EXTEND_FILE, DECODE_FILE, SCORES = "kernels/extend.py", "kernels/decode.py", "kernels/scores.py"
@@ -182,6 +183,11 @@ RUNS = (
            f"{SELF_TEST}::test_splits_are_those_of_the_steps_that_will_come"),
     Mutant("what is cached is taken", "device.py", "        torch.cuda.empty_cache()\n        free, _",
            "        free, _", f"{PLAIN}/test_device.py::test_what_the_pool_of_graphs_holds_is_not_free"),
+    Mutant("nobody looks at the ranks of a start", "trivet/runners/ranks.py",
+           "if any(rank.has_failed() for rank in self._ranks):", "if False:",
+           f"{RANKS}::test_a_rank_that_fails_in_a_start_ends_what_rank_0_waits_in"),
+    Mutant("a rank without room is a lost device", "trivet/runners/ranks.py", "if name in KEPT:", "if False:",
+           f"{RANKS}::test_a_rank_without_room_is_a_model_that_does_not_fit"),
     Mutant("all keys at once", "twins.py", "num_blocks = max(1, MAX_KEYS // block_size)",
            "num_blocks = 1 << 20", f"{PLAIN}/test_twins.py::test_a_longer_context_takes_no_more_memory"),
     Mutant("sums of a twin's pieces are not rescaled", "twins.py", "self._sums * shrink[..., None] +",

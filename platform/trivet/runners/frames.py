@@ -28,6 +28,15 @@ class Frames:
         poll.register(self._stream, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
+    def has_failure(self) -> bool:
+        """Whether a message with words has come, or the other end has gone; reads nothing."""
+        if not self.has_message(0):
+            return False
+        try:
+            return self._stream.recv(LENGTH_BYTES, socket.MSG_PEEK) != bytes(LENGTH_BYTES)
+        except ConnectionError:
+            return True
+
     def wait_for_end(self) -> None:
         """Returns when the other end has been closed, by its process or with it; reads nothing."""
         poll = select.poll()

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from trivet.contract import (
     Sampling,
     StepOutput,
 )
-from trivet.errors import DeviceLost, OutOfMemory
+from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory, TrivetError, WeightsError
 from trivet.models.spec import ModelSpec
 from trivet.optional_contract import GivesNotices
 from trivet.runners.frames import Frames
@@ -46,6 +47,7 @@ CLOSE_TIMEOUT_S = 10.0
 # Loading a large model from a slow disk takes minutes; a rank that has died is noticed at once.
 ANSWER_TIMEOUT_S = 3600.0
 POLL_S = 0.5
+KEPT: Mapping[str, type[TrivetError]] = {each.__name__: each for each in (DoesNotFit, WeightsError)}
 STEP_POLL_S = 5e-5  # a step of several devices takes milliseconds
 
 
@@ -90,7 +92,14 @@ class RankProcess:
         except EOFError:
             raise DeviceLost(f"{self._ending()} without a word; see its lines in this engine's log") from None
         if failure:
+            name, _, words = failure.partition(": ")
+            if name in KEPT:  # what an operator has to change, and not the device
+                raise KEPT[name](f"rank {self.index}: {words}")
             raise DeviceLost(f"rank {self.index}: {failure}")
+
+    def has_failed(self) -> bool:
+        """Whether `check` would raise; reads nothing."""
+        return self._frames.has_failure()
 
     def _ending(self) -> str:
         try:
@@ -163,19 +172,22 @@ class TensorParallelRunner:
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract; every rank reads its slices."""
         self._tell("load", weights)
-        self._inner.load(weights, on_progress)
+        with self._watching_ranks():
+            self._inner.load(weights, on_progress)
         self._await_answers()
 
     def allocate_kv(self) -> None:
         """As the contract."""
         self._tell("allocate_kv")
-        self._inner.allocate_kv()
+        with self._watching_ranks():
+            self._inner.allocate_kv()
         self._await_answers()
 
     def warm_up(self) -> None:
         """As the contract."""
         self._tell("warm_up")
-        self._inner.warm_up()
+        with self._watching_ranks():
+            self._inner.warm_up()
         self._await_answers()
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -256,17 +268,47 @@ class TensorParallelRunner:
     def _noticing_loss(self) -> Iterator[None]:
         try:
             yield
-        except DeviceLost:
+        except TrivetError:
             self._is_lost = True
             raise
+
+    @contextmanager
+    def _watching_ranks(self) -> Iterator[None]:
+        """This rank's part of a start may wait in a collective for one that has failed: then it is ended.
+
+        Raises: what that rank has said, or DeviceLost.
+        """
+        has_ended = threading.Event()
+
+        def watch() -> None:
+            while not has_ended.wait(POLL_S):
+                if any(rank.has_failed() for rank in self._ranks):
+                    self._is_lost = True
+                    self._abort_collectives()
+                    return
+
+        watching = threading.Thread(target=watch, name="ranks", daemon=True)
+        watching.start()
+        try:
+            yield
+        except (RuntimeError, TrivetError):
+            self._check_ranks()  # the words of the rank that failed first
+            raise
+        finally:
+            has_ended.set()
+            watching.join()
+
+    def _abort_collectives(self) -> None:
+        if dist.is_initialized() and (group := dist.group.WORLD) is not None:
+            with suppress(RuntimeError, AttributeError):  # NCCL has it: what waits for the lost rank ends
+                group.abort()
 
     def _end_ranks(self) -> None:
         for rank in self._ranks:
             rank.say_close()
+        if self._is_lost:
+            self._abort_collectives()
         if dist.is_initialized():
-            if self._is_lost and (group := dist.group.WORLD) is not None:
-                with suppress(RuntimeError, AttributeError):  # NCCL has it: what waits for the lost rank ends
-                    group.abort()
             dist.destroy_process_group()
         for rank in self._ranks:
             rank.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,14 @@ from pathlib import Path
 import pytest
 from trivet_ascend_emulated.backend import TOTAL_BYTES
 from trivet_ascend_emulated.device import EmulatedDevice
-from trivet_ascend_emulated.openers import open_emulated, refuse_rank_1
+from trivet_ascend_emulated.openers import open_emulated, open_too_small_rank_1, refuse_rank_1
 
 from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, greedy_work
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.engine.agreement import compare
-from trivet.errors import BackendError, DeviceLost
+from trivet.errors import BackendError, DeviceLost, DoesNotFit
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import OpensRank
 from trivet.runners.ranks import TensorParallelRunner
@@ -145,6 +146,36 @@ def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:
     launch = Launch(files, 2)
     with pytest.raises(BackendError, match=r"507018|did not meet"):
         launch.over_ranks(refuse_rank_1)
+
+
+def test_a_rank_without_room_is_a_model_that_does_not_fit(files: ModelFiles) -> None:
+    """And no lost device: the engine ends with the code of what cannot start."""
+    launch = Launch(files, 2)
+    runner = launch.over_ranks(open_too_small_rank_1)
+    runner.load(launch.weights, lambda done, total: None)
+    with pytest.raises(DoesNotFit, match="rank 1: the KV cache takes 2 GiB"):
+        runner.allocate_kv()
+    runner.close()
+
+
+@pytest.mark.parametrize("parallel", [{"num_ranks": 2}], indirect=True)
+def test_a_rank_that_fails_in_a_start_ends_what_rank_0_waits_in(
+    parallel: tuple[Launch, TensorParallelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a collective of a device, which nothing but an abort ends."""
+    _, runner = parallel
+    is_aborted = threading.Event()
+
+    def warm_up() -> None:
+        assert is_aborted.wait(30)
+        raise RuntimeError("NCCL communicator was aborted")
+
+    monkeypatch.setattr(runner._inner, "warm_up", warm_up)
+    monkeypatch.setattr(runner, "_abort_collectives", is_aborted.set)
+    runner._ranks[0].process.kill()
+    with pytest.raises(DeviceLost, match="rank 1 has ended with code -9"):
+        runner.warm_up()
+    monkeypatch.undo()
 
 
 def test_an_operator_is_told_of_an_operation_that_gave_way_to_its_twin(files: ModelFiles) -> None:
