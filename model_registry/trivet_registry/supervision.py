@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from trivet.errors import Conflict
+from trivet.errors import Conflict, Unavailable
 from trivet_registry.database import Database
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,9 @@ LOOK_INTERVAL_S = 0.1
 MAX_SESSION_NAME = 63  # bytes of application_name; a host's name is ASCII
 _HOLDER = text(
     "SELECT application_name FROM pg_stat_activity JOIN pg_locks USING (pid) "
-    "WHERE locktype = 'advisory' AND classid = :high AND objid = :low AND granted"
+    "WHERE locktype = 'advisory' AND classid = :high AND objid = :low AND granted "
+    # Other databases of the server have locks of the same name.
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 # The server forgets a client whose host is gone after 25 s; by default it holds the lock for two hours.
 _SERVER_KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
@@ -55,16 +57,24 @@ def claim_supervision(database: Database, holder: str, patience_s: float = 0.0) 
     Args:
         patience_s: for a holder that is about to leave, as the supervisor of a serve that was killed.
 
-    Raises: Conflict naming the first holder, where the database can tell.
+    Raises:
+        Conflict: naming the first holder, where the database can tell.
+        Unavailable: the database or the folder of the lock cannot be reached.
     """
     lock = _LockFile if database.engine.dialect.name == "sqlite" else _SessionLock
     claim = lock(database.engine, holder)
     deadline_s = time.monotonic() + patience_s
     try:
-        while not claim.take():
-            if time.monotonic() >= deadline_s:
-                raise Conflict(f"this registry is managed by {claim.held_by()}; stop it first")
-            time.sleep(LOOK_INTERVAL_S)
+        try:
+            while not claim.take():
+                if time.monotonic() >= deadline_s:
+                    raise Conflict(f"this registry is managed by {claim.held_by()}; stop it first")
+                time.sleep(LOOK_INTERVAL_S)
+        except (DBAPIError, OSError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise Unavailable(
+                f"the claim on this registry cannot be taken: {cause}; see `trivet doctor`"
+            ) from error
         yield claim
     finally:
         claim.close()

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from trivet.engine.log_bound import LogBound
 from trivet_supervisor.backoff import Backoff
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,11 @@ class Child:
 
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def bound_log(self) -> None:
+        """Its workers hold its log open, so it is cut in place; the earlier part stands beside it."""
+        with suppress(OSError), self.log_file.open("ab") as log:
+            LogBound(log.fileno()).enforce()
 
     def keep(self) -> int | None:
         """Start it again when it is due. Its exit code, once, where it has just died."""

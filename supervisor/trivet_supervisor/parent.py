@@ -156,6 +156,8 @@ class Parent:
         if now - self._asked_s < ASK_INTERVAL_S:
             return
         self._asked_s = now
+        for child in (self.supervisor, self.web):
+            child.bound_log()
         if self.supervisor.pid is None or self._client.status() is not None:
             self._answered_s = self._clock()
         elif now - self._answered_s > DEAF_LIMIT_S:

@@ -4,9 +4,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from trivet.errors import Conflict
-from trivet_registry.database import Database
+from trivet.errors import Conflict, Unavailable
+from trivet_registry.database import Database, open_database
 from trivet_registry.supervision import SupervisionLost, claim_supervision
 
 
@@ -67,3 +68,25 @@ def test_who_lost_its_claim_to_another_is_told(db: Database) -> None:
             others.check()
             with pytest.raises(SupervisionLost, match="the second"):
                 claim.check()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError("no folder"), OperationalError("SELECT", None, Exception("no folder"))],
+)
+def test_a_claim_that_cannot_be_taken_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(self: object) -> bool:
+        raise error
+
+    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    monkeypatch.setattr("trivet_registry.supervision._LockFile.take", fail)
+    with (
+        pytest.raises(
+            Unavailable, match=r"claim on this registry cannot be taken: no folder; see `trivet doc"
+        ),
+        claim_supervision(database, "a supervisor"),
+    ):
+        raise AssertionError("it was not taken")
+    database.close()

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from trivet.errors import Conflict
 from trivet_registry.database import Database, open_database
-from trivet_registry.supervision import SupervisionLost, claim_supervision
+from trivet_registry.supervision import _CLAIM_KEY, _HOLDER, SupervisionLost, claim_supervision
 
 DEADLINE_S = 120
 
@@ -134,3 +134,18 @@ def test_a_claim_outlives_a_server_that_is_away_for_a_while(
         claim.check()
         with pytest.raises(Conflict), claim_supervision(other, "the second"):
             pass
+
+
+def test_the_supervisor_of_another_database_of_the_server_is_not_named(
+    server: PostgresServer, db: Database
+) -> None:
+    with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE DATABASE elsewhere"))
+    elsewhere = open_database(server.url.replace("/postgres?", "/elsewhere?"))
+    key = {"high": _CLAIM_KEY >> 32, "low": _CLAIM_KEY & 0xFFFFFFFF}
+    with claim_supervision(elsewhere, "a stranger"), db.engine.connect() as connection:
+        assert connection.execute(_HOLDER, key).all() == []
+        with claim_supervision(db, "the first"):
+            (named,) = connection.execute(_HOLDER, key).scalars()
+            assert named.startswith("the first on ")
+    elsewhere.close()

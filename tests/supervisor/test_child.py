@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trivet.engine.log_bound import EARLIER, MAX_LOG_BYTES
 from trivet_supervisor.child import Child
 
 if TYPE_CHECKING:
@@ -74,3 +75,12 @@ def test_a_child_that_cannot_be_started_again_is_tried_later(
     child.keep()
     assert child.wait(DEADLINE_S)
     assert child.keep() == 8
+
+
+def test_its_log_is_bounded_and_the_part_before_is_kept(child: Child) -> None:
+    child.bound_log()  # before there is one
+    child.log_file.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
+    child.bound_log()
+    assert child.log_file.stat().st_size == 0
+    kept = child.log_file.with_name(f"{child.log_file.name}{EARLIER}")
+    assert kept.stat().st_size == MAX_LOG_BYTES + 1
