@@ -172,7 +172,8 @@ class CudaMark:
     """`Mark` by an event of CUDA."""
 
     def __init__(self) -> None:
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        # Blocking: else `wait` keeps a core busy for the whole step.
+        self._event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         self._event.record()
 
     def is_passed(self) -> bool:

@@ -1,8 +1,8 @@
 """The paged KV cache on the device: keys and values of a layer, [blocks, block_size, num_kv_heads, head_dim].
 
 The layout that FlashAttention and FlashInfer read, too. An int8 cache has a float32 scale for each token
-and head, [blocks, block_size, num_kv_heads]; float8 e4m3 is stored unscaled: keys and values behind a norm
-are far below its 448.
+and head, [blocks, block_size, num_kv_heads]; float8 e4m3 is stored unscaled, and what is beyond its 448
+becomes 448.
 """
 
 from __future__ import annotations

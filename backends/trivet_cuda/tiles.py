@@ -1,7 +1,7 @@
 """Tile sizes by architecture, head size and KV type: what a kernel is compiled with.
 
-A table instead of measuring at run time: every row is compiled ahead of time for every architecture, its
-spills and shared memory are looked at (`tests/run cuda`), and no request waits for a compiler. The numbers
+A table instead of measuring at run time: for shapes of well-known models its rows are compiled ahead of
+time for every architecture, spills and shared memory are looked at (`tests/run cuda`). The numbers
 are judged by registers, shared memory and the shapes of the tensor cores; no device was at hand to measure
 them.
 

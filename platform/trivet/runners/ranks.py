@@ -230,7 +230,7 @@ class TensorParallelRunner:
         return self._inner.memory()
 
     def notices(self) -> tuple[str, ...]:
-        """Of rank 0; the others run the same operations in the same shapes, and log theirs."""
+        """Of rank 0 alone; what another rank found stands in its lines of the engine's log."""
         return self._inner.notices() if isinstance(self._inner, GivesNotices) else ()
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:

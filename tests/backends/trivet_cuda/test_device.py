@@ -14,7 +14,7 @@ import torch
 
 from trivet.errors import BackendError, DeviceLost, OutOfMemory
 from trivet.runners.op_check import OpCase
-from trivet_cuda.device import CudaDevice, as_out_of_memory, cure_for, is_fatal
+from trivet_cuda.device import CudaDevice, CudaMark, as_out_of_memory, cure_for, is_fatal
 from trivet_cuda.op_table import TWINS
 from trivet_cuda.self_test import check_of
 
@@ -177,3 +177,15 @@ def test_what_the_pool_of_graphs_holds_is_not_free(
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 + 3 + cached[0])
     assert device.free_bytes() == 5
+
+
+def test_who_waits_for_a_step_keeps_no_core_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, bool]] = []
+
+    def event(**settings: bool) -> SimpleNamespace:
+        asked.append(settings)
+        return SimpleNamespace(record=lambda: None)
+
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    CudaMark()
+    assert asked == [{"enable_timing": True, "blocking": True}]
