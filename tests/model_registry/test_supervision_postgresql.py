@@ -139,11 +139,13 @@ def test_a_claim_outlives_a_server_that_is_away_for_a_while(
 def test_the_supervisor_of_another_database_of_the_server_is_not_named(
     server: PostgresServer, db: Database
 ) -> None:
-    with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    # A transaction would go on seeing the activity of its first look.
+    engine = db.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
         connection.execute(text("CREATE DATABASE elsewhere"))
     elsewhere = open_database(server.url.replace("/postgres?", "/elsewhere?"))
     key = {"high": _CLAIM_KEY >> 32, "low": _CLAIM_KEY & 0xFFFFFFFF}
-    with claim_supervision(elsewhere, "a stranger"), db.engine.connect() as connection:
+    with claim_supervision(elsewhere, "a stranger"), engine.connect() as connection:
         assert connection.execute(_HOLDER, key).all() == []
         with claim_supervision(db, "the first"):
             (named,) = connection.execute(_HOLDER, key).scalars()
