@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from trivet.config import PriceSettings
 from trivet.demo_model import find_demo_model
 from trivet_registry.tables import utc_now
-from trivet_registry.usage_store import Tokens, list_usage
+from trivet_registry.usage_store import list_usage
 from trivet_registry.users_store import create_user
-from trivet_web.accounts.principal import TOKEN
-from trivet_web.accounts.usage_counter import UsageCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -264,51 +262,14 @@ def test_usage_waits_while_the_registry_cannot_be_written(
     assert usage_of(served)["demo"].requests == 2
 
 
-@pytest.mark.parametrize("error", [PoolTimeout("no connection is free"), RuntimeError("a defect")])
-def test_no_failure_ends_the_counting_of_usage(
-    accounts: Accounts,
-    monkeypatch: pytest.MonkeyPatch,
-    eventually: Callable[..., None],
-    error: Exception,
-) -> None:
-    monkeypatch.setattr("trivet_web.accounts.usage_counter.FLUSH_S", 0.05)
-    failed = threading.Event()
-
-    def fail(*_: object) -> None:
-        failed.set()
-        raise error
-
-    counter = UsageCounter(accounts.site.database, accounts.app.extensions["trivet"].accounts.credentials)
-    with monkeypatch.context() as patched:
-        patched.setattr("trivet_web.accounts.usage_counter.add_usage", fail)
-        counter.add(TOKEN, "demo", Tokens(1, 10, 0, 5))
-        assert failed.wait(20)
-    eventually(lambda: "demo" in usage_of(accounts))
-    assert (usage_of(accounts)["demo"].requests, usage_of(accounts)["demo"].prompt_tokens) == (1, 10)
-    counter.close()
-
-
-@pytest.mark.parametrize("key", ["99999999999", "x", "-1", "1.5", ""])
-def test_usage_of_a_key_whose_number_is_none_is_refused(shared_accounts: Accounts, key: str) -> None:
-    response = shared_accounts.with_token().get("/platform/v1/usage", query_string={"key": key})
-    assert (response.status_code, response.get_json()["error"]["param"]) == (400, "key")
-
-
-@pytest.mark.parametrize("query", [{"last": "0001-01-01"}, {"first": "yesterday"}, {"last": "10000-01-01"}])
-def test_usage_of_days_that_are_none_is_refused(shared_accounts: Accounts, query: dict[str, str]) -> None:
-    response = shared_accounts.with_token().get("/platform/v1/usage", query_string=query)
-    assert (response.status_code, response.get_json()["error"]["param"]) == (400, *query)
-
-
 def test_cost_is_by_the_configured_prices(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
     from trivet_registry.usage_store import Tokens, UsageKey, add_usage
 
     prices = {"demo": PriceSettings(prompt=2.0, cached=0.5, completion=10.0), "*": PriceSettings(prompt=1.0)}
     settings = msgspec.structs.replace(accounts.site.settings, price=prices, currency="EUR")
     extension = accounts.app.extensions["trivet.accounts"]
-    monkeypatch.setitem(
-        accounts.app.extensions, "trivet.accounts", type(extension)(settings, *_rest(extension))
-    )
+    priced = replace(extension, settings=settings)
+    monkeypatch.setitem(accounts.app.extensions, "trivet.accounts", priced)
     today = utc_now().date()
     with accounts.site.database.session() as session:
         add_usage(session, {UsageKey(today, 0, 0, "demo"): Tokens(1, 1_000_000, 400_000, 100_000)})
@@ -327,10 +288,6 @@ def test_cost_is_by_the_configured_prices(accounts: Accounts, monkeypatch: pytes
     assert rows[0].split(",")[4] == "'=other", "no formula for a spreadsheet"
     assert token.get(f"{USAGE}?first=2020-01-01&last=2020-01-31").get_json()["data"] == []
     assert token.get(f"{USAGE}?first=yesterday").status_code == 400
-
-
-def _rest(extension: Any) -> tuple[Any, ...]:
-    return extension.database, extension.credentials, extension.read_token
 
 
 # ---- what is stored ------------------------------------------------------------------------------
