@@ -240,6 +240,7 @@ class Fleet:
             case GiveUp(reason=reason, for_silence=for_silence):
                 if for_silence and not self._may_lose(now):
                     logger.error("instance=%s kept though silent: many are at once", instance.id)
+                    watched.asked_s = now  # not said again in the next turn
                     return False
                 self._move(instance, watched, S.LOST, reason)
                 self._kill(instance, watched)

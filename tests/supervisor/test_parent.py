@@ -11,12 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx2
 import psutil
 import pytest
 
 from trivet.access import setup_code
+from trivet.config import Settings
+from trivet_supervisor.child import Child
+from trivet_supervisor.parent import ASK_INTERVAL_S, DEAF_LIMIT_S, Parent
 
 DEADLINE_S = 120.0
 TRIVET = str(Path(sys.executable).with_name("trivet"))
@@ -166,3 +171,35 @@ def test_a_log_that_cannot_be_opened_is_told_in_a_sentence() -> None:
             r"trivet: supervisor cannot be started: .*Is a directory: .*supervisor\.log", done.stderr
         )
         assert "Traceback" not in done.stderr
+
+
+def test_a_supervisor_that_answers_nothing_is_replaced(tmp_path: Path) -> None:
+    """It lives, so nothing but its silence tells."""
+    clock = FakeClock()
+    parent = Parent(Settings(home=str(tmp_path)), clock)
+    parent._client = cast(Any, SimpleNamespace(status=lambda: None))
+    parent.supervisor = Child("supervisor", ["sleep", "600"], os.environ, tmp_path / "log", 0, clock)
+    parent.supervisor.start()
+    deaf = parent.supervisor.pid
+    parent._look_after_supervisor()
+    clock.now_s += DEAF_LIMIT_S - 1
+    parent._look_after_supervisor()
+    assert parent.supervisor.pid == deaf
+    clock.now_s += ASK_INTERVAL_S + 1
+    parent._look_after_supervisor()
+    assert parent.supervisor.wait(DEADLINE_S)
+    assert parent.supervisor.keep() == -signal.SIGKILL
+    clock.now_s += 30
+    parent.supervisor.keep()
+    assert parent.supervisor.pid not in (None, deaf)
+    parent.supervisor.kill()
+    assert parent.supervisor.wait(DEADLINE_S)
+
+
+class FakeClock:
+    """Stands still until a test moves it."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s

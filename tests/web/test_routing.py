@@ -8,6 +8,7 @@ import pytest
 
 from trivet.errors import ModelNotFound, Unavailable
 from trivet.messages import STALL_SILENCE_S, Beat, EngineLoad, Phase
+from trivet_web import routing
 from trivet_web.engine_link import EngineView
 from trivet_web.prefix_affinity import SPAN_TOKENS, PrefixAffinity, span_digests
 from trivet_web.routing import MAX_LOAD, NOWHERE, Deployed, InstanceRow, Router
@@ -259,3 +260,15 @@ def test_what_is_asleep_waits_whatever_its_settings_say_by_now() -> None:
     site = Site()
     site.is_asleep = True
     assert site.router.choose("m", 10).instance_id == NOWHERE
+
+
+def test_where_an_instance_ran_is_known_for_a_while_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "MAX_PLACES", 3)
+    stays = InstanceRow("stays", "ready", max_model_len=100, backend="cpu", device="host")
+    site = Site(stays)
+    for number in range(10):
+        site.rows = (stays, InstanceRow(f"i{number}", "ready", max_model_len=100, backend="cpu"))
+        site.now_s += 1.0
+        site.router.table()
+    assert site.router.place_of("stays") == ("cpu", "host")
+    assert [site.router.place_of(f"i{number}")[0] for number in (7, 8, 9)] == ["", "cpu", "cpu"]

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 MAX_AGE_S = 0.5
 MAX_LOAD = 1.25
 GIVE_BACK_TOKENS = 16  # at a time: each takes a lock, and routing need not know sooner
+MAX_PLACES = 1000  # enough for requests that are being written down
 RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
 NOWHERE = ""  # in place of an instance: there is none yet, and it is worth waiting for one
@@ -149,7 +150,7 @@ class Router:
         self._outstanding: dict[str, int] = {}  # by instance, of this process's requests
         self._turn = 0
         self._affinity = PrefixAffinity()
-        self._places: dict[str, tuple[str, str]] = {}  # backend and device of every instance ever seen
+        self._places: dict[str, tuple[str, str]] = {}  # backend and device of the last instances seen
 
     def table(self, *, fresh: bool = False) -> Table:
         """The deployments that shall run. Raises: Unavailable where the registry has never been read."""
@@ -296,9 +297,11 @@ class Router:
         if self._is_stale:
             logger.warning("registry=readable table=fresh")
         self._table, self._is_stale, self._read_s = table, False, self._clock()
-        self._places.update(
-            {row.id: (row.backend, row.device) for one in table.values() for row in one.instances}
-        )
+        for row in (row for one in table.values() for row in one.instances):
+            self._places.pop(row.id, None)  # who lives is the newest
+            self._places[row.id] = row.backend, row.device
+        while len(self._places) > MAX_PLACES:
+            del self._places[next(iter(self._places))]
         self._follow(table)
         return table
 
