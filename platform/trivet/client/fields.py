@@ -13,9 +13,8 @@ from trivet.client.calls import JsonObject
 
 
 class SamplingFields(TypedDict, total=False):
-    """Of chats and of completions."""
+    """Of chats, of completions and of responses."""
 
-    n: int
     temperature: float
     top_p: float
     top_k: int
@@ -27,20 +26,16 @@ class SamplingFields(TypedDict, total=False):
     allowed_token_ids: Sequence[int]
     bad_words: Sequence[str]
     seed: int
-    max_tokens: int
     min_tokens: int
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     include_stop_str_in_output: bool
     skip_special_tokens: bool
-    prompt_logprobs: int
     priority: int
     timeout: float
     cache_salt: str
     truncate_prompt_tokens: int
-    request_id: str
-    stream_options: JsonObject
     response_format: JsonObject
     structured_outputs: JsonObject
     guided_json: str | JsonObject | bool
@@ -48,6 +43,16 @@ class SamplingFields(TypedDict, total=False):
     guided_choice: Sequence[str]
     guided_grammar: str
     guided_whitespace_pattern: str
+
+
+class ChoiceFields(SamplingFields, total=False):
+    """Of chats and of completions."""
+
+    n: int
+    max_tokens: int
+    prompt_logprobs: int
+    request_id: str
+    stream_options: JsonObject
     add_special_tokens: bool
 
 
@@ -63,7 +68,7 @@ class PromptFields(TypedDict, total=False):
     reasoning_effort: str
 
 
-class ChatFields(SamplingFields, PromptFields, total=False):
+class ChatFields(ChoiceFields, PromptFields, total=False):
     """Of a chat."""
 
     tool_choice: str | JsonObject
@@ -74,7 +79,7 @@ class ChatFields(SamplingFields, PromptFields, total=False):
     include_reasoning: bool
 
 
-class CompletionFields(SamplingFields, total=False):
+class CompletionFields(ChoiceFields, total=False):
     """Of a completion."""
 
     logprobs: int
@@ -137,15 +142,13 @@ class DeploymentChanges(TypedDict, total=False):
     fallback: str | None
 
 
-class ResponseFields(TypedDict, total=False):
+class ResponseFields(SamplingFields, total=False):
     """Of a response."""
 
     instructions: str
     store: bool
     previous_response_id: str
     max_output_tokens: int
-    temperature: float
-    top_p: float
     tools: Sequence[JsonObject]
     tool_choice: str | JsonObject
     parallel_tool_calls: bool
@@ -155,14 +158,13 @@ class ResponseFields(TypedDict, total=False):
     top_logprobs: int
     metadata: Mapping[str, str]
     user: str
-    priority: int
-    timeout: float
-    cache_salt: str
+    chat_template_kwargs: JsonObject
 
 
 class InputFields(TypedDict, total=False):
     """Of what is counted in place of a response."""
 
+    chat_template_kwargs: JsonObject
     instructions: str
     previous_response_id: str
     tools: Sequence[JsonObject]

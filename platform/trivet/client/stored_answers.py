@@ -210,6 +210,9 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     arguments: str | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    code: str | None = None  # these three of an error
+    message: str | None = None
+    param: str | None = None
 
     @property
     def is_last(self) -> bool:
