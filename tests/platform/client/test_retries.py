@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -187,10 +188,16 @@ def test_the_last_refusal_is_raised_with_its_wait(flavour: Sync, serve: Any) -> 
 
 
 def test_where_nothing_listens_yet_the_next_attempt_finds_it(flavour: Sync, serve: Any) -> None:
-    _, url = serve(OK)
-    port = int(url.rpartition(":")[2]) + 1
-    flavour.on_wait = lambda: serve(OK, port=port)
-    assert flavour(f"http://127.0.0.1:{port}", status).version == "1"
+    with socket.socket() as held:  # nobody else gets its port, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+
+        def begin() -> None:
+            held.close()
+            serve(OK, port=port)
+
+        flavour.on_wait = begin
+        assert flavour(f"http://127.0.0.1:{port}", status).version == "1"
     assert len(flavour.waits) == 1
 
 
