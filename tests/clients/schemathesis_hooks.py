@@ -14,3 +14,11 @@ def map_body(context: Any, body: Any) -> Any:
     if isinstance(body, dict) and isinstance(body.get("model"), str) and zlib.crc32(repr(body).encode()) % 2:
         return {**body, "model": "null"}
     return body
+
+
+@schemathesis.check
+def no_fault_of_the_server(ctx: object, response: schemathesis.Response, case: object) -> None:
+    """No 5xx but a 503 that says why: whoever may scale a model to nothing then finds that nothing serves."""
+    if response.status_code >= 500:
+        says_why = response.status_code == 503 and response.json().get("error")
+        assert says_why, f"{response.status_code}: {response.text[:500]}"
