@@ -287,6 +287,11 @@ def settings_to_environment(settings: Settings) -> dict[str, str]:
     }
 
 
+def process_environment() -> Mapping[str, str]:
+    """All variables of this process, for whoever has to recognise their values."""
+    return os.environ
+
+
 def inherited_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without Trivet's own variables, which may hold a database password."""
     environ = os.environ if environ is None else environ

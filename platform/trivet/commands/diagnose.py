@@ -21,7 +21,7 @@ from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import note
 from trivet.commands.redaction import Redactor, secrets_of
 from trivet.commands.ttft import NAMES, explain
-from trivet.config import load_settings
+from trivet.config import load_settings, process_environment
 from trivet.errors import TrivetError
 from trivet.plugins import Command
 
@@ -49,7 +49,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(given: argparse.Namespace) -> int:
     file = given.output or Path(f"diagnose-{given.name}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     with connect(given) as client:
-        redactor = Redactor([*secrets_of(load_settings(), os.environ), client.api_key or ""])
+        redactor = Redactor([*secrets_of(load_settings(), process_environment()), client.api_key or ""])
         deployment = client.deployments.get(given.name)
         with _archive(file) as archive:
             for name, text in _contents(client, deployment, given.window):

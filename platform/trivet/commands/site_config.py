@@ -13,6 +13,8 @@ from trivet.errors import ConfigError
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
+    from trivet.client import Client
+    from trivet.commands.site_changes import Step
     from trivet.commands.site_document import Document
 
 DIFFERS = 1  # exit status of `diff`
@@ -58,29 +60,29 @@ def _wanted(given: argparse.Namespace) -> Document:
         raise ConfigError(f"{given.file} cannot be read: {error.strerror}") from error
 
 
-def _diff(given: argparse.Namespace) -> int:
+def _steps(client: Client, wanted: Document, given: argparse.Namespace) -> list[Step]:
+    """What makes the site as the file says."""
     from trivet.commands.site_changes import check_owners, steps
     from trivet.commands.site_document import read_site
 
+    site = read_site(client)
+    check_owners(client, site, wanted)
+    return steps(site, wanted, prunes=given.prune)
+
+
+def _diff(given: argparse.Namespace) -> int:
     wanted = _wanted(given)
     with connect(given) as client:
-        site = read_site(client)
-        check_owners(client, site, wanted)
-        found = steps(site, wanted, prunes=given.prune)
+        found = _steps(client, wanted, given)
     for step in found:
         print(step.text)
     return DIFFERS if found else 0
 
 
 def _apply(given: argparse.Namespace) -> int:
-    from trivet.commands.site_changes import check_owners, steps
-    from trivet.commands.site_document import read_site
-
     wanted = _wanted(given)
     with connect(given) as client:
-        site = read_site(client)
-        check_owners(client, site, wanted)
-        found = steps(site, wanted, prunes=given.prune)
+        found = _steps(client, wanted, given)
         for step in found:
             print(step.text)
         if not found:
