@@ -30,7 +30,10 @@ from trivet_web.api import (
 from trivet_web.api.management import BLUEPRINTS as MANAGEMENT
 from trivet_web.batch.runner import LOCK as BATCHES_LOCK
 from trivet_web.batch.runner import BatchRunner
-from trivet_web.console import blueprint as console
+from trivet_web.console import BLUEPRINTS as CONSOLE
+from trivet_web.console.event_feed import EventFeed
+from trivet_web.console.event_routes import FEED
+from trivet_web.console.event_topics import topics_of
 from trivet_web.dialects.routes import BLUEPRINTS as DIALECTS
 from trivet_web.dialects.routes import error_form_of
 from trivet_web.handover import handover_of_request
@@ -45,10 +48,11 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
 
     Raises: ConfigError where the registry cannot be opened.
     """
-    app = Flask("trivet_web")
+    app = Flask("trivet_web", static_folder=None)  # the console serves its own files
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
     process = process or WebProcess(settings)
     app.extensions[EXTENSION] = process
+    app.extensions[FEED] = process.console_feed = EventFeed(topics_of(process))
 
     app.before_request(_name_request)
     app.after_request(_count_request)
@@ -70,7 +74,7 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
         metrics_page.blueprint,
         *MANAGEMENT,
         *DIALECTS,
-        console,
+        *CONSOLE,
         account_pages,
     ):
         app.register_blueprint(blueprint)

@@ -17,7 +17,7 @@ from trivet.config import Settings
 from trivet.errors import PermissionDenied, RequestError
 from trivet_web.accounts.acts import is_recorded, record_refusal
 from trivet_web.accounts.principal import PRINCIPAL, Principal, check_right
-from trivet_web.accounts.rights import Right, check_routes, requires, right_of
+from trivet_web.accounts.rights import Right, check_routes, right_of
 from trivet_web.accounts.site_accounts import EXTENSION, SAFE_METHODS, SiteAccounts, site_accounts
 from trivet_web.api.request_body import MAX_BODY_BYTES
 from trivet_web.request_text import CheckedRequest, check_address
@@ -56,8 +56,6 @@ def register(app: Flask, accounts: SiteAccounts) -> None:
 
 def seal(app: Flask) -> None:
     """Raises: RuntimeError where a route does not say who may use it."""
-    if "static" in app.view_functions:
-        requires(Right.NOTHING)(app.view_functions["static"])  # Flask's own
     check_routes(app)
 
 

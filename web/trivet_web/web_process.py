@@ -43,6 +43,7 @@ from trivet_web.web_metrics import WebMetrics
 
 if TYPE_CHECKING:
     from trivet_web.batch.runner import BatchRunner
+    from trivet_web.console.event_feed import EventFeed
 
 logger = logging.getLogger(__name__)
 EXTENSION = "trivet"
@@ -90,6 +91,7 @@ class WebProcess:
         self._drained_s = 0.0  # CLOCK_MONOTONIC, until when open requests may go on
         self.shelf = Shelf.of(settings)
         self._batches: BatchRunner | None = None
+        self.console_feed: EventFeed | None = None
         self._is_closed = threading.Event()
         self._sampler = threading.Thread(target=self._sample_often, name="sampler", daemon=True)
         self._sampler.start()
@@ -124,6 +126,8 @@ class WebProcess:
     def begin_drain(self, timeout_s: float) -> None:
         """Say not ready at once; end what is still open just before the deadline, with an error event."""
         self.is_draining = True
+        if self.console_feed is not None:
+            self.console_feed.close()
         left_s = max(0.0, timeout_s - SHUTDOWN_NOTICE_S)
         self._drained_s = time.monotonic() + left_s
         timer = threading.Timer(left_s, self._end_open_requests)
@@ -156,6 +160,8 @@ class WebProcess:
             return
         self._is_closed.set()
         self._sampler.join()
+        if self.console_feed is not None:
+            self.console_feed.close()
         self.puller.close()
         if self._batches is not None:
             self._batches.stop()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, render_template, request
+import re
 
-from trivet.errors import Overloaded, TrivetError
+from flask import Blueprint, Response, request
+
+from trivet.errors import Overloaded, RequestError, TrivetError
 from trivet_web.accounts.login import (
     Login,
     is_setup_code,
@@ -18,20 +20,22 @@ from trivet_web.accounts.passwords import MIN_LENGTH
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
+from trivet_web.console.rendering import HTML, render, to_page
 
 blueprint = Blueprint("account_pages", __name__)
-HTML = "text/html"
 FORM = "application/x-www-form-urlencoded"
+_NOT_SAME = "the two passwords are not the same; type the same one twice"
+_CONSOLE_PAGE = re.compile(r"/console/[a-z]+(?:/[A-Za-z0-9._:%-]+)*")
 
 
 @blueprint.get("/login")
 @requires(Right.NOTHING)
-@documented(media_type=HTML, failed_media_type=HTML)
+@documented(media_type=HTML, failed_media_type=HTML, query={"next": str})
 def login_page() -> Response:
     """The form; whoever is logged in goes on to the console."""
     if site_accounts().session() is not None:
         return to_page("/")
-    return _page("login.html")
+    return _page("login", next=_wanted_page())
 
 
 @blueprint.post("/login")
@@ -41,9 +45,9 @@ def login() -> Response:
     """Log in, for browsers."""
     name = request.form.get("name", "")
     try:
-        return _logged_in(log_in(name, request.form.get("password", "")))
+        return _logged_in(log_in(name, request.form.get("password", "")), _wanted_page())
     except TrivetError as error:
-        return _refused("login.html", error, name=name[:64])
+        return _refused("login", error, name=name[:64], next=_wanted_page())
 
 
 @blueprint.post("/logout")
@@ -63,7 +67,7 @@ def setup_page() -> Response:
     if site_accounts().credentials.has_users():
         return to_page("/login")
     code = request.args.get("token", "")
-    return _page("setup.html", code=code, has_code=is_setup_code(code), min_length=MIN_LENGTH)
+    return _page("setup", code=code, has_code=is_setup_code(code), min_length=MIN_LENGTH)
 
 
 @blueprint.post("/setup")
@@ -75,30 +79,29 @@ def setup() -> Response:
     code, name = form.get("token", ""), form.get("name", "")
     shown = {"code": code, "has_code": True, "name": name[:64], "min_length": MIN_LENGTH}
     if form.get("password", "") != form.get("again", ""):
-        return _page("setup.html", 400, error="the two passwords are not the same", **shown)
+        return _page("setup", 400, error=RequestError(_NOT_SAME, param="again"), **shown)
     try:
-        return _logged_in(set_up(code, name, form.get("password", "")))
+        return _logged_in(set_up(code, name, form.get("password", "")), "/")
     except TrivetError as error:
-        return _refused("setup.html", error, **shown)
+        return _refused("setup", error, **shown)
 
 
-def _logged_in(login: Login) -> Response:
-    return with_cookie(to_page("/"), login)
+def _logged_in(login: Login, path: str) -> Response:
+    return with_cookie(to_page(path), login)
 
 
-def to_page(path: str) -> Response:
-    """A fixed place of ours, never one that a request names."""
-    return Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
+def _wanted_page() -> str:
+    """Where the login was asked for: a page of the console, and nothing else that an address may name."""
+    wanted = request.values.get("next", "")
+    return wanted if _CONSOLE_PAGE.fullmatch(wanted) else "/"
 
 
-def _refused(template: str, error: TrivetError, **values: object) -> Response:
-    response = _page(template, error.status, error=error.message, **values)
+def _refused(page: str, error: TrivetError, **values: object) -> Response:
+    response = _page(page, error.status, error=error, **values)
     if isinstance(error, Overloaded):
         response.headers["Retry-After"] = str(error.retry_after_s)
     return response
 
 
-def _page(template: str, status: int = 200, **values: object) -> Response:
-    response = Response(render_template(template, **values), status, mimetype=HTML)
-    response.headers["Cache-Control"] = "no-store"
-    return response
+def _page(page: str, status: int = 200, **values: object) -> Response:
+    return render(f"pages/{page}/page.html", page, status, **values)

@@ -33,10 +33,8 @@ def openapi() -> Response:
 
 
 def routes_of(app: Flask) -> Iterator[tuple[Rule, str, Callable[..., Any]]]:
-    """Rule, method and view of each route of ours; files of the console are none."""
+    """Rule, method and view of each route."""
     for rule in sorted(app.url_map.iter_rules(), key=lambda one: one.rule):
-        if rule.endpoint.rpartition(".")[2] == "static":
-            continue
         for method in _METHODS:
             if method in (rule.methods or ()):
                 yield rule, method, app.view_functions[rule.endpoint]

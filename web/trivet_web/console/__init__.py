@@ -1,41 +1,22 @@
-"""The console: one page, its styles and its modules. Everything it shows comes from /platform/v1 and /v1.
+"""The console: pages for people. Everything they show comes from /v1, /platform/v1 and one event stream.
 
-Own ES modules and CSS only (static/): nothing is fetched from elsewhere, nothing has to be built. Flask
-serves them to be revalidated each time, so an upgrade never leaves a page with half of the old modules.
+Folders, so that a page is found by its name:
+
+    pages/NAME/   page.html (Jinja, fills the shell's blocks), page.js (its module), page.css where it
+                  needs one, en.json and zh-CN.json (its words; keys begin with NAME)
+    shell/        what is around every page: navigation, header, tokens of design, keyboard, palette
+    base/         parts that pages are made of: requests, the live stream, tables, forms, dialogs, charts
+
+navigation.py lists the pages, with the right that each needs; a page that is not there is a 404.
+
+Own ES modules and CSS only: nothing is fetched from elsewhere, nothing has to be built, and the policy of
+guard.py allows no inline script or style. Files are served under a name made of all their contents, so that
+browsers keep them for good and never mix those of two releases. What the server knows goes to the modules in
+one <meta> of JSON. Whatever models, logs and users write becomes text nodes, never markup.
 """
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, render_template, request
+from trivet_web.console import event_routes, files, views
 
-import trivet
-from trivet_web.accounts.pages import to_page
-from trivet_web.accounts.rights import Right, requires
-from trivet_web.accounts.site_accounts import cookie_name, csrf_token, site_accounts
-from trivet_web.api.documented import documented
-
-blueprint = Blueprint("console", __name__)
-
-
-@blueprint.get("/")
-@requires(Right.NOTHING)
-@documented(media_type="text/html", other_media_type="text/plain")
-def page() -> Response:
-    """The console, for who asks for a page; for others a sign of life, in the words of Ollama's clients."""
-    if "text/html" not in request.headers.get("Accept", ""):
-        return Response("Ollama is running", mimetype="text/plain")
-    accounts = site_accounts()
-    login = accounts.session()
-    if login is None and accounts.settings.auth != "off" and accounts.credentials.has_users():
-        return to_page("/login")
-    secret = request.cookies.get(cookie_name(), "")
-    page = render_template(
-        "console.html",
-        version=trivet.__version__,
-        user=None if login is None else login.user_name,
-        role=None if login is None else login.role,
-        csrf_token=None if login is None else csrf_token(secret),
-    )
-    response = Response(page, mimetype="text/html")
-    response.headers["Cache-Control"] = "no-store" if login else "no-cache"
-    return response
+BLUEPRINTS = (views.blueprint, files.blueprint, event_routes.blueprint)

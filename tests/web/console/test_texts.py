@@ -1,0 +1,74 @@
+"""The console's words: the same in both languages, all there, none left over."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import trivet_web
+from trivet_web.console.texts import LANGUAGES, fill, texts_of, texts_of_page
+
+FOLDER = Path(trivet_web.__file__).parent / "console"
+FOLDERS = sorted(path.parent for path in FOLDER.rglob("en.json"))
+PLACE = re.compile(r"\{\w+\}")
+# Keys in templates and modules; what is put together at run time is named by its beginning.
+USED = re.compile(r"""\bt\(\s*['"]([\w.-]+)['"]\s*[,)]|\btn\(\s*['"]([\w.-]+)['"]""")
+MADE = re.compile(r"""\b(?:t|tn|textOr)\(\s*[`'"]([\w.-]+\.)(?:\$\{|['"] ~)""")
+
+
+def words_of(folder: Path, language: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / f"{language}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_both_languages_have_the_same_keys_and_places(folder: Path) -> None:
+    english, chinese = words_of(folder, "en"), words_of(folder, "zh-CN")
+    assert list(english) == list(chinese)
+    for key, text in english.items():
+        assert set(PLACE.findall(text)) == set(PLACE.findall(chinese[key])), key
+        assert text, key
+        assert chinese[key], key
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_keys_begin_with_the_name_of_their_folder(folder: Path) -> None:
+    assert all(key.startswith(f"{folder.name}.") for key in words_of(folder, "en"))
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted([*FOLDER.rglob("*.js"), *FOLDER.rglob("*.html")]),
+    ids=lambda file: "/".join(file.parts[-3:]),
+)
+def test_every_key_that_is_asked_for_is_there(file: Path) -> None:
+    page = file.parent.name if file.parent.parent.name == "pages" else ""
+    known = texts_of("en") if file.suffix == ".html" else texts_of_page("en", page)
+    text = file.read_text()
+    for plain, plural in USED.findall(text):
+        wanted = [plain] if plain else [f"{plural}_one", f"{plural}_other"]
+        assert not [key for key in wanted if key not in known], wanted
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_no_key_is_left_over(folder: Path) -> None:
+    sources = "\n".join(
+        path.read_text() for path in FOLDER.rglob("*") if path.suffix in (".js", ".html", ".py")
+    )
+    used = {key for pair in USED.findall(sources) for key in pair if key}
+    quoted = set(re.findall(r"[`'\"]([\w-]+(?:\.[\w-]+)+)[`'\"]", sources))
+    beginnings = tuple(MADE.findall(sources))
+    for key in words_of(folder, "en"):
+        stem = re.sub(r"_(?:one|other)$", "", key)
+        assert stem in used | quoted or key.startswith(beginnings), key
+
+
+def test_a_text_keeps_a_place_without_a_value() -> None:
+    assert fill("{a} of {b}", {"a": 1}) == "1 of {b}"
+
+
+def test_there_are_english_and_chinese() -> None:
+    assert list(LANGUAGES) == ["en", "zh-CN"]

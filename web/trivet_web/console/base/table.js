@@ -1,0 +1,153 @@
+// A table that stays up to date in place: sorting and filter in the address, states, CSV.
+
+import { downloadCsv } from "./csv.js";
+import { h, icon, KeyedList, setAttribute } from "./dom.js";
+import { filterOf, matches, setFilter } from "./filters.js";
+import { DataPlace } from "./states.js";
+import { t } from "./texts.js";
+
+/**
+ * @template Item
+ * @typedef {object} Column
+ * @property {string} key in the address and in CSV
+ * @property {string} title
+ * @property {(item: Item) => string | number | null | undefined} value to sort, to filter and to see a change by
+ * @property {(item: Item) => Node | string} [cell] what is shown; without it the value
+ * @property {boolean} [isNumber]
+ * @property {string} [class]
+ * @property {boolean} [isPlain] a column of actions: not sorted, not in CSV
+ */
+
+/** @template Item */
+export class LiveTable {
+  /**
+   * @param {HTMLElement} parent whose content it replaces
+   * @param {{columns: Column<Item>[], keyOf: (item: Item) => string, label: string, empty: string,
+   *   emptyAction?: () => Node, sort?: string, onRow?: (row: HTMLElement, item: Item) => void}} given
+   *   `sort` is a column's key, with `-` before it for descending
+   */
+  constructor(parent, { columns, keyOf, label, empty, emptyAction, sort = "", onRow }) {
+    this.columns = columns;
+    this.keyOf = keyOf;
+    this.label = label;
+    this.emptyText = empty;
+    this.emptyAction = emptyAction;
+    this.onRow = onRow;
+    this.sort = filterOf("sort") || sort;
+    this.filter = "";
+    /** @type {((item: Item) => boolean) | null} */
+    this.picks = null;
+    /** @type {Item[]} */
+    this.items = [];
+    this.heads = columns.map((column) => this.head(column));
+    this.body = h("tbody");
+    const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
+    this.place = new DataPlace(parent, h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": label }, table));
+    this.rows = new KeyedList(this.body, (item) => this.row(item));
+    this.showOrder();
+  }
+
+  /** @param {Iterable<Item>} items */
+  show(items) {
+    this.items = [...items];
+    this.draw();
+  }
+
+  /** Only rows with all of these words. @param {string} words */
+  filterBy(words) {
+    this.filter = words.trim();
+    this.draw();
+  }
+
+  /** Only rows that `picks` takes. @param {(item: Item) => boolean} picks */
+  pick(picks) {
+    this.picks = picks;
+    this.draw();
+  }
+
+  /** @param {import("./api.js").ApiError} error @param {() => void} [retry] */
+  fail(error, retry) {
+    this.place.fail(error, retry);
+  }
+
+  /** The rows that are shown, in their order. */
+  get shown() {
+    const found = this.items.filter((item) => (!this.picks || this.picks(item)) && (!this.filter || matches(this.textOf(item), this.filter)));
+    const column = this.columns.find((one) => one.key === this.sort.replace(/^-/, ""));
+    if (!column) return found;
+    const sign = this.sort.startsWith("-") ? -1 : 1;
+    return found.sort((a, b) => sign * compare(column.value(a), column.value(b)));
+  }
+
+  draw() {
+    const shown = this.shown;
+    this.rows.sync(shown, this.keyOf);
+    if (shown.length) this.place.show();
+    else if (this.items.length) this.place.empty(t("base.nothing_matches"));
+    else this.place.empty(this.emptyText, this.emptyAction?.());
+  }
+
+  /** @param {string} name of the file */
+  download(name) {
+    const columns = this.columns.filter((column) => !column.isPlain);
+    const rows = this.shown.map((item) => columns.map((column) => column.value(item)));
+    downloadCsv(name, [columns.map((column) => column.key), ...rows]);
+  }
+
+  /** @param {Item} item */
+  textOf(item) {
+    return this.columns.map((column) => (column.isPlain ? "" : (column.value(item) ?? ""))).join(" ");
+  }
+
+  /** @param {Column<Item>} column */
+  head(column) {
+    const name = `${column.isNumber ? "number" : ""} ${column.class ?? ""}`.trim();
+    if (column.isPlain) return h("th", { scope: "col", class: name || null }, h("span", { class: "visually-hidden" }, column.title));
+    const button = h("button", { type: "button", class: "sort", onclick: () => this.order(column) }, column.title, icon("down"));
+    return h("th", { scope: "col", class: name || null }, button);
+  }
+
+  /** @param {Column<Item>} column */
+  order(column) {
+    const first = column.isNumber ? `-${column.key}` : column.key;
+    const second = column.isNumber ? column.key : `-${column.key}`;
+    this.sort = this.sort === first ? second : first;
+    setFilter("sort", this.sort);
+    this.showOrder();
+    this.draw();
+  }
+
+  showOrder() {
+    this.columns.forEach((column, index) => {
+      if (column.isPlain) return;
+      const isSorted = this.sort.replace(/^-/, "") === column.key;
+      const order = !isSorted ? "none" : this.sort.startsWith("-") ? "descending" : "ascending";
+      setAttribute(this.heads[index], "aria-sort", order);
+    });
+  }
+
+  /** @param {Item} first */
+  row(first) {
+    const cells = this.columns.map((column) => h("td", { class: `${column.isNumber ? "number" : ""} ${column.class ?? ""}`.trim() || null }));
+    const node = h("tr", {}, cells);
+    /** @type {any[]} */
+    const values = this.columns.map(() => undefined);
+    this.onRow?.(node, first);
+    const update = (/** @type {Item} */ item) =>
+      this.columns.forEach((column, index) => {
+        const value = column.value(item);
+        if (value === values[index] && values[index] !== undefined) return;
+        values[index] = value ?? "";
+        cells[index].replaceChildren(column.cell ? column.cell(item) : String(value ?? "–"));
+      });
+    return { node, update };
+  }
+}
+
+/** @param {any} a @param {any} b nothing comes first */
+function compare(a, b) {
+  if (a === b) return 0;
+  if (a === null || a === undefined) return -1;
+  if (b === null || b === undefined) return 1;
+  return typeof a === "string" ? a.localeCompare(String(b), undefined, { numeric: true }) : a - b;
+}

@@ -1,0 +1,3 @@
+// Lets a password be seen, as at the login.
+
+import "../login/page.js";
