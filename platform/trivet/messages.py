@@ -60,7 +60,13 @@ class ResetPrefixCache(msgspec.Struct, array_like=True, frozen=True, tag=True):
     request_id: str
 
 
-EngineRequest: TypeAlias = Submit | Abort | ResetPrefixCache
+class Look(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Say what is in the batch; answered by one piece, whose text is a `BatchView` as JSON."""
+
+    request_id: str
+
+
+EngineRequest: TypeAlias = Submit | Abort | ResetPrefixCache | Look
 
 
 # ---- engine → web worker -------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from trivet.messages import (
     Abort,
     Beat,
     EngineLoad,
+    Look,
     Phase,
     Piece,
     ResetPrefixCache,
@@ -76,7 +77,7 @@ class EngineLink:
         self.monitor.close(0)
         self.socket.close(0)
 
-    def submit(self, request: Submit | ResetPrefixCache, recipient: Recipient) -> None:
+    def submit(self, request: Submit | ResetPrefixCache | Look, recipient: Recipient) -> None:
         self._open[request.request_id] = recipient
         self._send(_encoder.encode(request))
 

@@ -27,7 +27,7 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.errors import TrivetError, Unavailable
-from trivet.messages import Beat, ResetPrefixCache, Submit
+from trivet.messages import Beat, Look, ResetPrefixCache, Submit
 from trivet_web.engine_link import MAX_MESSAGES, Connection, EngineLink, EngineView, Recipient
 from trivet_web.mailbox import Mailbox
 
@@ -73,7 +73,7 @@ class Relay:
     # ---- called from any thread ------------------------------------------------------------------
 
     def submit(
-        self, instance_id: str, request: Submit | ResetPrefixCache, mailbox: Mailbox, choice: int
+        self, instance_id: str, request: Submit | ResetPrefixCache | Look, mailbox: Mailbox, choice: int
     ) -> None:
         """Start one sequence; its pieces, or its loss, arrive in `mailbox` under `choice`."""
         self._do(partial(self._submit, instance_id, request, Recipient(mailbox, choice)))
@@ -228,7 +228,9 @@ class Relay:
         link.fail_all(error)
         self._drop(link)
 
-    def _submit(self, instance_id: str, request: Submit | ResetPrefixCache, recipient: Recipient) -> None:
+    def _submit(
+        self, instance_id: str, request: Submit | ResetPrefixCache | Look, recipient: Recipient
+    ) -> None:
         try:
             link = self._link(instance_id)
         except TrivetError as error:

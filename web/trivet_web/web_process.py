@@ -24,6 +24,7 @@ from trivet_web.accounts.limits import Limits
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
 from trivet_web.batch.stored_batch import Shelf
+from trivet_web.bucket_history import BucketHistory
 from trivet_web.engine_link import EngineView
 from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
 from trivet_web.hang_up import HangUpWatcher
@@ -75,6 +76,7 @@ class WebProcess:
         # With a table of its caller's it is alone, and its home may be gone by now (batch.offline_site).
         self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER if read_table is None else None)
         self.history = History()
+        self.buckets = BucketHistory()
         self.relay = Relay(settings.paths.run)
         self.models = ServedModels(load_model)
         self.prompts = PromptEncoder()
@@ -142,6 +144,7 @@ class WebProcess:
         while not self._is_closed.wait(SAMPLE_INTERVAL_S):
             try:
                 self.history.append(time.time(), samples(self))
+                self.buckets.observe(time.time(), self.metrics.totals())
             except TrivetError as error:
                 logger.debug("sample=none reason=%s", error)  # the registry was never read
 

@@ -8,9 +8,11 @@ from trivet.client.calls import C, Call, Group, StreamCall, ask, ask_list, call,
 from trivet.client.fields import DeploymentChanges
 from trivet.client.inference import Encoding
 from trivet.client.results import (
+    BatchView,
     Deployment,
     Device,
     Event,
+    Histograms,
     History,
     Instance,
     Plan,
@@ -98,6 +100,8 @@ class Instances(Group[C]):
     >>> (instance,) = client.instances.list("null")
     >>> instance.state, instance.backend, instance.plan.block_size
     ('ready', 'null', 128)
+    >>> client.instances.batch(instance.id).max_num_seqs
+    64
     >>> client.instances.reset_prefix_cache(instance.id) >= 0
     True
     """
@@ -107,6 +111,14 @@ class Instances(Group[C]):
         """`ended` includes those that are stopped, failed or lost."""
         query = {"deployment": deployment, "all": 1 if ended else None}
         return ask_list(f"{ROOT}/instances", Instance, query)
+
+    @call
+    def batch(self, instance_id: str) -> Call[BatchView]:
+        """Which sequences its engine computes now, and who holds its KV blocks.
+
+        Raises: NotFound; Conflict if it is not ready.
+        """
+        return ask("GET", f"{ROOT}/instances/{place(instance_id)}/batch", BatchView)
 
     @call
     def reset_prefix_cache(self, instance_id: str) -> Call[int]:
@@ -119,7 +131,9 @@ class Instances(Group[C]):
 
 
 class Operation(Encoding[C]):
-    """How the site does: `client.status`, `.devices`, `.events`, `.logs`, `.history`, `.plan`, `.metrics`.
+    """How the site does: `client.status`, `.devices`, `.events`, `.logs`, `.plan`.
+
+    Figures are `.history`, `.histograms` and `.metrics`.
 
     >>> client.status().supervisor.up
     True
@@ -169,6 +183,14 @@ class Operation(Encoding[C]):
         """Figures of the last `window_s` seconds; `names` are those of `/metrics` without the prefix."""
         query = {"window_s": window_s, "names": ",".join(names) or None, "deployment": deployment}
         return ask("GET", f"{ROOT}/history", History, query=query)
+
+    @call
+    def histograms(
+        self, window_s: int = 300, *, names: Iterable[str] = (), deployment: str | None = None
+    ) -> Call[Histograms]:
+        """How latencies and lengths of the last `window_s` seconds are spread, by buckets."""
+        query = {"window_s": window_s, "names": ",".join(names) or None, "deployment": deployment}
+        return ask("GET", f"{ROOT}/histograms", Histograms, query=query)
 
     @call
     def plan(

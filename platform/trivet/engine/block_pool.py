@@ -89,6 +89,14 @@ class BlockPool:
         """Tokens for which the slot's blocks have room."""
         return self._num_held[slot] * self.block_size
 
+    def num_holders(self, block: int) -> int:
+        """Sequences that share it."""
+        return self._num_holders[block]
+
+    def is_cached(self, block: int) -> bool:
+        """Whether nobody holds it, and it is remembered for what it holds."""
+        return block in self._evictable
+
     def close(self, slot: int) -> None:
         """Take a slot's blocks back. The end of a prefix is evicted before its beginning."""
         held = self._num_held[slot]

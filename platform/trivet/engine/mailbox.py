@@ -125,9 +125,8 @@ class Mailbox:
             client for client, pieces in by_client.items() if not self._post(client, StepReport(pieces, load))
         ]
 
-    def answer_reset(self, client: bytes, request_id: str, num_tokens: int, load: EngineLoad) -> None:
-        """The one piece that answers `ResetPrefixCache`."""
-        piece = Piece(request_id, "", [], FinishReason.STOP, cached_tokens=num_tokens)
+    def answer(self, client: bytes, piece: Piece, load: EngineLoad) -> None:
+        """The one piece that answers `ResetPrefixCache` or `Look`."""
         self._post(client, StepReport([piece], load))
 
     def refuse(self, client: bytes, request_id: str, error: TrivetError, load: EngineLoad) -> None:

@@ -21,6 +21,7 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.batch_view import batch_view
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.heartbeat import Heart
@@ -43,8 +44,11 @@ from trivet.messages import (
     ControlRequest,
     Drain,
     EngineRequest,
+    FinishReason,
     LaunchOrder,
+    Look,
     Phase,
+    Piece,
     ResetPrefixCache,
     Stop,
     Submit,
@@ -201,7 +205,12 @@ class EngineProcess:
         if isinstance(request, ResetPrefixCache):
             num_tokens = engine.core.reset_prefix_cache()
             logger.info("instance=%s prefix_cache=reset tokens=%d", self._order.instance_id, num_tokens)
-            mailbox.answer_reset(client, request.request_id, num_tokens, engine.core.load())
+            told = Piece(request.request_id, "", [], FinishReason.STOP, cached_tokens=num_tokens)
+            mailbox.answer(client, told, engine.core.load())
+            return
+        if isinstance(request, Look):
+            view = msgspec.json.encode(batch_view(engine.core)).decode()
+            mailbox.answer(client, Piece(request.request_id, view, [], FinishReason.STOP), engine.core.load())
             return
         if isinstance(request, Abort):
             sequence_id = mailbox.forget(client, request.request_id)

@@ -217,7 +217,7 @@ def test_login_and_logout_work_without_javascript(accounts: Accounts) -> None:
     assert 'action="/login"' in page.text
     wrong = client.post("/login", data={"name": '"><b>', "password": "wrong"})
     assert wrong.status_code == 401
-    assert "name or password is wrong" in wrong.text
+    assert "or password is wrong" in wrong.text
     assert "<b>" not in wrong.text
     done = client.post("/login", data={"name": "user", "password": PASSWORD})
     assert (done.status_code, done.headers["Location"]) == (303, "/")
@@ -235,7 +235,7 @@ def test_the_setup_link_makes_one_admin_once(
     client = open_client(site, served_model)
     html = {"Accept": "text/html"}
     assert client.get("/v1/models").status_code == 200, "open, as nobody has set it up"
-    assert client.get("/", headers=html).status_code == 200
+    assert client.get("/", headers=html).headers["Location"] == "/setup"
     code = setup_code(site.token)
     assert site.token not in code
     assert "<form" not in client.get("/setup?token=wrong").text

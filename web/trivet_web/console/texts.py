@@ -45,7 +45,7 @@ def fill(text: str, values: Mapping[str, object]) -> str:
 def language_of_request() -> str:
     """As the address asks, as was chosen before, or as the browser likes it."""
     for chosen in (request.args.get("language"), request.cookies.get(COOKIE)):
-        if chosen in LANGUAGES:
+        if chosen is not None and chosen in LANGUAGES:
             return chosen
     for wanted, _ in request.accept_languages:
         if wanted.lower().startswith("zh"):

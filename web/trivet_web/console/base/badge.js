@@ -40,6 +40,7 @@ export class StateView {
   /** @param {{state: string, reason: string, progress: number | null}} instance */
   update({ state, reason, progress }) {
     const loads = state === "loading" && progress !== null;
+    setAttribute(this.node, "class", state === "ready" ? "state is-ready" : "state");
     setAttribute(this.badge, "class", `badge ${toneOf(state)}`);
     setText(this.badge, loads ? `${stateWord(state)} ${percent(progress)}` : stateWord(state));
     this.bar.hidden = !loads;

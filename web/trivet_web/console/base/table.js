@@ -2,7 +2,7 @@
 
 import { downloadCsv } from "./csv.js";
 import { h, icon, KeyedList, setAttribute } from "./dom.js";
-import { filterOf, matches, setFilter } from "./filters.js";
+import { bindFilter, filterOf, matches, setFilter } from "./filters.js";
 import { DataPlace } from "./states.js";
 import { t } from "./texts.js";
 
@@ -39,6 +39,7 @@ export class LiveTable {
     this.picks = null;
     /** @type {Item[]} */
     this.items = [];
+    this.hasItems = false; // else what is loading would be called empty
     this.heads = columns.map((column) => this.head(column));
     this.body = h("tbody");
     const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
@@ -50,19 +51,27 @@ export class LiveTable {
   /** @param {Iterable<Item>} items */
   show(items) {
     this.items = [...items];
+    this.hasItems = true;
     this.draw();
   }
 
   /** Only rows with all of these words. @param {string} words */
   filterBy(words) {
     this.filter = words.trim();
-    this.draw();
+    if (this.hasItems) this.draw();
+  }
+
+  /** A field for words that rows must have, kept in the address. */
+  filterField() {
+    const field = h("input", { type: "search", name: "filter", placeholder: t("base.filter"), "aria-label": t("base.filter"), autocomplete: "off", spellcheck: "false" });
+    bindFilter(field, (words) => this.filterBy(words));
+    return field;
   }
 
   /** Only rows that `picks` takes. @param {(item: Item) => boolean} picks */
   pick(picks) {
     this.picks = picks;
-    this.draw();
+    if (this.hasItems) this.draw();
   }
 
   /** @param {import("./api.js").ApiError} error @param {() => void} [retry] */

@@ -1,0 +1,63 @@
+// Who holds the KV blocks of the busiest instance, asked of its engine every other second.
+
+import { get } from "../../base/api.js";
+import { HeatMap } from "../../base/charts/heat_map.js";
+import { count, percent } from "../../base/format.js";
+import { t } from "../../base/texts.js";
+
+const EVERY_MS = 2000;
+const BLANK = -1;
+const CACHED = -2;
+const SHARED = -3;
+const NUM_COLOURS = 7; // the eighth of the series is that of shared blocks
+
+export class KvMap {
+  /** @param {HTMLElement} parent */
+  constructor(parent) {
+    this.map = new HeatMap(parent, { title: t("overview.kv"), file: "kv-blocks", note: t("overview.kv_note") });
+    this.map.show([], [{ name: t("overview.no_ready_instance"), value: "" }]);
+    /** @type {string | null} */
+    this.instance = null;
+    setInterval(() => document.hidden || this.ask(), EVERY_MS);
+  }
+
+  /** @param {Record<string, any>[]} instances */
+  follow(instances) {
+    const ready = instances.filter((one) => one.state === "ready" && one.load);
+    ready.sort((a, b) => b.load.num_running - a.load.num_running || b.load.kv_usage - a.load.kv_usage || a.id.localeCompare(b.id));
+    const chosen = ready[0] ?? null;
+    const isNew = chosen?.id !== this.instance;
+    this.instance = chosen?.id ?? null;
+    this.name = chosen?.deployment;
+    if (!chosen) this.map.show([], [{ name: t("overview.no_ready_instance"), value: "" }]);
+    else if (isNew) this.ask();
+  }
+
+  async ask() {
+    if (this.instance === null || this.isAsking) return;
+    this.isAsking = true;
+    const view = await get(`/platform/v1/instances/${encodeURIComponent(this.instance)}/batch`).catch(() => null); // it may have just ended
+    this.isAsking = false;
+    if (view) this.show(view);
+  }
+
+  /** @param {any} view client.BatchView */
+  show(view) {
+    const names = new Map(view.lanes.map((/** @type {any} */ lane) => [lane.slot, lane.request_id]));
+    const cells = view.blocks.map((/** @type {number} */ owner) => cellOf(owner, names));
+    const share = (/** @type {(owner: number) => boolean} */ is) => view.blocks.filter(is).length / Math.max(1, view.blocks.length);
+    this.map.show(cells, [
+      { name: this.name ?? "", value: t("overview.blocks", { count: count(view.num_blocks) }) },
+      { name: t("overview.held"), value: percent(share((owner) => owner >= 0 || owner === SHARED)), colour: "--series-0" },
+      { name: t("overview.cached"), value: percent(share((owner) => owner === CACHED)), colour: "--muted" },
+    ]);
+  }
+}
+
+/** @param {number} owner a slot, or what stands in its place @param {Map<number, string>} names @returns {import("../../base/charts/heat_map.js").Cell} */
+export function cellOf(owner, names) {
+  if (owner === BLANK) return { colour: "--line", label: t("overview.block_blank") };
+  if (owner === CACHED) return { colour: "--muted", alpha: 0.6, label: t("overview.block_cached") };
+  if (owner === SHARED) return { colour: "--series-7", label: t("overview.block_shared") };
+  return { colour: `--series-${owner % NUM_COLOURS}`, label: names.get(owner) ?? String(owner) };
+}
