@@ -111,7 +111,7 @@ def open_database(url: str, *, is_durable: bool = True) -> Database:
                 if found is not None and engine.dialect.name == "sqlite":
                     back_up(Path(str(engine.url.database)), found)
                 upgrade_to_head(connection)
-    except (DBAPIError, sqlite3.Error) as error:
+    except (DBAPIError, sqlite3.Error, OSError) as error:  # OSError: of the lock file or the backup
         engine.dispose()
         cause = error.orig if isinstance(error, DBAPIError) else error
         raise ConfigError(
@@ -172,10 +172,13 @@ def copy_sqlite(file: Path, to: Path) -> None:
     """By SQLite's own means: a plain copy would miss what is in the WAL."""
     temporary = to.with_name(f"{to.name}.partial")
     temporary.unlink(missing_ok=True)
-    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(temporary)) as target:
-        source.backup(target)
-    temporary.replace(to)
+    try:
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(temporary)) as target:
+            source.backup(target)
+        temporary.replace(to)
+    finally:
+        temporary.unlink(missing_ok=True)  # one that was cut off keeps the room that others need
 
 
 @contextmanager

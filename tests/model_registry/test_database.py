@@ -173,6 +173,40 @@ def test_an_address_that_cannot_be_opened_is_a_config_error(url: str) -> None:
         open_database(url)
 
 
+OPENER = """
+import resource, sys
+from trivet.errors import ConfigError
+from trivet_registry.database import open_database
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15))  # as on a disk that is full
+try:
+    open_database(sys.argv[1])
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.usefixtures("sqlite_only")
+def test_a_backup_for_which_there_is_no_room_is_a_sentence_and_keeps_none(
+    db: Database, tmp_path: Path
+) -> None:
+    with db.session() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    db.close()
+    command = [sys.executable, "-c", OPENER, f"sqlite:///{tmp_path / 'registry.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "registry.db cannot be opened: " in done.stdout, done.stderr
+    assert not list(tmp_path.glob("*before-upgrade*"))
+
+
+@pytest.mark.usefixtures("sqlite_only")
+def test_a_backup_that_cannot_be_made_is_a_config_error(db: Database, tmp_path: Path) -> None:
+    with db.session() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    (tmp_path / "registry.db.before-upgrade-of-0001.partial").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot be opened: .*before-upgrade-of-0001"):
+        open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+
+
 def test_a_file_that_is_no_registry_is_a_config_error(tmp_path: Path) -> None:
     file = tmp_path / "registry.db"
     file.write_text("this is not SQLite, " * 100)

@@ -46,6 +46,7 @@ def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) ->
     companions = read_companions(folder, config)
     spec, reason = _spec(architecture, {**ARCHITECTURES, **extra_architectures}, config, folder)
     if spec is None:
+        _check_vocabulary(config.get("vocab_size"), companions, folder)
         weights = WeightIndex(tuple(_info(tensor, tensor.name) for tensor in weight_files.tensors))
     else:
         spec, weights = _checked(spec, weight_files.tensors, companions, folder)
@@ -125,7 +126,7 @@ def _checked(
         # As transformers 5 does: a head of its own in the file is used, whatever the config says.
         spec = replace(spec, tie_embeddings=False)
     if companions.num_tokens is not None:
-        _check_vocabulary(spec, companions, folder)
+        _check_vocabulary(spec.vocab_size, companions, folder)
         spec = replace(spec, num_tokens=min(spec.vocab_size, companions.num_tokens))
     wanted = [name for name, _ in expected_tensors(spec)]
     weights = WeightIndex(tuple(_info(named[name], name) for name in wanted if name in named))
@@ -134,16 +135,18 @@ def _checked(
     return spec, weights
 
 
-def _check_vocabulary(spec: ModelSpec, companions: Companions, folder: Path) -> None:
+def _check_vocabulary(num_rows: object, companions: Companions, folder: Path) -> None:
     """Added tokens may lie beyond the rows, as Gemma 3's for images (id 262144, 262144 rows).
+
+    Args: num_rows: as the config has it; what is no number is told where the spec is made of it.
 
     Raises: ModelFilesError where a token of any text would have no row.
     """
     size = companions.vocabulary_size or 0
-    if size > spec.vocab_size:
+    if type(num_rows) is int and size > num_rows:
         raise ModelFilesError(
             f"{folder / TOKENIZER} has ids for {size} tokens, the added ones not counted, and "
-            f"{folder / CONFIG} gives the model {spec.vocab_size} (vocab_size): they are of "
+            f"{folder / CONFIG} gives the model {num_rows} (vocab_size): they are of "
             "different models; take the tokenizer that belongs to the weights"
         )
 

@@ -155,6 +155,15 @@ def test_a_tokenizer_of_another_model_is_refused_with_both_files_and_counts(llam
         open_model(llama)
 
 
+def test_a_tokenizer_of_another_model_is_refused_also_where_transformers_would_run_the_model(
+    tmp_path: Path, save_tiny: SaveTiny
+) -> None:
+    save_tiny(tmp_path, "gpt_neox", tie_word_embeddings=False)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0, "b": 96}}}))
+    with pytest.raises(ModelFilesError, match=r"has ids for 97 tokens, .* gives the model 96 \(vocab_size\)"):
+        open_model(tmp_path)
+
+
 @pytest.mark.parametrize("vocab", [{"a": 0, "b": 95}, {"a": 0, "b": 95, "<image>": 96}])
 def test_an_added_token_may_lie_beyond_the_rows(llama: Path, vocab: dict[str, int]) -> None:
     """As Gemma 3's for images, in the files of those that read text only."""
