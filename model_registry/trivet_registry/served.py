@@ -21,6 +21,7 @@ class EngineRules(msgspec.Struct, frozen=True):
     backend: str
     device: str | None
     settings: dict[str, str]
+    ran_on: str | None = None  # backend of the instance that was ready last; unknown of older registries
 
 
 def newest_rules(deployment: Deployment) -> EngineRules:
@@ -57,11 +58,20 @@ def has_served(instance: Instance) -> bool:
     return instance.ready_at is not None or (served is not None and served.generation == instance.generation)
 
 
+def served_on(instance: Instance) -> str | None:
+    """The backend where it served, or else its deployment did last; None: nowhere yet."""
+    if instance.ready_at is not None:
+        return instance.backend
+    served = served_rules(instance.deployment)
+    return None if served is None else served.ran_on
+
+
 def remember_served(instance: Instance) -> None:
     """It is ready. An older generation than the newest is what it was already, or is on its way out."""
     deployment = instance.deployment
     if instance.generation != deployment.generation:
         return
-    served: dict[str, Any] = msgspec.to_builtins(newest_rules(deployment))
+    rules = msgspec.structs.replace(newest_rules(deployment), ran_on=instance.backend)
+    served: dict[str, Any] = msgspec.to_builtins(rules)
     if deployment.served != served:
         deployment.served = served

@@ -12,6 +12,7 @@ from trivet.config import refuse_unknown, type_sentence
 from trivet.errors import ConfigError
 
 LIVE_SETTINGS = frozenset({"idle_timeout_s"})  # the supervisor acts on them: changing one restarts nothing
+NO_VALUE = ("none", "null", "")  # in lower case: the setting's None
 OPTION_PREFIX = "options."  # of an engine setting that belongs to the backend
 TOOL_CALL_PARSERS = (
     *("auto", "none", "hermes", "qwen", "llama3_json", "mistral", "glm", "glm45"),
@@ -70,9 +71,7 @@ def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
     refuse_unknown(
         own, [name for name in EngineSettings.__struct_fields__ if name != "options"], "engine settings"
     )
-    plain: dict[str, Any] = {
-        key: None if value.lower() in ("none", "null", "") else value for key, value in own.items()
-    }
+    plain: dict[str, Any] = {key: None if value.lower() in NO_VALUE else value for key, value in own.items()}
     try:
         settings = msgspec.convert({**plain, "options": options}, EngineSettings, strict=False)
     except msgspec.ValidationError as error:

@@ -10,11 +10,13 @@ import time
 from contextlib import closing
 
 import zmq
+from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.config import inherited_environment, load_settings
 from trivet.errors import TrivetError
 from trivet.plugins import load_plugins
-from trivet_registry.database import open_database
+from trivet_registry.database import Database, open_database
+from trivet_registry.events_store import record_event
 from trivet_registry.supervision import claim_supervision
 from trivet_supervisor.device_refresh import refreshing
 from trivet_supervisor.devices import DeviceTable
@@ -82,6 +84,7 @@ def run(parent_fd: int | None) -> None:
             check_claim=claim.check,
             memory_holders=devices.holders,
         )
+        _tell_start(database)
         end_orphans(means)
         process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)
         leave_on_signals(process)
@@ -91,6 +94,15 @@ def run(parent_fd: int | None) -> None:
         with refreshing(means, devices):
             process.run()
     context.term()
+
+
+def _tell_start(database: Database) -> None:
+    """By these events one sees that supervisors died, also where no engine had to be adopted."""
+    try:
+        with database.session() as session:
+            record_event(session, "supervisor", f"supervisor started, pid {os.getpid()}")
+    except SQLAlchemyError as error:  # a full disk: what runs must be watched all the same
+        logger.warning("the start cannot be written down: %s", error)
 
 
 if __name__ == "__main__":

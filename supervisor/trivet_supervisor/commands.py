@@ -88,7 +88,13 @@ def _stop_all(given: argparse.Namespace) -> int:
     from trivet.errors import Conflict
     from trivet_registry.database import open_database
     from trivet_supervisor.client import SupervisorClient
-    from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines, wait_until_none, want_nothing
+    from trivet_supervisor.direct_stop import (
+        KILL_MARGIN_S,
+        count_engines,
+        end_engines,
+        wait_until_none,
+        want_nothing,
+    )
 
     settings = load_settings()
     settings.paths.create()
@@ -99,17 +105,14 @@ def _stop_all(given: argparse.Namespace) -> int:
         if SupervisorClient(settings.paths).wake() is None:
             try:
                 num_ended = end_engines(settings, limit_s)
-                print(
-                    f"stopped without a supervisor: {num_ended} {'engine' if num_ended == 1 else 'engines'}"
-                )
+                print(f"stopped without a supervisor: {count_engines(num_ended)}")
                 return 0
             except Conflict:
                 print("the supervisor is busy; waiting for it to end the engines", file=sys.stderr)
         left = wait_until_none(database, limit_s + KILL_MARGIN_S)
     if left:
-        print(
-            f"{left} engines are left after {limit_s + KILL_MARGIN_S:.0f} s; see trivet ps", file=sys.stderr
-        )
+        after_s = limit_s + KILL_MARGIN_S
+        print(f"{count_engines(left)} left after {after_s:.0f} s; see trivet ps", file=sys.stderr)
         return 1
     print(f"stopped: {', '.join(names) or 'nothing was running'}")
     return 0

@@ -105,11 +105,14 @@ def _end_unwritten(database: Database, launcher: Launcher) -> None:
 
 
 def want_nothing(database: Database, drain_timeout_s: float | None) -> list[str]:
-    """Mark every deployment as stopped. Returns the names that were wanted until now."""
+    """Mark every deployment as stopped; what drains already gets this time, too.
+
+    Returns the names that were wanted until now.
+    """
     with database.session() as session:
         names = [deployment.name for deployment in list_deployments(session, desired=RUNNING)]
-        for name in names:
-            stop_deployment(session, name, drain_timeout_s)
+        for deployment in list_deployments(session):
+            stop_deployment(session, deployment.name, drain_timeout_s)
     return names
 
 
@@ -125,7 +128,12 @@ def _what_is_left(database: Database) -> str:
     with database.reading() as session:
         left = list_instances(session, states=PROCESS_STATES)
     named = ", ".join(f"pid {i.pid} ({i.deployment.name}, {i.state})" for i in left)
-    return f"{len(left)} engines do not end, not even by SIGKILL: {named}; a device may hang: see dmesg"
+    return f"{count_engines(len(left))} left, not even SIGKILL ends: {named}; a device may hang: see dmesg"
+
+
+def count_engines(number: int) -> str:
+    """For a sentence."""
+    return f"{number} engine{'s' * (number != 1)}"
 
 
 def _num_engines(database: Database) -> int:

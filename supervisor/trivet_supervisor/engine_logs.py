@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from trivet.config import Paths
@@ -59,6 +61,12 @@ def prune(paths: Paths, deployment: str, instance_id: str, attempt: int) -> None
     others = [file for file in folder.glob("*.log") if not file.name.startswith(f"{instance_id}-")]
     for file in sorted(others, key=_written_s, reverse=True)[KEPT_FILES - KEPT_NEWEST :]:
         _remove(file)
+
+
+def remove_logs(paths: Paths, deployments: Iterable[str]) -> None:
+    """All logs of deployments that are forgotten."""
+    for name in deployments:
+        shutil.rmtree(paths.logs / name, ignore_errors=True)
 
 
 def _remove(log: Path) -> None:

@@ -25,7 +25,7 @@ from trivet_registry.tables import Instance
 from trivet_supervisor.endings import Endings
 from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judge
 from trivet_supervisor.means import Means
-from trivet_supervisor.memory_return import why_memory_is_missing
+from trivet_supervisor.memory_return import ended_unseen, why_memory_is_missing
 from trivet_supervisor.starting import start_engine
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,15 @@ class Fleet:
 
     def adopt(self, instance: Instance) -> None:
         """Take over an engine that outlived its supervisor, or write down that it did not."""
+        run_dir = instance.run_dir or str(self._means.settings.paths.run)
         handle = self._find(instance)
         if handle is None or instance.lease is None:
-            self.endings.ended_unseen(instance)
+            gone = ended_unseen(instance)
+            if gone is None:
+                self.endings.ended_unseen(instance)
+            else:  # its device may not have its memory back
+                self._follow(instance.id, gone, instance.lease or "", instance.instance_state, run_dir)
             return
-        run_dir = instance.run_dir or str(self._means.settings.paths.run)
         self._follow(instance.id, handle, instance.lease, instance.instance_state, run_dir)
         self._watched[instance.id].resume(instance.entered_s, self._means.clock())
         with self._means.database.session() as session:
@@ -239,15 +243,32 @@ class Fleet:
                 self._means.wire.tell(instance.id, Watch(watched.lease))
             case GiveUp(reason=reason, for_silence=for_silence):
                 if for_silence and not self._may_lose(now):
-                    logger.error("instance=%s kept though silent: many are at once", instance.id)
-                    watched.asked_s = now  # not said again in the next turn
+                    watched.asked_s = now  # not given up again in the next turn
+                    self._keep(instance, watched, reason)
                     return False
                 self._move(instance, watched, S.LOST, reason)
                 self._kill(instance, watched)
                 return True
-            case None:
-                pass
+            case None if watched.is_kept and watched.asked_s is None:
+                watched.is_kept = False
+                self._tell(instance, "answers again after its silence, and serves")
         return False
+
+    def _keep(self, instance: Instance, watched: Watched, reason: str) -> None:
+        """Many that are silent at once say that the host is busy, or that what they share hangs."""
+        if not watched.is_kept:
+            watched.is_kept = True
+            most = self._means.limits.max_losses_per_minute
+            logger.error("instance=%s kept though silent: many are at once", instance.id)
+            self._tell(instance, f"{reason}; kept for now: {most} others were given up within this minute")
+
+    def _tell(self, instance: Instance, reason: str) -> None:
+        """What is new of an instance that stays in its state."""
+        with self._means.database.session() as session:
+            update_instance(session, instance.id, reason=reason)
+            record_event(
+                session, "instance", reason, deployment=instance.deployment.name, instance=instance.id
+            )
 
     def _may_lose(self, now: float) -> bool:
         while self._losses_s and now - self._losses_s[0] > 60.0:

@@ -1,4 +1,7 @@
-"""Finds the deployments that nobody uses: every instance is ready and has been idle for long enough."""
+"""Finds the deployments that nobody uses: what of them is ready has been idle for long enough.
+
+What has failed, or waits for room or for its next attempt, keeps nothing loaded: it has no requests.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from trivet.engine_settings import parse_engine_settings
 from trivet_registry.deployments_store import RUNNING
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Deployment, Instance
+
+_AT_REST = (InstanceState.FAILED, InstanceState.PENDING)
 
 
 def idle_timeout_s(deployment: Deployment) -> float | None:
@@ -29,10 +34,11 @@ def why_idle(
         idle_s_of: seconds for which an instance has had nothing to do.
     """
     limit_s = idle_timeout_s(deployment)
-    if limit_s is None or deployment.is_asleep or deployment.desired != RUNNING or not instances:
+    if limit_s is None or deployment.is_asleep or deployment.desired != RUNNING:
         return None
-    if any(i.instance_state is not InstanceState.READY for i in instances):
-        return None  # something is going on
-    if min(idle_s_of(i.id) for i in instances) < limit_s:
+    loaded = [i for i in instances if i.instance_state not in _AT_REST]
+    if not loaded or any(i.instance_state is not InstanceState.READY for i in loaded):
+        return None  # nothing to unload, or something is going on
+    if min(idle_s_of(i.id) for i in loaded) < limit_s:
         return None
     return f"no request for {limit_s:g} s: it is unloaded, and the next request wakes it"

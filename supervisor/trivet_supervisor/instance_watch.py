@@ -61,6 +61,7 @@ class Watched:
     told_s: float = 0.0  # of the last Drain
     terminated_s: float | None = None  # since SIGTERM
     killed_s: float | None = None  # since SIGKILL
+    is_kept: bool = False  # though silent
     gone_s: float | None = None  # since its processes have ended
     memory_note: str = ""  # on a device that has not given its memory back
     saved: Beat | None = None  # the last beat whose content is in the registry

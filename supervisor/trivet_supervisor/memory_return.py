@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from trivet.launching import UNSEEN_EXIT, ProcessIdentity
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Instance
 from trivet_supervisor.instance_watch import Watched
@@ -12,6 +15,31 @@ from trivet_supervisor.means import Means
 logger = logging.getLogger(__name__)
 
 _TOLD_TO_STOP = (InstanceState.DRAINING, InstanceState.STOPPING)
+
+
+@dataclass(slots=True)
+class EndedUnseen:
+    """`EngineHandle` of one that was told to stop and went while no supervisor was there."""
+
+    identity: ProcessIdentity
+
+    def exit_code(self) -> int:
+        return UNSEEN_EXIT
+
+    def processes(self) -> Sequence[ProcessIdentity]:
+        return ()
+
+    def terminate(self) -> None:
+        """Nothing is left to signal."""
+
+    kill = terminate
+
+
+def ended_unseen(instance: Instance) -> EndedUnseen | None:
+    """None for one that was not told to stop, or that never had a process."""
+    if instance.instance_state not in _TOLD_TO_STOP or instance.pid is None:
+        return None
+    return EndedUnseen(ProcessIdentity(instance.pid, instance.process_start_time or 0.0))
 
 
 def why_memory_is_missing(means: Means, instance: Instance, watched: Watched) -> str | None:

@@ -23,11 +23,12 @@ from trivet_supervisor.means import Means
 logger = logging.getLogger(__name__)
 
 SIGTERM_S = 5.0  # from SIGTERM to SIGKILL
+SIGKILL_S = 2.0  # until a process is gone whose end nothing holds up
 LOOK_INTERVAL_S = 0.05
 
 
 def end_orphans(means: Means) -> int:
-    """End them before anything is placed, which takes `SIGTERM_S` at most. Returns how many there were."""
+    """End them before anything is placed, within `SIGTERM_S + SIGKILL_S`. Returns how many there were."""
     with means.database.reading() as session:
         known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
     orphans: list[tuple[LaunchOrder, EngineHandle]] = []
@@ -45,16 +46,21 @@ def end_orphans(means: Means) -> int:
         else:
             orphans.append((order, handle))
     end_handles([handle for _, handle in orphans], SIGTERM_S)
-    for order, handle in orphans:  # they have ended, whether or not that can be written down
-        remove_run_files(means.settings, order.instance_id)
-        _tell(means, order, handle)
+    for order, handle in orphans:  # whether or not it can be written down
+        has_ended = handle.exit_code() is not None
+        if has_ended:  # else its order stays, by which the next serve finds it
+            remove_run_files(means.settings, order.instance_id)
+        _tell(means, order, handle, has_ended)
     return len(orphans)
 
 
-def _tell(means: Means, order: LaunchOrder, handle: EngineHandle) -> None:
+def _tell(means: Means, order: LaunchOrder, handle: EngineHandle, has_ended: bool) -> None:
     pid, name = handle.identity.pid, order.served_model_name
     logger.error("pid=%d instance=%s deployment=%s is an orphan", pid, order.instance_id, name)
-    reason = f"ended pid {pid}, an engine of {name} that this registry does not know: was it restored?"
+    did = (
+        f"ended pid {pid}" if has_ended else f"SIGKILL does not end pid {pid} (a device may hang: see dmesg)"
+    )
+    reason = f"{did}, an engine of {name} that this registry does not know: was it restored?"
     with means.database.session() as session:
         record_event(session, "supervisor", reason, deployment=name, instance=order.instance_id)
 
@@ -62,12 +68,17 @@ def _tell(means: Means, order: LaunchOrder, handle: EngineHandle) -> None:
 def end_handles(
     handles: Sequence[EngineHandle], sigterm_s: float, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """SIGTERM, then SIGKILL for those that are there `sigterm_s` later."""
+    """SIGTERM, then SIGKILL for those that are there `sigterm_s` later; waits `SIGKILL_S` for these."""
     for handle in handles:
         handle.terminate()
-    deadline_s = clock() + sigterm_s
-    while any(handle.exit_code() is None for handle in handles) and clock() < deadline_s:
-        time.sleep(LOOK_INTERVAL_S)
+    _await_ends(handles, sigterm_s, clock)
     for handle in handles:
         if handle.exit_code() is None:
             handle.kill()
+    _await_ends(handles, SIGKILL_S, clock)
+
+
+def _await_ends(handles: Sequence[EngineHandle], timeout_s: float, clock: Callable[[], float]) -> None:
+    deadline_s = clock() + timeout_s
+    while any(handle.exit_code() is None for handle in handles) and clock() < deadline_s:
+        time.sleep(LOOK_INTERVAL_S)

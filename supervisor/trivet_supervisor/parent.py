@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ CANNOT_START = 2  # exit code of both children: trying again would not help
 MAX_FIRST_FAILURES = 3  # of a child that has never been up
 UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
 ASK_INTERVAL_S = 5.0
-DEAF_LIMIT_S = 60.0  # a slow disk may hold up a turn of the supervisor's loop
+DEAF_LIMIT_S = 60.0  # a slow disk may hold up a turn of the supervisor's loop, a crowd the web server
 WEB_END_TIMEOUT_S = 15.0
 ENGINES_GO_ON = "engines that run are left to the next serve (`trivet stop --all` ends them)"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # not SIGHUP under nohup
@@ -48,7 +49,8 @@ class Parent:
         self._settings = settings
         self._clock = clock
         self._num_stop_requests = 0
-        self._asked_s = self._answered_s = clock()
+        self._asked_s = clock()
+        self._num_unanswered: Counter[str] = Counter()  # by child, in a row
         self._pipe_lock = threading.RLock()  # a signal may come while its own thread holds it
         self._has_ended = False
         self._wake, self._waker = os.pipe()
@@ -119,10 +121,13 @@ class Parent:
                 code = child.keep()
                 if code == CANNOT_START or (code is not None and child.num_failures >= MAX_FIRST_FAILURES):
                     raise _not_up(child, f"ended with exit code {code}")
-            if self._client.status() is not None and self._web_answers():
+            if self._supervisor_answers() and self._web_answers():
                 return
             if self._clock() > deadline_s:
                 raise _not_up(self.web, f"does not answer after {UP_TIMEOUT_S:.0f} s")
+
+    def _supervisor_answers(self) -> bool:
+        return self._client.status() is not None
 
     def _web_answers(self) -> bool:
         settings = self._settings
@@ -142,7 +147,7 @@ class Parent:
             connection.close()
 
     def _keep_children(self) -> None:
-        self._look_after_supervisor()
+        self._look_after_children()
         for child in (self.supervisor, self.web):
             code = child.keep()
             if code is not None:
@@ -150,20 +155,24 @@ class Parent:
                     "%s ended with exit code %s; it is started again (%s)", child.name, code, child.log_file
                 )
 
-    def _look_after_supervisor(self) -> None:
-        """One that lives and answers nothing for a minute is replaced; its engines are adopted."""
-        now = self._clock()
-        if now - self._asked_s < ASK_INTERVAL_S:
+    def _look_after_children(self) -> None:
+        """One that lives and answers nothing for a minute is replaced; a supervisor's engines are adopted.
+
+        Asked so many times: after a time in which this process itself was stopped both are asked first.
+        """
+        if self._clock() - self._asked_s < ASK_INTERVAL_S:
             return
-        self._asked_s = now
-        for child in (self.supervisor, self.web):
+        self._asked_s = self._clock()
+        for child, answers in ((self.supervisor, self._supervisor_answers), (self.web, self._web_answers)):
             child.bound_log()
-        if self.supervisor.pid is None or self._client.status() is not None:
-            self._answered_s = self._clock()
-        elif now - self._answered_s > DEAF_LIMIT_S:
-            logger.error("the supervisor (pid %s) answers nothing: it is killed", self.supervisor.pid)
-            self.supervisor.kill()
-            self._answered_s = self._clock()
+            if child.pid is None or answers():
+                self._num_unanswered[child.name] = 0
+                continue
+            self._num_unanswered[child.name] += 1
+            if self._num_unanswered[child.name] * ASK_INTERVAL_S >= DEAF_LIMIT_S:
+                logger.error("%s (pid %s) answers nothing: it is killed", child.name, child.pid)
+                child.kill()
+                self._num_unanswered[child.name] = 0
 
     # ---- down ----
 

@@ -6,8 +6,10 @@ on is what the ledger leaves: instances that are still loading have a claim to m
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
@@ -25,7 +27,7 @@ MAX_OPEN_MODELS = 8  # headers of the models that were placed last
 
 
 class NoRoom(DoesNotFit):
-    """It would fit if instances that run now were stopped: worth waiting for."""
+    """It would fit if instances that run now were stopped, or did fit before: worth waiting for."""
 
     older: frozenset[str] = frozenset()  # ids of the deployment's own instances of earlier generations
     fits_without_older = False  # to stop those would do
@@ -42,6 +44,7 @@ class Placer:
         self._host = host
         self._devices = devices
         self._opened: OrderedDict[str, ModelFiles] = OrderedDict()  # by fingerprint: SQLite reuses ids
+        self._opened_lock = threading.Lock()  # each placing has a thread of its own
 
     def place(
         self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
@@ -59,9 +62,11 @@ class Placer:
         refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
         for name in names:
             try:
-                return self._place_on(self._host.backend(name), files, config, device, ledger)
+                placement = self._place_on(self._host.backend(name), files, config, device, ledger)
             except (Unsupported, DoesNotFit) as error:
                 refusals.append((name, error))
+            else:
+                return replace(placement, passed_over=dict(refusals))
         raise _summary(files.name, refusals)
 
     def _names(self, backend: str) -> list[str]:
@@ -98,13 +103,16 @@ class Placer:
         """Raises: ModelFilesError, also where a file has changed since it was registered."""
         for file in version.files:
             _check_unchanged(file["name"], file["size_bytes"], file["mtime_ns"])
-        key = version.fingerprint
-        if key not in self._opened:
-            self._opened[key] = open_model(version.path, self._host)
+        with self._opened_lock:
+            files = self._opened.get(version.fingerprint)
+        if files is None:
+            files = open_model(version.path, self._host)
+        with self._opened_lock:
+            self._opened[version.fingerprint] = files
+            self._opened.move_to_end(version.fingerprint)
             if len(self._opened) > MAX_OPEN_MODELS:
                 self._opened.popitem(last=False)
-        self._opened.move_to_end(key)
-        return self._opened[key]
+        return files
 
 
 def _choose(
@@ -198,5 +206,7 @@ def _summary(
 ) -> Unsupported | DoesNotFit:
     if len(refusals) == 1:
         return refusals[0][1]
-    has_no_room = any(isinstance(error, NoRoom) for _, error in refusals)
-    return (NoRoom if has_no_room else Unsupported)(backend_answers.none_can_run(model, refusals))
+    told = backend_answers.none_can_run(model, refusals)
+    if any(isinstance(error, NoRoom) for _, error in refusals):
+        return NoRoom(told)
+    return (DoesNotFit if any(isinstance(e, DoesNotFit) for _, e in refusals) else Unsupported)(told)

@@ -53,12 +53,15 @@ class Placing:
         self._clock = clock
         self._limit_s = limit_s
         self._choices: dict[str, _Choice] = {}
+        self._hung: dict[str, _Choice] = {}  # given up, while their threads are there
 
     def take(self, instance_id: str, ledger: Ledger, choose: Callable[[], Chosen]) -> Chosen:
         """The answer of `choose`, which is begun where none is under way.
 
         Raises: StillPlacing after `PATIENCE_S`; Unavailable after the limit; what `choose` raises.
         """
+        if self._hangs(instance_id):  # one more thread would hang, too
+            raise Unavailable(f"its last placing, given up after {self._limit_s:g} s, still hangs")
         choice = self._choices.get(instance_id)
         if choice is None or (choice.answer is not None and ledger.has_more_than(choice.ledger)):
             choice = self._choices[instance_id] = _Choice(self._clock(), ledger, choose)
@@ -70,6 +73,7 @@ class Placing:
         if choice.failure is not None:
             raise choice.failure
         if choice.answer is None:
+            self._hung[instance_id] = choice
             raise Unavailable(
                 f"placing took more than {self._limit_s:g} s; its backend or a file system may hang"
             )
@@ -87,6 +91,10 @@ class Placing:
     def forget(self, instance_id: str) -> None:
         """It is wanted no more, wherever it would have been."""
         self._choices.pop(instance_id, None)
+
+    def _hangs(self, instance_id: str) -> bool:
+        self._hung = {key: choice for key, choice in self._hung.items() if choice.thread.is_alive()}
+        return instance_id in self._hung
 
     def _is_late(self, choice: _Choice) -> bool:
         return self._clock() - choice.since_s > self._limit_s

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
-from trivet.engine import backend_answers
-from trivet.engine.assembly import Placement
-from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import ConfigError, TrivetError
 from trivet_registry.deployment_changes import sleep_deployment
 from trivet_registry.deployments_store import RUNNING, list_deployments
@@ -19,15 +15,16 @@ from trivet_registry.instances_store import (
     move_instance,
     update_instance,
 )
-from trivet_registry.served import rules_of, served_rules
-from trivet_registry.tables import Deployment, Instance, Version
+from trivet_registry.served import served_rules
+from trivet_registry.tables import Deployment, Instance
+from trivet_supervisor.choosing import Places, choose, older_than
 from trivet_supervisor.faults import Faults
 from trivet_supervisor.fleet import Fleet
 from trivet_supervisor.idleness import why_idle
-from trivet_supervisor.ledger import Ledger, ledger_of
+from trivet_supervisor.ledger import ledger_of
 from trivet_supervisor.means import Means
 from trivet_supervisor.placement import FilesChanged, NoRoom
-from trivet_supervisor.placing import Chosen, Placing, StillPlacing
+from trivet_supervisor.placing import Placing, StillPlacing
 from trivet_supervisor.rollout import changes_of
 
 logger = logging.getLogger(__name__)
@@ -37,15 +34,6 @@ SHUTS_DOWN = "the server is being stopped"
 PLACING = "chooses a backend and devices"
 
 S = InstanceState
-
-
-class Places(Protocol):
-    """`placement.Placer`, or a test's."""
-
-    def place(
-        self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
-    ) -> Placement:
-        """Raises: NoRoom; TrivetError with the reason."""
 
 
 class Reconciler:
@@ -122,7 +110,7 @@ class Reconciler:
                 sleep_deployment(session, deployment.name, reason)
             return {i.id for i in instances}  # the next turn ends them
         served = served_rules(deployment)
-        older = _older(instances, deployment.generation)
+        older = older_than(deployment.generation, instances)
         looks = {key: is_helped for key, (seen, is_helped) in self._looks.items() if seen == older}
         changes = changes_of(
             instances,
@@ -200,7 +188,9 @@ class Reconciler:
         """False where it goes on waiting for room."""
         needs_change = False
         try:
-            placement, launch_env = self._choose(instance, living)
+            placement, launch_env = self.placing.take(
+                instance.id, ledger_of(living), lambda: choose(self._places, instance, living)
+            )
         except StillPlacing:
             return False
         except NoRoom as error:
@@ -224,41 +214,6 @@ class Reconciler:
         self._forget_wait(instance)
         return True
 
-    def _choose(self, instance: Instance, living: Sequence[Instance]) -> Chosen:
-        ledger = ledger_of(living)
-
-        def choose() -> Chosen:
-            try:
-                return self._chosen(instance, ledger)
-            except NoRoom as error:
-                own = [i for i in living if i.deployment_id == instance.deployment_id]
-                error.older = _older(own, instance.generation)
-                error.fits_without_older = self._would_fit_without(error.older, instance, living)
-                raise
-
-        return self.placing.take(instance.id, ledger, choose)
-
-    def _chosen(self, instance: Instance, ledger: Ledger) -> Chosen:
-        rules = rules_of(instance)
-        settings = parse_engine_settings(rules.settings)
-        placement = self._places.place(instance.version, settings, rules.backend, rules.device, ledger)
-        return placement, backend_answers.launch_env(placement.backend, placement.devices)
-
-    def _would_fit_without(
-        self, gone: frozenset[str], instance: Instance, living: Sequence[Instance]
-    ) -> bool:
-        """Else an update would end what serves and come up none the sooner: others hold the devices."""
-        if not gone:
-            return False
-        try:
-            self._chosen(instance, ledger_of(living, gone))
-        except TrivetError:
-            return False
-        except Exception:  # a stranger's backend, as in `_place`
-            logger.exception("instance=%s cannot be planned without the older ones", instance.id)
-            return False
-        return True
-
     def _forget_wait(self, instance: Instance) -> None:
         self.placing.forget(instance.id)
         self._room_s.pop(instance.id, None)
@@ -276,7 +231,3 @@ class Reconciler:
 
 def _urgency(instance: Instance) -> tuple[int, float]:
     return instance.deployment.priority, instance.created_at.timestamp()
-
-
-def _older(instances: Sequence[Instance], generation: int) -> frozenset[str]:
-    return frozenset(i.id for i in instances if i.generation < generation)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from trivet.engine.assembly import Placement
+from trivet.engine.backend_answers import NoDevice
 from trivet.launching import EngineHandle, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet_registry.instance_state import InstanceState
@@ -45,7 +46,7 @@ def start_engine(
             session,
             instance.id,
             InstanceState.STARTING,
-            f"attempt {attempt}",
+            _described(attempt, placement),
             attempt=attempt,
             lease=lease,
             backend=placement.backend.name,
@@ -77,6 +78,18 @@ def start_engine(
         )
     )
     return handle, lease
+
+
+def _described(attempt: int, placement: Placement) -> str:
+    where = ", ".join(device.uid for device in placement.devices)
+    told = f"attempt {attempt} on {placement.backend.name} ({where})"
+    # That a host has no device of a kind is no news; that one it has cannot be used is.
+    refused = [
+        f"{name}: {error}"
+        for name, error in placement.passed_over.items()
+        if not isinstance(error, NoDevice) or error.reasons
+    ]
+    return f"{told}; passed over {'; '.join(refused)}" if refused else told
 
 
 def _order(means: Means, instance: Instance, placement: Placement, lease: str) -> LaunchOrder:

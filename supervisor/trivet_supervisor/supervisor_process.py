@@ -14,6 +14,7 @@ import zmq
 from trivet import __version__
 from trivet_registry.retention import prune
 from trivet_registry.supervision import SupervisionLost
+from trivet_supervisor import engine_logs
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
 from trivet_supervisor.protocol import Request, ShutDown, SupervisorStatus, Wake
@@ -92,8 +93,9 @@ class SupervisorProcess:
         if time.monotonic() >= self._next_prune_s:
             self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
             with self._means.database.session() as session:
-                num_rows = prune(session)
-            logger.info("pruned_rows=%d", num_rows)
+                pruned = prune(session)
+            engine_logs.remove_logs(self._means.settings.paths, pruned.deployments)
+            logger.info("pruned_rows=%d", pruned.num_rows)
 
     def _handle(self, request: Request) -> SupervisorStatus:
         if isinstance(request, ShutDown):

@@ -186,3 +186,21 @@ def test_after_a_reboot_what_was_wanted_runs_again(site: Site) -> None:
         site.say(Phase.READY, instance)
     site.keep_alive(10)
     assert sorted(site.states()) == ["ready", "ready", "stopped"]
+
+
+def test_one_that_was_told_to_stop_and_went_unwatched_is_stopped_when_its_device_has_the_memory_back(
+    site: Site,
+) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=0)
+    site.settle()
+    assert site.states() == ["stopping"]
+    site.process.code = 0
+    site.holders = frozenset({1001})
+    site.start_supervisor()
+    site.settle()
+    assert site.states() == ["stopping"]
+    assert site.only().reason == "its process is gone; waits until host has its memory back"
+    site.holders = frozenset()
+    site.settle()
+    assert (site.only().state, site.only().reason, site.only().pid) == ("stopped", "stopped", None)

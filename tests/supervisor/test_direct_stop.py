@@ -21,7 +21,7 @@ from trivet_registry.supervision import claim_supervision
 from trivet_registry.tables import Instance
 from trivet_supervisor import device_refresh, direct_stop, parent
 from trivet_supervisor.commands import commands
-from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines
+from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines, want_nothing
 from trivet_supervisor.instance_watch import Limits
 
 if TYPE_CHECKING:
@@ -47,6 +47,15 @@ def test_engines_that_obey_are_ended(site: Site, settings: Settings, monkeypatch
     assert site.states() == ["stopped"] * 2
 
 
+def test_a_second_less_patient_stop_of_all_reaches_what_drains_already(site: Site) -> None:
+    site.make_ready()
+    assert want_nothing(site.database, 100.0) == ["chat"]
+    site.settle()
+    assert want_nothing(site.database, 0.0) == []
+    site.wait(6)
+    assert site.states() == ["stopping"]
+
+
 def test_an_engine_that_survives_sigkill_is_named_and_not_waited_for(
     site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +63,9 @@ def test_an_engine_that_survives_sigkill_is_named_and_not_waited_for(
     site.process.obeys = ()
     monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
     monkeypatch.setattr(direct_stop, "KILL_MARGIN_S", 0.3)
-    with pytest.raises(Unavailable, match=r"1 engines do not end.*pid 1001 \(chat, stopping\)"):
+    with pytest.raises(
+        Unavailable, match=r"1 engine left, not even SIGKILL ends: pid 1001 \(chat, stopping\)"
+    ):
         end_engines(settings, 0.0)
 
 

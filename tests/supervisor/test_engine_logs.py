@@ -70,3 +70,13 @@ def test_a_log_that_cannot_be_removed_keeps_no_engine_from_its_start(tmp_path: P
     (oldest.parent / "gone-1.log").symlink_to(tmp_path / "nowhere")
     engine_logs.prune(paths, "chat", "i", 2 + engine_logs.KEPT_NEWEST)
     assert oldest.exists()
+
+
+def test_logs_of_deployments_that_are_forgotten_go_and_no_others(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    for name in ("gone", "stays"):
+        file = engine_logs.log_file(paths, name, "i", 1)
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+    engine_logs.remove_logs(paths, ["gone", "never-started"])
+    assert [folder.name for folder in paths.logs.iterdir()] == ["stays"]

@@ -66,3 +66,22 @@ def test_an_orphan_ends_although_that_cannot_be_written_down(
     with pytest.raises(OperationalError):
         end_orphans(site.means)
     assert site.process.code is not None
+
+
+def test_an_orphan_that_nothing_ends_is_told_and_found_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "SIGTERM_S", 0.1)
+    monkeypatch.setattr(orphans, "SIGKILL_S", 0.1)
+    site.make_ready()
+    site.process.obeys = ()
+    with site.database.session() as session:
+        session.delete(session.get(Instance, site.only().id))
+    assert end_orphans(site.means) == 1
+    with site.database.reading() as session:
+        told = list_events(session)[-1].reason
+    assert told.startswith("SIGKILL does not end pid 1001 (a device may hang: see dmesg), an engine of chat")
+    site.process.obeys = ("kill",)
+    assert end_orphans(site.means) == 1
+    assert site.process.code is not None
+    assert end_orphans(site.means) == 0

@@ -173,27 +173,34 @@ def test_a_log_that_cannot_be_opened_is_told_in_a_sentence() -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_a_supervisor_that_answers_nothing_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deaf", ["supervisor", "web"])
+def test_a_child_that_answers_nothing_is_replaced(tmp_path: Path, deaf: str) -> None:
     """It lives, so nothing but its silence tells."""
     clock = FakeClock()
     parent = Parent(Settings(home=str(tmp_path)), clock)
-    parent._client = cast(Any, SimpleNamespace(status=lambda: None))
-    parent.supervisor = Child("supervisor", ["sleep", "600"], os.environ, tmp_path / "log", 0, clock)
-    parent.supervisor.start()
-    deaf = parent.supervisor.pid
-    parent._look_after_supervisor()
-    clock.now_s += DEAF_LIMIT_S - 1
-    parent._look_after_supervisor()
-    assert parent.supervisor.pid == deaf
-    clock.now_s += ASK_INTERVAL_S + 1
-    parent._look_after_supervisor()
-    assert parent.supervisor.wait(DEADLINE_S)
-    assert parent.supervisor.keep() == -signal.SIGKILL
+    answers = {"supervisor": deaf != "supervisor", "web": deaf != "web"}
+    parent._client = cast(Any, SimpleNamespace(status=lambda: True if answers["supervisor"] else None))
+    cast(Any, parent)._web_answers = lambda: answers["web"]
+    for name in answers:
+        setattr(parent, name, Child(name, ["sleep", "600"], os.environ, tmp_path / name, 0, clock))
+        getattr(parent, name).start()
+    child, other = (parent.web, parent.supervisor)[:: 1 if deaf == "web" else -1]
+    before, others = child.pid, other.pid
+    clock.now_s += 10 * DEAF_LIMIT_S  # this process was stopped itself: that proves nothing
+    for _ in range(int(DEAF_LIMIT_S / ASK_INTERVAL_S) - 1):
+        parent._look_after_children()
+        clock.now_s += ASK_INTERVAL_S
+    assert child.pid == before
+    parent._look_after_children()
+    assert child.wait(DEADLINE_S)
+    assert child.keep() == -signal.SIGKILL
     clock.now_s += 30
-    parent.supervisor.keep()
-    assert parent.supervisor.pid not in (None, deaf)
-    parent.supervisor.kill()
-    assert parent.supervisor.wait(DEADLINE_S)
+    child.keep()
+    assert child.pid not in (None, before)
+    assert other.pid == others
+    for each in (child, other):
+        each.kill()
+        assert each.wait(DEADLINE_S)
 
 
 class FakeClock:

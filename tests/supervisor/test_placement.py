@@ -1,37 +1,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trivet.contract import (
-    Backend,
-    DeviceInfo,
-    KVCacheSpec,
-    KVGroup,
-    KVKind,
-    MemoryPart,
-    MemoryPlan,
-    Runner,
-    RunnerConfig,
-)
+from trivet.contract import DeviceInfo, RunnerConfig
 from trivet.demo_model import find_demo_model
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import open_model
-from trivet.plugins import PluginHost, hookimpl
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import create_deployment
 from trivet_registry.models_store import register_model, remove_model
 from trivet_registry.tables import Version
+from trivet_supervisor import placement
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.ledger import Ledger
-from trivet_supervisor.placement import NoRoom, Placer
+from trivet_supervisor.placement import NoRoom
 from trivet_supervisor.reconcile import Reconciler
+
+sys.path.append(str(Path(__file__).parent))  # made_up_backend
+from made_up_backend import MadeUp, device, placer
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -40,73 +34,10 @@ NOBODY = Ledger({}, {})
 AUTO = EngineSettings()
 
 
-class MadeUp:
-    """A backend with devices of the test's choice; a plan takes `need` bytes."""
-
-    def __init__(self, name: str, devices: Sequence[DeviceInfo], need: int = 100, refuses: str = "") -> None:
-        self.name = name
-        self.devices = list(devices)
-        self.need = need
-        self.refuses = refuses
-        self.num_probes = 0
-        self.weights: Any = None  # of the last plan
-
-    def probe(self, timeout_s: float) -> list[DeviceInfo]:
-        self.num_probes += 1
-        return self.devices
-
-    def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
-        return {}
-
-    def check(self, spec: Any, weights: Any, config: RunnerConfig, device: DeviceInfo) -> None:
-        if self.refuses:
-            raise Unsupported(self.refuses)
-
-    def plan(
-        self, spec: Any, weights: Any, config: RunnerConfig, devices: Sequence[DeviceInfo]
-    ) -> MemoryPlan:
-        self.weights = weights
-        free = min(device.free_bytes for device in devices)
-        if self.need > free:
-            raise DoesNotFit(f"it needs {self.need} bytes and {free} are free on {devices[0].uid}")
-        kv = KVCacheSpec(16, (KVGroup(KVKind.FULL, (0,), "f32", 1),))
-        return MemoryPlan(kv, (2,), 0, (MemoryPart("kv", self.need),), 256, 2048)
-
-    def create_runner(self, *_: Any) -> Runner:
-        raise NotImplementedError
-
-
-def device(kind: str, index: int = 0, **fields: Any) -> DeviceInfo:
-    made = DeviceInfo(
-        kind=kind,
-        index=index,
-        uid=f"{kind}{index}",
-        name="",
-        arch="",
-        total_bytes=1000,
-        free_bytes=1000,
-        dtypes=frozenset(),
-    )
-    return replace(made, **fields)
-
-
 @pytest.fixture
 def version(database: Database) -> Version:
     with database.session() as session:
         return register_model(session, open_model(find_demo_model()))
-
-
-def placer(*backends: Backend) -> Placer:
-    host = PluginHost()
-    for backend in backends:
-
-        class Plugin:
-            @hookimpl
-            def trivet_backend(self, backend: Backend = backend) -> Backend:
-                return backend
-
-        host.register(Plugin(), backend.name)
-    return Placer(host, DeviceTable(host.backends))
 
 
 def test_auto_takes_the_first_backend_in_order_that_can(version: Version) -> None:
@@ -130,12 +61,12 @@ def test_auto_never_takes_null(version: Version) -> None:
 def test_each_backends_own_reason_is_told_when_none_can(version: Version) -> None:
     cpu = MadeUp("cpu", [device("cpu")], need=5000)
     cuda = MadeUp("cuda", [device("cuda", unusable_because="driver 470 is too old")])
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(DoesNotFit) as caught:
         placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY)
     assert "it needs 5000 bytes and 1000 are free on cpu0" in str(caught.value)
     assert str(caught.value).endswith("; no usable device: cuda (cuda0: driver 470 is too old)")
     cuda.devices = []
-    with pytest.raises(Unsupported, match=r"here: cpu: it needs 5000 .* on cpu0; no usable device: cuda$"):
+    with pytest.raises(DoesNotFit, match=r"here: cpu: it needs 5000 .* on cpu0; no usable device: cuda$"):
         placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY)
 
 
@@ -337,6 +268,30 @@ def test_another_model_with_the_id_of_a_removed_one_is_planned_by_its_own_files(
             remove_model(session, name)
         assert {Path(tensor.file) for tensor in backend.weights.tensors} == {file}
     assert ids[0] == ids[1], "SQLite gives the id of a removed row to the next"
+
+
+def test_placings_at_once_share_what_is_opened(
+    version: Version, monkeypatch: pytest.MonkeyPatch, database: Database, tmp_path: Path
+) -> None:
+    """Each has a thread of its own, and more models than are kept open."""
+    monkeypatch.setattr(placement, "MAX_OPEN_MODELS", 1)
+    opened = open_model(find_demo_model())
+    monkeypatch.setattr(placement, "open_model", lambda path, host: opened)
+    versions = []
+    for number in range(4):
+        file = tmp_path / f"{number}.gguf"
+        file.write_bytes(find_demo_model().read_bytes()[: 1 << 20])
+        with database.session() as session:
+            versions.append(register_model(session, replace(opened, path=file, files=(file,)), f"m{number}"))
+    cpu = placer(MadeUp("cpu", [device("cpu")]))
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            places = pool.map(lambda n: cpu.place(versions[n % 4], AUTO, "cpu", None, NOBODY), range(2000))
+            assert all(place.backend.name == "cpu" for place in places)
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_a_probe_is_used_for_a_moment_and_then_repeated(clock: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trivet.messages import Drain, EngineLoad, Phase
 from trivet_registry.deployment_changes import Update, update_deployment, wake_deployment
-from trivet_registry.deployments_store import get_deployment, stop_deployment
+from trivet_registry.deployments_store import get_deployment, set_replicas, stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
 from trivet_supervisor.placement import NoRoom
@@ -211,6 +211,20 @@ def test_work_of_any_kind_keeps_it_loaded(site: Site) -> None:
     assert site.states() == ["ready"], "running ones, and those that came and went between two beats"
     site.keep_alive(31)
     assert asleep(site)
+
+
+def test_what_failed_or_finds_no_room_keeps_nothing_loaded(site: Site) -> None:
+    fail_update(site)
+    site.change(update_deployment, "chat", Update(settings={"idle_timeout_s": "30"}))
+    site.keep_alive(32)
+    assert generations(site) == [(1, "draining")], "beside an update that has failed"
+    site.make_ready("crowded", settings={"idle_timeout_s": "30"})
+    site.places.refuses = NoRoom("0.1 GiB is left")
+    site.change(set_replicas, "crowded", 2)
+    site.settle()
+    assert [i.state for i in site.instances() if i.deployment.name == "crowded"] == ["ready", "pending"]
+    site.keep_alive(32)
+    assert {i.state for i in site.instances() if i.deployment.name == "crowded"} == {"draining", "stopped"}
 
 
 def test_one_busy_replica_keeps_all_of_them(site: Site) -> None:

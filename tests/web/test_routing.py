@@ -256,6 +256,14 @@ def test_one_that_was_refused_by_all_there_are_does_not_wait_for_the_same_again(
     assert site.router.choose("m", 10, frozenset({"a"})).instance_id == NOWHERE
 
 
+@pytest.mark.parametrize("text", ["none", "None", "null", ""])
+def test_nobody_waits_where_the_idle_timeout_is_set_to_none(text: str) -> None:
+    site = Site()
+    site.settings = {"idle_timeout_s": text}
+    with pytest.raises(Unavailable):
+        site.router.choose("m", 10)
+
+
 def test_what_is_asleep_waits_whatever_its_settings_say_by_now() -> None:
     site = Site()
     site.is_asleep = True

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trivet.engine_settings import NO_VALUE
 from trivet.errors import ModelNotFound, Unavailable
 from trivet_web.engine_link import EngineView
 from trivet_web.prefix_affinity import PrefixAffinity, span_digests
@@ -93,7 +94,8 @@ class Deployed:
     def waits(self) -> bool:
         """Whether its requests wait for an instance: it is loaded when one comes."""
         may_come = self.replicas > 0 and not self.is_leaving
-        return may_come and (self.is_asleep or "idle_timeout_s" in self.settings)
+        is_unloaded = self.settings.get("idle_timeout_s", "").lower() not in NO_VALUE
+        return may_come and (self.is_asleep or is_unloaded)
 
     @property
     def max_model_len(self) -> int | None:

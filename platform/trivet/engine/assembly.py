@@ -6,8 +6,8 @@ The engine process and the offline `LLM` share it. Nothing here imports torch; `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +43,8 @@ class Placement:
     devices: tuple[DeviceInfo, ...]
     config: RunnerConfig
     plan: MemoryPlan
+    # Backends that were to be preferred, by name, and what kept each from it.
+    passed_over: Mapping[str, Unsupported | DoesNotFit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
