@@ -34,8 +34,6 @@ _LIBPQ_PATIENCE = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
-    # Of the server: a client that hangs in a transaction holds up the others no longer than this.
-    "options": "-c idle_in_transaction_session_timeout=60s -c lock_timeout=30s",
 }
 _WRITE_LOCK_KEY = 0x7472777274  # "trwrt", of pg_advisory_xact_lock
 _READ_ONLY = "trivet_read_only"  # an execution option of ours
@@ -88,12 +86,13 @@ class Database:
         self.engine.dispose()
 
 
-def open_database(url: str, *, is_durable: bool = True) -> Database:
+def open_database(url: str, *, is_durable: bool = True, patience_s: float = BUSY_TIMEOUT_S) -> Database:
     """Connect and upgrade to the newest tables; of processes that start at once, one upgrades.
 
     `is_durable` false: commits do not wait for the disk, and a power cut may undo the last of them (never
     a crash of processes). It is for what is observed, which a power cut makes untrue anyway: a busy disk
     was seen to hold up a commit for seconds, and the supervisor must not wait for that.
+    `patience_s`: how long a transaction waits for one that holds the registry; opening always waits longer.
 
     Raises: ConfigError for an address that cannot be opened, or a registry newer than this Trivet.
     """
@@ -120,23 +119,32 @@ def open_database(url: str, *, is_durable: bool = True) -> Database:
     except ConfigError:
         engine.dispose()
         raise
+    if patience_s != BUSY_TIMEOUT_S:
+        engine.dispose()
+        engine = _create_engine(engine.url, is_durable, patience_s)
     return Database(engine)
 
 
-def _create_engine(url: URL, is_durable: bool) -> Engine:
+def _create_engine(url: URL, is_durable: bool, patience_s: float = BUSY_TIMEOUT_S) -> Engine:
     if url.get_backend_name() != "sqlite":
         is_libpq = url.get_driver_name() in ("psycopg", "psycopg2")
-        arguments = _LIBPQ_PATIENCE if is_libpq else {}
+        arguments = _libpq_patience(patience_s) if is_libpq else {}
         return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
     if url.database is None or url.database == ":memory:":
         raise ArgumentError("a registry in memory cannot be shared by processes; give a file")
     # SQLite gives -wal and -shm the mode of the database file.
     os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
     os.chmod(url.database, 0o600)
-    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S})
+    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": patience_s})
     event.listen(engine, "connect", lambda connection, record: _set_up_sqlite(connection, is_durable))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _libpq_patience(lock_timeout_s: float) -> dict[str, Any]:
+    # Of the server: a client that hangs in a transaction holds up the others no longer than this.
+    options = f"-c idle_in_transaction_session_timeout=60s -c lock_timeout={int(lock_timeout_s * 1000)}"
+    return {**_LIBPQ_PATIENCE, "options": options}
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, is_durable: bool) -> None:

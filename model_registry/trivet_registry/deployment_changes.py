@@ -12,7 +12,9 @@ from trivet.errors import Conflict, RequestError
 from trivet_registry.deployments_store import (
     RUNNING,
     check_backends,
+    check_device,
     check_fallback,
+    check_priority,
     check_replicas,
     get_deployment,
 )
@@ -81,7 +83,7 @@ def _change_rules(session: Session, deployment: Deployment, update: Update) -> l
         deployment.replicas = update.replicas
     if update.priority is not None and update.priority != deployment.priority:
         changes.append(f"priority {deployment.priority} to {update.priority}")
-        deployment.priority = update.priority
+        deployment.priority = check_priority(update.priority)
     if update.fallback not in (UNCHANGED, deployment.fallback):
         fallback = check_fallback(session, deployment.name, update.fallback)
         changes.append(f"fallback {deployment.fallback or 'none'} to {fallback or 'none'}")
@@ -104,7 +106,7 @@ def _change_engines(deployment: Deployment, update: Update) -> list[str]:
         deployment.backend = check_backends(update.backend)
     if update.device not in (UNCHANGED, deployment.device):
         changes.append(f"device {deployment.device or 'any'} to {update.device or 'any'}")
-        deployment.device = update.device
+        deployment.device = check_device(update.device)
     merged = {**deployment.settings, **update.settings}
     settings = {key: value for key, value in merged.items() if value is not None}
     changes += _described(deployment.settings, settings)

@@ -18,6 +18,8 @@ RUNNING = "running"
 STOPPED = "stopped"
 MAX_REPLICAS = 1024
 MAX_BACKEND_LENGTH = 64  # of its column
+MAX_DEVICE_LENGTH = 128  # of its column
+MAX_PRIORITY = 1_000_000
 
 
 def create_deployment(
@@ -48,6 +50,7 @@ def create_deployment(
     name = _name_of(name, parse_engine_settings(settings).served_model_name, version)
     check_replicas(replicas)
     check_backends(backend)
+    check_device(device)
     deployment = _find(session, name)
     if deployment is None:
         deployment = Deployment(name=name, generation=0)
@@ -67,8 +70,7 @@ def create_deployment(
     deployment.replicas = replicas
     deployment.settings = settings
     deployment.desired = RUNNING
-    deployment.drain_timeout_s = None
-    deployment.priority = priority
+    deployment.priority = check_priority(priority)
     deployment.fallback = check_fallback(session, name, fallback)
     deployment.is_asleep = False
     deployment.served = None
@@ -178,6 +180,27 @@ def check_backends(names: str) -> str:
             param="backend",
         )
     return names
+
+
+def check_device(names: str | None) -> str | None:
+    """Raises: RequestError."""
+    if names is not None and len(names) > MAX_DEVICE_LENGTH:
+        raise RequestError(
+            f"device {names[:80]!r}... has {len(names)} characters; it is one device or several, by uid or "
+            f"index, with commas, in at most {MAX_DEVICE_LENGTH}",
+            param="device",
+        )
+    return names
+
+
+def check_priority(priority: int) -> int:
+    """Raises: RequestError."""
+    if abs(priority) > MAX_PRIORITY:
+        raise RequestError(
+            f"priority is {str(priority)[:40]}; it must be {-MAX_PRIORITY} to {MAX_PRIORITY}",
+            param="priority",
+        )
+    return priority
 
 
 def check_fallback(session: Session, name: str, fallback: str | None) -> str | None:

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TextIO
 
 from sqlalchemy import Connection, Engine, text
@@ -95,9 +95,10 @@ class _LockFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        self._file.truncate()
-        self._file.write(self._holder)
-        self._file.flush()
+        with suppress(OSError):  # a full disk: the lock holds without a name
+            self._file.truncate()
+            self._file.write(self._holder)
+            self._file.flush()
         return True
 
     def held_by(self) -> str:

@@ -216,7 +216,7 @@ class Deployment(Base):
     replicas: Mapped[int]
     settings: Mapped[dict[str, str]]  # engine_settings.EngineSettings as text
     desired: Mapped[str] = mapped_column(String(16))  # "running" | "stopped"
-    drain_timeout_s: Mapped[float | None]  # of the stop in progress; None: the site's setting
+    drain_timeout_s: Mapped[float | None]  # of its last stop; None: the site's setting
     generation: Mapped[int] = mapped_column(default=1)
     # Instances of it and later ones serve until those of the newest are ready: an update replaces them.
     first_generation: Mapped[int] = mapped_column(default=1, server_default=text("1"))

@@ -35,6 +35,7 @@ from trivet_supervisor.supervisor_process import (
 
 logger = logging.getLogger(__name__)
 
+LOCK_PATIENCE_S = 3.0  # for who holds the registry: engines may end meanwhile, and somebody asks how it is
 PREDECESSOR_S = 15.0  # for the supervisor of a serve that was killed: a probe may hold its loop for 10 s
 
 
@@ -68,7 +69,9 @@ def run(parent_fd: int | None) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     patience_s = 0.0 if parent_fd is None else PREDECESSOR_S
     with (
-        closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
+        closing(
+            open_database(settings.resolved_database_url, is_durable=False, patience_s=LOCK_PATIENCE_S)
+        ) as database,
         claim_supervision(database, f"the supervisor with pid {os.getpid()}", patience_s) as claim,
         closing(ZmqWire(context)) as wire,
         closing(Server(context, settings.paths.supervisor_socket())) as server,

@@ -84,8 +84,10 @@ def _demo(given: argparse.Namespace) -> int:
 def _stop_all(given: argparse.Namespace) -> int:
     from contextlib import closing
 
+    from sqlalchemy.exc import OperationalError
+
     from trivet.config import load_settings
-    from trivet.errors import Conflict
+    from trivet.errors import Conflict, Unavailable
     from trivet_registry.database import open_database
     from trivet_supervisor.client import SupervisorClient
     from trivet_supervisor.direct_stop import (
@@ -101,7 +103,13 @@ def _stop_all(given: argparse.Namespace) -> int:
     drain_s = 0.0 if given.now else given.timeout
     limit_s = settings.drain_timeout_s if drain_s is None else drain_s
     with closing(open_database(settings.resolved_database_url)) as database:
-        names = want_nothing(database, drain_s)
+        names, unwritten = [], ""
+        try:
+            names = want_nothing(database, drain_s)
+        except (
+            OperationalError
+        ) as error:  # a full disk: they end all the same, and the next serve has them again
+            unwritten = f"the registry cannot be written: {error.orig}"
         if SupervisorClient(settings.paths).wake() is None:
             try:
                 num_ended = end_engines(settings, limit_s)
@@ -109,6 +117,8 @@ def _stop_all(given: argparse.Namespace) -> int:
                 return 0
             except Conflict:
                 print("the supervisor is busy; waiting for it to end the engines", file=sys.stderr)
+        if unwritten:
+            raise Unavailable(f"{unwritten}; free some room, or end `trivet serve` with Ctrl-C")
         left = wait_until_none(database, limit_s + KILL_MARGIN_S)
     if left:
         after_s = limit_s + KILL_MARGIN_S

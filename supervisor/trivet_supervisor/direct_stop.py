@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 
 import zmq
@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
-from trivet.errors import Unavailable
+from trivet.errors import ConfigError, Unavailable
 from trivet.launching import Launcher
 from trivet.plugins import load_plugins
 from trivet_registry.database import Database, open_database
@@ -26,7 +26,7 @@ from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.means import Means
-from trivet_supervisor.orphans import end_handles, end_orphans
+from trivet_supervisor.orphans import end_handles, end_orphans, orders_of
 from trivet_supervisor.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_MS = 50
 SIGTERM_S = 5.0  # for an engine whose end cannot be written down
 KILL_MARGIN_S = Limits().ending_s + 2.0  # past the drain; of whoever waits for engines that end, plus turns
+
+
+class EndedUnwritten(Unavailable):
+    """The engines have ended, by signal, and the registry does not say so yet."""
 
 
 class NothingIsPlaced:
@@ -52,12 +56,18 @@ def end_engines(
 
     As soon as `is_hurried` answers yes, running requests are waited for no longer.
 
-    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends, or where
-    the registry cannot be written: the engines have been ended by signal then.
+    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends;
+    EndedUnwritten where the registry cannot be opened or written.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    try:
+        opened = open_database(settings.resolved_database_url, is_durable=False)
+    except ConfigError as error:  # damaged, or locked by somebody: what runs must end all the same
+        leases = [order.lease for order in orders_of(settings)]
+        launcher = load_plugins(check_backends=False).launcher(settings.launcher)
+        raise _end_unwritten(launcher, leases, str(error)) from error
     with (
-        closing(open_database(settings.resolved_database_url, is_durable=False)) as database,
+        closing(opened) as database,
         claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}") as claim,
         closing(ZmqWire(context)) as wire,
     ):
@@ -89,19 +99,22 @@ def end_engines(
                     if not reconciler.tick():
                         wire.socket.poll(LOOK_INTERVAL_MS)
         except OperationalError as error:  # a full disk: what cannot be written down must end all the same
-            _end_unwritten(database, launcher)
-            raise Unavailable(
-                f"the registry cannot be written: {error.orig}; the engines have been ended by signal, "
-                "and the next `trivet serve` finds that out"
-            ) from error
+            with database.reading() as session:
+                leases = [i.lease for i in list_instances(session, states=PROCESS_STATES) if i.lease]
+            raise _end_unwritten(launcher, leases, f"the registry cannot be written: {error.orig}") from error
     return num_engines
 
 
-def _end_unwritten(database: Database, launcher: Launcher) -> None:
-    """SIGTERM, then SIGKILL, for every engine that its lease finds."""
-    with database.reading() as session:
-        leases = [i.lease for i in list_instances(session, states=PROCESS_STATES) if i.lease is not None]
-    end_handles([h for lease in leases if (h := launcher.find(lease)) is not None], SIGTERM_S)
+def _end_unwritten(launcher: Launcher, leases: Iterable[str], why: str) -> Unavailable:
+    """SIGTERM, then SIGKILL, for every engine that its lease finds. Returns what is to be said of it."""
+    handles = [handle for lease in leases if (handle := launcher.find(lease)) is not None]
+    end_handles(handles, SIGTERM_S)
+    left = [str(handle.identity.pid) for handle in handles if handle.exit_code() is None]
+    if left:
+        return Unavailable(f"{why}; and SIGKILL does not end pid {', '.join(left)}: see dmesg")
+    return EndedUnwritten(
+        f"{why}; its engines have ended, if need be by signal, and the next `trivet serve` finds that out"
+    )
 
 
 def want_nothing(database: Database, drain_timeout_s: float | None) -> list[str]:

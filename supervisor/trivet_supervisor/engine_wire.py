@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Protocol
 
 import msgspec
@@ -34,7 +35,10 @@ class EngineWire(Protocol):
 
 
 class ZmqWire:
-    """`EngineWire` over one SUB socket for all engines and a DEALER to each."""
+    """`EngineWire` over one SUB socket for all engines and a DEALER to each.
+
+    `tell` is for any thread, all else for one. A ZeroMQ socket may change threads with a lock in between.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._context = context
@@ -45,6 +49,7 @@ class ZmqWire:
         self.socket.subscribe(b"")
         self._beat_addresses: dict[str, str] = {}
         self._controls: dict[str, zmq.Socket[bytes]] = {}
+        self._controls_lock = threading.Lock()
         self._decoder = msgspec.msgpack.Decoder(Beat)
 
     def follow(self, instance_id: str, run_dir: str) -> None:
@@ -57,24 +62,27 @@ class ZmqWire:
         control.linger = 0
         control.reconnect_ivl = RECONNECT_MS
         control.connect(engine_address(run_dir, instance_id, "ctl"))
-        self._controls[instance_id] = control
+        with self._controls_lock:
+            self._controls[instance_id] = control
 
     def forget(self, instance_id: str) -> None:
         """Hear them no more; idempotent."""
         address = self._beat_addresses.pop(instance_id, None)
         if address is not None:
             self.socket.disconnect(address)
-            self._controls.pop(instance_id).close()
+            with self._controls_lock:
+                self._controls.pop(instance_id).close()
 
     def tell(self, instance_id: str, request: ControlRequest) -> None:
         """Send; delivered as soon as the engine's socket exists."""
-        control = self._controls.get(instance_id)
-        if control is None:
-            return
-        try:
-            control.send(msgspec.msgpack.encode(request), zmq.NOBLOCK)
-        except zmq.Again:  # the queue to a stopped process is full; signals follow
-            logger.warning("instance=%s takes no control messages", instance_id)
+        with self._controls_lock:
+            control = self._controls.get(instance_id)
+            if control is None:
+                return
+            try:
+                control.send(msgspec.msgpack.encode(request), zmq.NOBLOCK)
+            except zmq.Again:  # the queue to a stopped process is full; signals follow
+                logger.warning("instance=%s takes no control messages", instance_id)
 
     def beats(self) -> list[Beat]:
         """What has come since the last call, in order."""

@@ -21,7 +21,7 @@ def stopped_reason(code: int | None) -> str:
 
 def exit_reason(code: int, beat: Beat | None) -> str:
     """The engine's own words where its last beat had some, and how the process ended."""
-    said = beat.reason if beat is not None and beat.phase is Phase.FAILED else ""
+    said = beat.reason if beat is not None and beat.phase in (Phase.FAILED, Phase.STOPPING) else ""
     if code < 0:
         how = f"killed by {_signal_name(-code)}"
         if -code == signal.SIGKILL:

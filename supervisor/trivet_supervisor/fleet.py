@@ -27,6 +27,7 @@ from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judg
 from trivet_supervisor.means import Means
 from trivet_supervisor.memory_return import ended_unseen, why_memory_is_missing
 from trivet_supervisor.starting import start_engine
+from trivet_supervisor.unwritten_end import UnwrittenEnd
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Fleet:
         self._means = means
         self.endings = Endings(means)
         self._watched: dict[str, Watched] = {}
+        self._unwritten_end = UnwrittenEnd(means)
         self._losses_s: deque[float] = deque()
         self._heard_s = means.clock()
         self._saved_s = means.clock()
@@ -152,13 +154,20 @@ class Fleet:
         return any(watched.handle.exit_code() is not None for watched in self._watched.values())
 
     def tell_of_watch(self) -> None:
-        """Tell the engines that somebody watches, once a second, also while no registry can be written."""
+        """Tell the engines that somebody watches, once a second. Called from any thread.
+
+        A registry that somebody else holds locked must not end engines that have an `orphan_timeout_s`.
+        """
         now = self._means.clock()
         if now - self._watch_told_s < WATCH_INTERVAL_S:
             return
         self._watch_told_s = now
-        for instance_id, watched in self._watched.items():
+        for instance_id, watched in list(self._watched.items()):
             self._means.wire.tell(instance_id, Watch(watched.lease))
+
+    def end_unwritten(self, drain_timeout_s: float) -> bool:
+        """End every engine though no move can be written down. True when all have ended."""
+        return self._unwritten_end.press(self._watched, drain_timeout_s)
 
     def save(self) -> None:
         """Write loads, progress and `as_of`; once a second."""

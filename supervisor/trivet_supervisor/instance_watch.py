@@ -132,7 +132,7 @@ def judge(watched: Watched, now: float, limits: Limits) -> Verdict:
     if beat is not None:
         to = _STATE_OF_PHASE.get(beat.phase)
         if to is InstanceState.STOPPING and watched.state in _BOOT:
-            return Advance(to, "its engine was told to stop by someone else")
+            return Advance(to, beat.reason or "its engine was told to stop by someone else")
         if to in _BOOT and watched.state in _BOOT and _BOOT.index(to) > _BOOT.index(watched.state):
             return Advance(to, beat.reason or _REASONS[to])
     return _judge_deadlines(watched, now, limits) or _judge_silence(watched, now, limits)

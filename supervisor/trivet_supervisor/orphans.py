@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from trivet.config import Settings
 from trivet.launching import EngineHandle
 from trivet.messages import LaunchOrder
 from trivet_registry.events_store import record_event
@@ -32,12 +33,7 @@ def end_orphans(means: Means) -> int:
     with means.database.reading() as session:
         known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
     orphans: list[tuple[LaunchOrder, EngineHandle]] = []
-    for file in means.settings.paths.run.glob("engine-*.json"):
-        try:
-            order = msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
-        except (OSError, msgspec.MsgspecError) as error:
-            logger.warning("order=%s cannot be read: %s", file, error)
-            continue
+    for order in orders_of(means.settings):
         if order.lease in known:
             continue
         handle = means.launcher.find(order.lease)
@@ -52,6 +48,15 @@ def end_orphans(means: Means) -> int:
             remove_run_files(means.settings, order.instance_id)
         _tell(means, order, handle, has_ended)
     return len(orphans)
+
+
+def orders_of(settings: Settings) -> Iterator[LaunchOrder]:
+    """Of every engine of this home that has not ended, whatever the registry says."""
+    for file in settings.paths.run.glob("engine-*.json"):
+        try:
+            yield msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
+        except (OSError, msgspec.MsgspecError) as error:
+            logger.warning("order=%s cannot be read: %s", file, error)
 
 
 def _tell(means: Means, order: LaunchOrder, handle: EngineHandle, has_ended: bool) -> None:

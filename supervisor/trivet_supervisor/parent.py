@@ -26,7 +26,7 @@ from trivet.errors import TrivetError, Unavailable
 from trivet.tls import trust
 from trivet_supervisor.child import Child
 from trivet_supervisor.client import SupervisorClient
-from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines
+from trivet_supervisor.direct_stop import KILL_MARGIN_S, EndedUnwritten, end_engines
 from trivet_supervisor.engine_logs import tail
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class Parent:
         self._num_unanswered: Counter[str] = Counter()  # by child, in a row
         self._pipe_lock = threading.RLock()  # a signal may come while its own thread holds it
         self._has_ended = False
+        self.has_left_engines = False  # though a stop was requested
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         alive, self._alive = os.pipe()  # only this process holds the second end: that is what children watch
@@ -204,12 +205,15 @@ class Parent:
                     self._client.shut_down(0.0)
                 self._pause()
         if self.supervisor.is_alive():
-            logger.error("the supervisor does not answer: it is replaced to end the engines")
+            logger.error("the supervisor has not ended the engines: it is replaced to do so")
         self.supervisor.terminate(timeout_s=2.0)
         try:
             # Where the supervisor had died; otherwise nothing is left to do.
             end_engines(self._settings, drain_s, lambda: self._num_stop_requests > told)
+        except EndedUnwritten as error:
+            logger.warning("%s", error)
         except TrivetError as error:
+            self.has_left_engines = True
             logger.error("engines are left: %s", error)
 
     # ---- signals ----

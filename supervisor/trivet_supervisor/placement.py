@@ -15,6 +15,7 @@ from pathlib import Path
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, Placement, planned_spec, runner_config
+from trivet.engine.device_groups import device_groups
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -83,7 +84,9 @@ class Placer:
         ledger: Ledger,
     ) -> Placement:
         spec = planned_spec(files)
-        candidates = _choose(backend, self._devices.of(backend), device, config.tensor_parallel, ledger)
+        candidates = device_groups(
+            backend, self._devices.of(backend), device, config.tensor_parallel, ledger.left_on
+        )
         candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
         refusals: list[tuple[str, DoesNotFit]] = []  # by device
 
@@ -113,42 +116,6 @@ class Placer:
             if len(self._opened) > MAX_OPEN_MODELS:
                 self._opened.popitem(last=False)
         return files
-
-
-def _choose(
-    backend: Backend, found: Sequence[DeviceInfo], wanted: str | None, num_ranks: int, ledger: Ledger
-) -> list[list[DeviceInfo]]:
-    """Groups of devices to try, each with one device a rank. Raises: Unsupported."""
-    if wanted:
-        named = [_named(backend, found, name.strip()) for name in wanted.split(",")]
-        _check_named(named, wanted, num_ranks)
-        return [named]
-    usable = backend_answers.usable_devices(backend, found, num_ranks)
-    if num_ranks == 1:
-        return [[device] for device in usable]
-    return [sorted(usable, key=lambda d: -ledger.left_on(d).free_bytes)[:num_ranks]]
-
-
-def _check_named(named: Sequence[DeviceInfo], wanted: str, num_ranks: int) -> None:
-    """Raises: Unsupported."""
-    twice = [d.uid for n, d in enumerate(named) if d in named[:n]]
-    if twice:
-        raise Unsupported(f"device {wanted!r} names {twice[0]} twice; each rank needs one of its own")
-    if len(named) != num_ranks:
-        raise Unsupported(
-            f"device {wanted!r} is {len(named)} device{'s' * (len(named) > 1)} and tensor_parallel_size "
-            f"{num_ranks} needs {num_ranks}; name as many, or set tensor_parallel_size={len(named)}"
-        )
-
-
-def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceInfo:
-    for device in found:
-        if name in (device.uid, str(device.index)):
-            if device.unusable_because is not None:
-                raise Unsupported(f"device {name} of {backend.name} is unusable: {device.unusable_because}")
-            return device
-    have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
-    raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
 
 
 def _plan_within(

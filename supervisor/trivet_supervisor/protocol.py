@@ -35,3 +35,4 @@ class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
     as_of: float  # seconds since the epoch
     num_followed: int  # engine processes
     is_shutting_down: bool = False
+    problem: str = ""  # why its last turn failed, which is tried again

@@ -49,6 +49,7 @@ class Reconciler:
         # Of those, whether they would have it if these older ones were gone; valid as long as these are all.
         self._looks: dict[str, tuple[frozenset[str], bool]] = {}
         self._shutdown_s: float | None = None  # drain timeout of the shutdown in progress
+        self.has_ended_unwritten = False  # every engine, though no row says so
 
     def shut_down(self, drain_timeout_s: float) -> None:
         """From now on nothing shall run, whatever the deployments say; they run again with the next serve."""
@@ -62,6 +63,11 @@ class Reconciler:
         """Whether anything is left that a shutdown waits for."""
         with self._means.database.reading() as session:
             return bool(list_instances(session, states=LIVE_STATES - {S.FAILED}))
+
+    def end_unwritten(self) -> None:
+        """Go on with a shutdown though the registry cannot be written."""
+        if self._shutdown_s is not None:
+            self.has_ended_unwritten = self.fleet.end_unwritten(self._shutdown_s)
 
     def tick(self) -> bool:
         """One turn. True if something moved, so that another turn may find more to do.
@@ -95,7 +101,7 @@ class Reconciler:
             if instance.instance_state not in PROCESS_STATES or self._faults.holds_back(instance.id):
                 continue
             with self._faults.border(instance.id, instance.deployment.name):
-                if self.fleet.check(instance, self._drain_timeout_s(instance.deployment)):
+                if self.fleet.check(instance, self._drain_timeout_s(instance)):
                     moved.add(instance.id)
         return moved
 
@@ -147,14 +153,16 @@ class Reconciler:
                 self.fleet.endings.forget(instance.id)
                 self._forget_wait(instance)
             case _:
-                self.fleet.stop(instance, self._drain_timeout_s(deployment), reason)
+                self.fleet.stop(instance, self._drain_timeout_s(instance), reason)
         return True
 
-    def _drain_timeout_s(self, deployment: Deployment) -> float:
+    def _drain_timeout_s(self, instance: Instance) -> float:
         if self._shutdown_s is not None:
             return self._shutdown_s
-        own = deployment.drain_timeout_s
-        return self._means.settings.drain_timeout_s if own is None else own
+        deployment = instance.deployment
+        own = deployment.drain_timeout_s  # of its last stop: what was launched since has no part in that
+        is_of_stop = deployment.desired != RUNNING or instance.generation < deployment.first_generation
+        return own if is_of_stop and own is not None else self._means.settings.drain_timeout_s
 
     # ---- placing ----
 

@@ -24,6 +24,8 @@ from trivet_supervisor.parent import Parent
 from trivet_supervisor.serve_checks import serve_lock, with_free_port
 from trivet_supervisor.startup_box import startup_box
 
+logger = logging.getLogger(__name__)
+
 PREDECESSOR_S = 20.0  # its grace is 10 s
 DEVICES_TIMEOUT_S = 2.0  # the supervisor probes as it starts
 
@@ -56,9 +58,7 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
             if show is not None:
                 show.start(chats)
 
-        if settings.tls_cert is not None:
-            settings.paths.cert_file.write_text(str(Path(settings.tls_cert).expanduser().absolute()))
-        settings.paths.url_file.write_text(local_url(settings))
+        _tell_commands(settings)
         try:
             parent.run(on_up)
         finally:
@@ -66,8 +66,20 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
             settings.paths.cert_file.unlink(missing_ok=True)
         if show is not None:
             show.join()
+    if parent.has_left_engines:
+        return 1
     print("stopped")
     return 0 if show is None else show.exit_code
+
+
+def _tell_commands(settings: Settings) -> None:
+    """Where commands of this home find the server, and by which certificate they know it."""
+    try:
+        if settings.tls_cert is not None:
+            settings.paths.cert_file.write_text(str(Path(settings.tls_cert).expanduser().absolute()))
+        settings.paths.url_file.write_text(local_url(settings))
+    except OSError as error:  # a full disk: what can be served is served
+        logger.warning("%s; commands need --url %s", error, local_url(settings))
 
 
 class _Show:

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -63,7 +63,8 @@ def serve_lock(paths: Paths) -> Iterator[None]:
                 f"`trivet serve` runs already on {paths.home}, with pid {holder}; use that one, or end it: "
                 f"kill {holder}"
             ) from None
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # a full disk: the lock holds without a name
+            file.truncate()
+            file.write(str(os.getpid()))
+            file.flush()
         yield

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import zmq
+from sqlalchemy.exc import DBAPIError
 
 from trivet import __version__
 from trivet_registry.retention import prune
@@ -25,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.2  # an engine that ends is noticed so soon
 TICK_INTERVAL_S = 1.0  # a change of desired state without a wake-up
-RETRY_S = 5.0  # after a turn that failed: a full disk, a database that is away
+RETRY_S = 2.0  # after a turn that failed: a full disk, a database that is away or locked
+WATCH_INTERVAL_S = 0.5
 MAX_TURNS_S = 1.0  # in a row: then who asks is answered
 PRUNE_INTERVAL_S = 600.0
 
@@ -42,7 +44,7 @@ class SupervisorProcess:
         self._is_woken = True
         self._next_tick_s = 0.0
         self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
-        self._has_failed = False  # the last turn
+        self._problem = ""  # why the last turn failed
         self._poller = zmq.Poller()
         self._poller.register(wire.socket, zmq.POLLIN)
         self._poller.register(server.socket, zmq.POLLIN)
@@ -56,23 +58,40 @@ class SupervisorProcess:
 
         Raises: SupervisionLost where another supervisor manages the registry by now.
         """
-        while not self._is_leaving:
-            self._poller.poll(int(LOOK_INTERVAL_S * 1000))
-            self._server.serve(self._handle)
-            self._look()
-            if self._reconciler.is_shutting_down and not self._reconciler.has_instances():
-                logger.info("every engine has ended")
-                return
+        is_over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(is_over,), name="watch", daemon=True)
+        watch.start()
+        try:
+            while not self._is_leaving:
+                self._poller.poll(int(LOOK_INTERVAL_S * 1000))
+                self._server.serve(self._handle)
+                self._look()
+                if self._has_shut_down():
+                    logger.info("every engine has ended")
+                    return
+        finally:
+            is_over.set()
+            watch.join()
+
+    def _watch(self, is_over: threading.Event) -> None:
+        """On a thread of its own: no transaction holds it up."""
+        while not is_over.wait(WATCH_INTERVAL_S):
+            self._reconciler.fleet.tell_of_watch()
+
+    def _has_shut_down(self) -> bool:
+        if self._reconciler.has_ended_unwritten:
+            return True
+        return self._reconciler.is_shutting_down and not self._reconciler.has_instances()
 
     def _look(self) -> None:
         fleet = self._reconciler.fleet
         is_due = time.monotonic() >= self._next_tick_s
         # What a failed turn left undone is no news: without this it would be tried in every turn.
         is_news = fleet.hear() or fleet.has_ended() or self._reconciler.placing.has_news()
-        is_news &= not self._has_failed
+        is_news &= not self._problem
         if not (is_news or self._is_woken or is_due):
             return
-        self._is_woken = self._has_failed = False
+        self._is_woken = False
         self._next_tick_s = time.monotonic() + TICK_INTERVAL_S
         try:
             rest_s = time.monotonic() + MAX_TURNS_S
@@ -82,12 +101,17 @@ class SupervisorProcess:
                     break
             self._prune()
             self._server.keep_bound()
+            self._problem = ""
         except SupervisionLost:
             raise  # to leave is all that is right now: the engines are another's
-        except Exception:  # the supervisor loop's border: engines must not go unwatched
-            logger.exception("a turn failed; the next is in %s s", RETRY_S)
-            self._has_failed = True
+        except Exception as error:  # the supervisor loop's border: engines must not go unwatched
+            problem = f"the registry: {error.orig}" if isinstance(error, DBAPIError) else repr(error)
+            if problem != self._problem:
+                logger.exception("turns fail; each next is %s s later", RETRY_S)
+            self._problem = problem
             self._next_tick_s = time.monotonic() + RETRY_S
+            if isinstance(error, DBAPIError):
+                self._reconciler.end_unwritten()
 
     def _prune(self) -> None:
         if time.monotonic() >= self._next_prune_s:
@@ -108,6 +132,7 @@ class SupervisorProcess:
             as_of=time.time(),
             num_followed=self._reconciler.fleet.num_followed,
             is_shutting_down=self._reconciler.is_shutting_down,
+            problem=self._problem,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,10 +25,12 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import register_model
 from trivet_registry.references import find_version
 from trivet_registry.tables import Base, Instance, Version
+from trivet_supervisor import placing
 from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
 
+DEADLINE_S = 60.0
 HOST = DeviceInfo(
     kind="fake",
     index=0,
@@ -230,6 +233,13 @@ class Site:
                 return
         raise AssertionError("the supervisor does not come to rest")
 
+    def settle_at(self, states: list[str]) -> None:
+        """Turn until those are the states: where placings hang, the others' may take longer than a turn."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while self.settle() or sorted(self.states()) != states:
+            assert time.monotonic() < deadline_s, f"{self.states()} and not {states}"
+            time.sleep(0.01)
+
     def wait(self, seconds: float, step_s: float = 0.5) -> None:
         """Let time pass in turns."""
         end_s = self.clock.now_s + seconds
@@ -323,7 +333,9 @@ def database(registry: Database) -> Database:
 
 
 @pytest.fixture
-def site(tmp_path: Path, database: Database) -> Site:
+def site(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> Site:
+    # A turn takes what placing answers at once, and here that is all: also where its thread is starved.
+    monkeypatch.setattr(placing, "PATIENCE_S", DEADLINE_S)
     settings = Settings(home=str(tmp_path))
     settings.paths.create()
     file = tmp_path / "tiny.gguf"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trivet.messages import Phase
+from trivet.messages import Drain, Phase
+from trivet_registry.deployment_changes import Update, update_deployment
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
@@ -102,3 +103,24 @@ def test_what_hangs_in_a_state_that_passes_is_ended_at_its_deadline(site: Site, 
     assert not has_left(site, state), "it has its time"
     hang(site, phase, 0.3 * limit_s + 2)
     assert has_left(site, state)
+
+
+def test_a_launch_under_the_same_name_shortens_no_drain(site: Site) -> None:
+    """The patience of a stop belongs to what it stopped."""
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=600)
+    site.settle()
+    site.wait(40)
+    site.launch()
+    site.settle()
+    old, new = site.instances()
+    for _ in range(500):
+        site.clock.advance(1)
+        site.say(Phase.DRAINING, old)
+        site.say(Phase.READY, new)
+    assert site.states() == ["draining", "ready"]
+    site.change(update_deployment, "chat", Update(replicas=0))
+    site.settle()
+    last = site.wire.sent[-1][1]
+    assert isinstance(last, Drain)
+    assert last.timeout_s == site.settings.drain_timeout_s, "the new launch has the site's own patience"

@@ -4,6 +4,7 @@ import argparse
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,7 @@ from trivet_registry.supervision import claim_supervision
 from trivet_registry.tables import Instance
 from trivet_supervisor import device_refresh, direct_stop, parent
 from trivet_supervisor.commands import commands
-from trivet_supervisor.direct_stop import KILL_MARGIN_S, end_engines, want_nothing
+from trivet_supervisor.direct_stop import KILL_MARGIN_S, EndedUnwritten, end_engines, want_nothing
 from trivet_supervisor.instance_watch import Limits
 
 if TYPE_CHECKING:
@@ -135,9 +136,45 @@ def test_engines_end_although_the_registry_cannot_be_written(
 
     monkeypatch.setattr("trivet_supervisor.fleet.update_instance", fail)
     monkeypatch.setattr("trivet_supervisor.fleet.move_instance", fail)
-    with pytest.raises(Unavailable, match=r"disk is full.*ended by signal"):
+    with pytest.raises(EndedUnwritten, match=r"disk is full.*its engines have ended"):
         end_engines(settings, 0.0)
     assert [process.code is None for process in site.launcher.processes] == [False, False]
+
+
+@pytest.mark.usefixtures("sqlite_only")
+def test_engines_end_although_the_registry_cannot_be_opened(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is damaged, or somebody holds it locked: the orders in the run directory name every engine."""
+    site.make_ready(replicas=2)
+    site.launcher.processes[0].obeys = ("kill",)
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
+    monkeypatch.setattr(direct_stop, "SIGTERM_S", 0.2)
+    damaged = Path(site.settings.home) / "damaged.db"
+    damaged.write_text("this is not SQLite, " * 100)
+    settings = Settings(home=site.settings.home, database_url=f"sqlite:///{damaged}")
+    with pytest.raises(EndedUnwritten, match=r"damaged.db cannot be opened: .*its engines have ended"):
+        end_engines(settings, 0.0)
+    assert [process.code is None for process in site.launcher.processes] == [False, False]
+
+
+def test_stop_all_ends_engines_although_it_cannot_be_written_down(
+    site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make_ready()
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
+    monkeypatch.setenv("TRIVET_HOME", settings.home)
+    monkeypatch.setenv("TRIVET_DATABASE_URL", settings.resolved_database_url)
+    (stop_all,) = [command for command in commands() if command.name == "stop-all"]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("COMMIT", None, sqlite3.OperationalError("database or disk is full"))
+
+    for place in ("direct_stop.stop_deployment", "fleet.update_instance", "fleet.move_instance"):
+        monkeypatch.setattr(f"trivet_supervisor.{place}", fail)
+    with pytest.raises(EndedUnwritten, match="disk is full"):
+        stop_all.run(argparse.Namespace(now=True, timeout=None))
+    assert site.process.code is not None
 
 
 def test_a_supervisor_that_is_too_busy_to_answer_is_waited_for(

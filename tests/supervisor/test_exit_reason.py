@@ -29,6 +29,8 @@ def test_every_way_to_end_has_its_words(code: int, words: str) -> None:
 
 def test_the_engines_own_words_are_kept() -> None:
     assert exit_reason(3, beat(Phase.FAILED, "no such file")) == "exit code 3: no such file"
+    orphaned = "no supervisor was heard for 20 s (orphan_timeout_s)"
+    assert exit_reason(0, beat(Phase.STOPPING, orphaned)) == f"ended by itself with exit code 0: {orphaned}"
     assert exit_reason(3, beat(Phase.LOADING, "layer 3")) == "exit code 3", "only a failure explains an end"
 
 

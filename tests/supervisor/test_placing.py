@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trivet.errors import DoesNotFit, Unavailable
+from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_supervisor import placing
@@ -39,9 +40,10 @@ class Slow:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    monkeypatch.setattr(placing, "PATIENCE_S", 0.05)
     slow = Slow()
-    yield slow
+    with monkeypatch.context() as patch:
+        patch.setattr(placing, "PATIENCE_S", 0.05)
+        yield slow
     slow.let_go.set()
 
 
@@ -120,18 +122,17 @@ def test_one_that_hangs_is_given_up_in_a_sentence(slow: Slow, clock: FakeClock) 
 def test_a_placement_that_hangs_holds_up_neither_ends_nor_stops_nor_other_placements(
     site: Site, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.make_ready("good")
+    site.launch("good")
+    site.settle_at(["starting"])
+    site.say(Phase.READY)
     place = site.places.place
     site.launch("stuck", backend="hanging")
     monkeypatch.setattr(
         site.places, "place", lambda *given: slow() if given[2] == "hanging" else place(*given)
     )
-    site.settle()
-    assert sorted(site.states()) == ["placing", "ready"]
-
+    site.settle_at(["placing", "ready"])
     site.launch("other")
-    site.settle()
-    assert sorted(site.states()) == ["placing", "ready", "starting"]
+    site.settle_at(["placing", "ready", "starting"])
     site.launcher.processes[0].code = 4
     site.settle()
     assert "exit code 4" in site.instances(InstanceState.PENDING)[0].reason

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import threading
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +16,6 @@ from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.supervision import SupervisionLost
 from trivet_registry.tables import utc_now
-from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.reconcile import Reconciler
 
 if TYPE_CHECKING:
@@ -210,30 +208,6 @@ def test_a_process_that_nothing_ends_is_told_as_that(site: Site) -> None:
     assert site.states() == ["stopping"]
     assert site.only().reason.count("pid 1001 survives SIGKILL, a device may hang: see dmesg") == 1
     assert site.process.signals.count("kill") > 1
-
-
-def test_a_backend_that_hangs_as_it_plans_fails_its_instance_only(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_go = threading.Event()
-    place = site.places.place
-
-    def hang(version: Any, settings: Any, backend: str, *given: Any) -> Any:
-        if backend == "tpu":
-            let_go.wait(60)
-        return place(version, settings, backend, *given)
-
-    monkeypatch.setattr(site.places, "place", hang)
-    site.means = replace(site.means, limits=Limits(placing_s=0.1))
-    site.reconciler = Reconciler(site.means, site.places)
-    site.launch("stuck", backend="tpu")
-    site.launch("whole")
-    site.settle()
-    assert site.states() == ["placing", "starting"]
-    site.wait(1)
-    let_go.set()
-    assert site.states() == ["failed", "starting"]
-    assert "placing took more than 0.1 s" in site.instances(InstanceState.FAILED)[0].reason
 
 
 def test_an_answer_saves_a_silent_engine(site: Site) -> None:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from trivet.messages import Drain, EngineLoad, Phase
 from trivet_registry.deployment_changes import Update, update_deployment, wake_deployment
 from trivet_registry.deployments_store import get_deployment, set_replicas, stop_deployment
@@ -118,6 +120,38 @@ def test_the_next_serve_after_an_update_that_failed_runs_what_served(site: Site)
     site.settle()
     assert sorted(generations(site)) == [(1, "starting"), (1, "starting"), (2, "failed")]
     assert settings_of_orders(site, 2) == [None, None]
+
+
+@pytest.mark.parametrize("phase", [None, Phase.LOADING, Phase.WARMING])
+def test_an_update_goes_on_right_after_the_next_serve(site: Site, phase: Phase | None) -> None:
+    site.make_ready()
+    site.change(update_deployment, "chat", NEW)
+    site.settle()
+    if phase is not None:
+        site.say(phase, site.instances(InstanceState.STARTING)[0])
+    site.reconciler.shut_down(0)
+    site.settle()
+    for process in site.launcher.processes:
+        process.code = 0
+    site.settle()
+    assert generations(site) == []
+    site.start_supervisor()
+    site.settle()
+    assert generations(site) == [(2, "starting")]
+    assert settings_of_orders(site, 1) == ["2"]
+
+
+@pytest.mark.parametrize("phase", [None, Phase.LOADING, Phase.WARMING])
+def test_an_update_goes_on_after_the_host_was_started_anew(site: Site, phase: Phase | None) -> None:
+    site.make_ready()
+    site.change(update_deployment, "chat", NEW)
+    site.settle()
+    if phase is not None:
+        site.say(phase, site.instances(InstanceState.STARTING)[0])
+    site.launcher.processes.clear()
+    site.start_supervisor()
+    site.wait(1)
+    assert generations(site) == [(1, "starting"), (2, "starting")]
 
 
 def test_what_made_room_for_an_update_comes_back_when_that_fails(site: Site) -> None:

@@ -16,9 +16,10 @@ from prometheus_client.metrics_core import Metric as Family
 from trivet import metrics
 from trivet.messages import EngineLoad
 from trivet.metrics import Kind, Metric
+from trivet_registry.instance_state import InstanceState
 from trivet_web.api.device_metrics import device_families
 from trivet_web.history import Sample
-from trivet_web.routing import Table
+from trivet_web.routing import READY, Table
 
 if TYPE_CHECKING:
     from trivet_web.web_metrics import Series
@@ -73,7 +74,7 @@ def _gauges_and_counters(process: WebProcess, totals: dict[str, list[Series]]) -
     supervisor = _family(metrics.SUPERVISOR_UP)
     supervisor.add_metric((), 1.0 if process.supervisor.is_up() else 0.0)
     yield supervisor
-    yield _states(table)
+    yield _states(process, table)
     yield from device_families(process.database)
 
 
@@ -150,9 +151,12 @@ def _cumulative(metric: Metric, series: Series) -> list[tuple[str, float]]:
     return rows
 
 
-def _states(table: Table) -> Family:
+def _states(process: WebProcess, table: Table) -> Family:
+    """As the registry says, but of an engine that this process has lost: its row waits for a supervisor."""
     family = _family(metrics.INSTANCE_STATE)
     for name, deployed in table.items():
         for row in deployed.instances:
-            family.add_metric((name, row.id, row.state), 1.0)
+            view = process.relay.view(row.id) if row.state == READY else None
+            is_lost = view is not None and view.lost_because is not None
+            family.add_metric((name, row.id, InstanceState.LOST if is_lost else row.state), 1.0)
     return family

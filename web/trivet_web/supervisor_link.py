@@ -19,6 +19,7 @@ class SupervisorState(NamedTuple):
     up: bool
     pid: int | None
     as_of: datetime | None
+    problem: str = ""  # what it lives with: why its last turn failed
 
 
 class SupervisorLink:
@@ -49,4 +50,4 @@ class SupervisorLink:
         status = self._client.status()
         if status is None:
             return SupervisorState(False, None, self._state.as_of)
-        return SupervisorState(True, status.pid, datetime.now(UTC))
+        return SupervisorState(True, status.pid, datetime.now(UTC), status.problem)

@@ -16,6 +16,7 @@ from trivet.config import Settings
 from trivet.errors import TrivetError, Unavailable
 from trivet.models.description import ModelFiles
 from trivet.plugins import PluginHost, load_plugins
+from trivet.prober import Prober
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployment_changes import wake_deployment
 from trivet_registry.model_store.store import ModelStore
@@ -85,6 +86,7 @@ class WebProcess:
         self.waker = Waker(self.router, self._wake)
         self.hang_up = HangUpWatcher()
         self.slots = Slots(num_slots(settings.web_threads))
+        self.prober = Prober()
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.store = ModelStore(settings.paths.models)

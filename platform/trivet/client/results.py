@@ -12,11 +12,15 @@ import msgspec
 
 
 class SupervisorState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the supervisor lives; `as_of` is when its word was last heard."""
+    """Whether the supervisor lives; `as_of` is when its word was last heard.
+
+    `problem` is why its last turn failed, such as a full disk: states may be old meanwhile.
+    """
 
     up: bool = False
     pid: int | None = None
     as_of: datetime | None = None
+    problem: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,7 +121,9 @@ def _warn_if_stale(status: Status) -> None:
     if not status.supervisor.up:
         as_of = status.supervisor.as_of
         when = f"as of {as_of:%H:%M:%S} UTC" if as_of else "of an unknown time"
-        note(f"the supervisor is not running: these states are {when}, and nothing is restarted")
+        note(f"the supervisor does not answer: these states are {when}, and nothing is restarted")
+    elif status.supervisor.problem:
+        note(f"the supervisor cannot do its work ({status.supervisor.problem}): these states may be old")
 
 
 COMMANDS = (Command("ps", "list deployments and their instances", _add_arguments, _run),)

@@ -12,6 +12,7 @@ from itertools import accumulate
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
+from trivet.engine.device_groups import device_groups
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.expected_tensors import expected_tensors
@@ -132,7 +133,8 @@ class Capacity:
         self, backend: Backend, devices: Sequence[DeviceInfo], wanted: str | None
     ) -> Iterator[DeviceAnswer]:
         try:
-            groups = _groups(backend, devices, wanted, self._config.tensor_parallel)
+            num_ranks = self._config.tensor_parallel
+            groups = device_groups(backend, devices, wanted, num_ranks, self._claims.left_on)
         except Unsupported as error:
             yield DeviceAnswer(backend.name, tuple(devices), reason=str(error))
             return
@@ -292,24 +294,6 @@ def num_kv_tokens(plan: MemoryPlan) -> int:
 def num_sequences(plan: MemoryPlan) -> int:
     """Of full length at once; each takes whole blocks."""
     return (min(plan.num_blocks) - 1) // -(-plan.max_model_len // plan.kv.block_size)
-
-
-def _groups(
-    backend: Backend, found: Sequence[DeviceInfo], wanted: str | None, num_ranks: int
-) -> list[list[DeviceInfo]]:
-    """Raises: Unsupported."""
-    if wanted:
-        by_name = {str(device.index): device for device in reversed(found)}
-        by_name |= {device.uid: device for device in found}
-        names = [name.strip() for name in wanted.split(",")]
-        if unknown := [name for name in names if name not in by_name]:
-            have = ", ".join(device.uid for device in found) or "none"
-            raise Unsupported(f"{backend.name} has no device {unknown[0]!r}; it has: {have}")
-        found = [by_name[name] for name in names]
-    usable = backend_answers.usable_devices(backend, found, num_ranks)
-    if num_ranks == 1 and not wanted:
-        return [[device] for device in usable]
-    return [usable if wanted else sorted(usable, key=lambda d: -d.free_bytes)[:num_ranks]]
 
 
 def _gib(size_bytes: int) -> str:

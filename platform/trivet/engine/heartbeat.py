@@ -67,6 +67,7 @@ class Heart(threading.Thread):
         self._ending = False
         self._decoder = msgspec.msgpack.Decoder(ControlRequest)
         self._watched_s = time.monotonic()
+        self._orphaned_because = ""  # and so it ends itself
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._beats = context.socket(zmq.PUB)
         self._control = context.socket(zmq.ROUTER)
@@ -79,7 +80,7 @@ class Heart(threading.Thread):
 
     def set_phase(self, phase: Phase, reason: str = "") -> None:
         """Published at once."""
-        self._replace(phase=phase, reason=reason)
+        self._replace(phase=phase, reason=reason or self._orphaned_because)
         os.eventfd_write(self._wake, 1)
 
     def set_progress(self, done: int, total: int) -> None:
@@ -178,6 +179,8 @@ class Heart(threading.Thread):
     def _end_if_orphaned(self) -> None:
         limit_s = self._order.orphan_timeout_s
         if limit_s is not None and time.monotonic() - self._watched_s > limit_s:
-            logger.error("no supervisor for orphan_timeout_s=%s: the engine ends itself", limit_s)
+            self._orphaned_because = f"no supervisor was heard for {limit_s:g} s (orphan_timeout_s)"
+            logger.error("%s: the engine ends itself", self._orphaned_because)
+            self._replace(reason=self._orphaned_because)
             self._watched_s = float("inf")
             self._on_control(Stop(self._order.lease))

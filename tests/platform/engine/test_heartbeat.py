@@ -120,8 +120,10 @@ def test_an_orphan_ends_itself(tmp_path: Path, received: list[ControlRequest]) -
     heart = Heart(order(tmp_path, orphan_timeout_s=0.2), received.append, [].append)
     heart.start()
     wait_for(lambda: received == [Stop("secret")])
+    heart.set_phase(Phase.STOPPING)  # as the loop does
     heart.stop()
     assert received == [Stop("secret")]
+    assert heart._beat.reason == "no supervisor was heard for 0.2 s (orphan_timeout_s)"
 
 
 def test_a_step_past_its_deadline_at_two_beats_hangs(heart: Heart, watcher: Any, hangs: list[float]) -> None:

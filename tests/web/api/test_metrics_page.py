@@ -120,8 +120,10 @@ def test_page_is_answered_without_supervisor_and_engine(
     )
     now = samples(site_client)
     assert now["trivet:supervisor_up"] == {(): 0.0}
-    state = (("instance", engine.instance), ("model_name", "demo"), ("state", "ready"))
-    assert now["trivet:instance_state"][state] == 1
+    state = (("instance", engine.instance), ("model_name", "demo"), ("state", "lost"))
+    assert now["trivet:instance_state"][state] == 1, (
+        "though its row says ready: no supervisor has seen its end"
+    )
 
 
 def test_labels_are_escaped(site: Site, site_client: FlaskClient) -> None:

@@ -25,11 +25,12 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
 
 
 class SupervisorObject(msgspec.Struct, frozen=True):
-    """`as_of` is when it was last heard."""
+    """`as_of` is when it was last heard, `problem` why its last turn failed, such as a full disk."""
 
     up: bool
     pid: int | None
     as_of: datetime | None
+    problem: str = ""
 
 
 class StatusObject(msgspec.Struct, frozen=True):

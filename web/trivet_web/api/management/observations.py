@@ -38,10 +38,8 @@ MAX_EVENTS = 1000
 def status() -> Response:
     """Whether the supervisor lives, and who may do what."""
     process = web_process()
-    up, pid, as_of = process.supervisor.state()
-    return json_response(
-        StatusObject(trivet.__version__, SupervisorObject(up, pid, as_of), process.settings.auth)
-    )
+    supervisor = SupervisorObject(*process.supervisor.state())
+    return json_response(StatusObject(trivet.__version__, supervisor, process.settings.auth))
 
 
 @blueprint.get("/instances")

@@ -14,7 +14,6 @@ from trivet.engine.capacity import Capacity, Claims, Holding
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
-from trivet.prober import Prober
 from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.references import find_version
@@ -54,7 +53,7 @@ def plan() -> Response:
         claims = Claims([_holding(row) for row in list_instances(session, states=PROCESS_STATES) if row.plan])
     try:
         capacity = Capacity(files, settings, claims)
-        answers = capacity.answers(process.plugins, Prober(), body.backend, body.device)
+        answers = capacity.answers(process.plugins, process.prober, body.backend, body.device)
     except BackendError as error:
         return json_response(Plan(backend=body.backend, device=body.device, fits=False, reason=str(error)))
     return json_response(plan_report(body.backend, body.device, answers))

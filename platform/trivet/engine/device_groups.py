@@ -1,0 +1,56 @@
+"""Which devices a launch may take together: one a rank. A plan and a placement ask the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trivet.contract import Backend, DeviceInfo
+from trivet.engine import backend_answers
+from trivet.errors import Unsupported
+
+
+def device_groups(
+    backend: Backend,
+    found: Sequence[DeviceInfo],
+    wanted: str | None,
+    num_ranks: int,
+    left_on: Callable[[DeviceInfo], DeviceInfo],
+) -> list[list[DeviceInfo]]:
+    """Groups of devices to try, each with one device a rank.
+
+    Args:
+        wanted: one device or several, by uid or index, with commas; None: any.
+        left_on: the device with as many free bytes as nobody has a claim to.
+
+    Raises: Unsupported.
+    """
+    if wanted:
+        named = [_named(backend, found, name.strip()) for name in wanted.split(",")]
+        _check_named(named, wanted, num_ranks)
+        return [named]
+    usable = backend_answers.usable_devices(backend, found, num_ranks)
+    if num_ranks == 1:
+        return [[device] for device in usable]
+    return [sorted(usable, key=lambda d: -left_on(d).free_bytes)[:num_ranks]]
+
+
+def _check_named(named: Sequence[DeviceInfo], wanted: str, num_ranks: int) -> None:
+    """Raises: Unsupported."""
+    twice = [d.uid for n, d in enumerate(named) if d in named[:n]]
+    if twice:
+        raise Unsupported(f"device {wanted!r} names {twice[0]} twice; each rank needs one of its own")
+    if len(named) != num_ranks:
+        raise Unsupported(
+            f"device {wanted!r} is {len(named)} device{'s' * (len(named) > 1)} and tensor_parallel_size "
+            f"{num_ranks} needs {num_ranks}; name as many, or set tensor_parallel_size={len(named)}"
+        )
+
+
+def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceInfo:
+    for device in found:
+        if name in (device.uid, str(device.index)):
+            if device.unusable_because is not None:
+                raise Unsupported(f"device {name} of {backend.name} is unusable: {device.unusable_because}")
+            return device
+    have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
+    raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
