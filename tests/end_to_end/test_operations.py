@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +83,51 @@ def test_serving_goes_on_while_the_disk_is_full(small_disk: SmallDisk, site: Sit
     assert "SIGKILL" in events, "what happened meanwhile is told"
     assert site.stop() == 0
     site.log.unlink()
+
+
+def test_ctrl_c_on_a_full_disk_leaves_no_process_and_the_next_serve_comes_up(
+    small_disk: SmallDisk, site: Site
+) -> None:
+    """It took a minute and a half, and the next ended in a traceback."""
+    site.home = small_disk.folder
+    site.log = Path(tempfile.gettempdir()) / f"{small_disk.folder.name}.log"
+    site.serve()
+    site.launch("m", "null", 2)
+    small_disk.fill()
+    assert site.stop() == 0
+    assert not site.processes()
+    told = site.log.read_text()
+    assert "its engines have ended" in told
+    assert "Traceback" not in told
+    site.serve()
+    small_disk.free()
+    site.wait_ready("m", 2)
+    assert site.stop() == 0
+    site.log.unlink()
+
+
+def test_a_registry_that_somebody_holds_locked_ends_no_engine(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch is told meanwhile: else engines would take themselves for orphans."""
+    monkeypatch.setenv("TRIVET_ORPHAN_TIMEOUT_S", "6")
+    site.serve()
+    site.launch("m", "null", 2)
+    before = site.engine_pids()
+    with closing(sqlite3.connect(site.home / "registry.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        site.wait_for("the supervisor says what it lacks", lambda: "locked" in problem(site))
+        began_s = time.monotonic()
+        site.wait_for("twice the patience of an orphan", lambda: time.monotonic() > began_s + 12)
+        assert complete(site).status_code == 200
+        holder.execute("ROLLBACK")
+    site.wait_for("it works again", lambda: problem(site) == "")
+    assert site.engine_pids() == before
+
+
+def problem(site: Site) -> str:
+    with site.client() as client:
+        return client.status().supervisor.problem
 
 
 def test_a_stop_drains_until_its_deadline_then_ends_streams_with_an_error(site: Site) -> None:

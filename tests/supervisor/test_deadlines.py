@@ -13,6 +13,7 @@ from trivet_registry.deployment_changes import Update, update_deployment
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
+from trivet_supervisor import placing
 from trivet_supervisor.instance_watch import Limits
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ LIMITS = Limits()
 
 def place(site: Site) -> None:
     """In a backend that does not answer before the test is over."""
+    placing.PATIENCE_S = 0.05  # the fixture `site` sets it back
     site.places.place = lambda *_: threading.Event().wait(60)  # type: ignore[method-assign,assignment]
     start(site)
 

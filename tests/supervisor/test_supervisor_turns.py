@@ -29,11 +29,14 @@ class EndedFleet:
     def has_ended(self) -> bool:
         return True
 
+    def tell_of_watch(self) -> None:
+        """Nobody is told."""
+
 
 class BrokenReconciler:
     fleet = EndedFleet()
     placing = SimpleNamespace(has_news=lambda: False)
-    is_shutting_down = False
+    is_shutting_down = has_ended_unwritten = False
     num_turns = 0
 
     def tick(self) -> bool:
