@@ -12,10 +12,11 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
@@ -26,6 +27,7 @@ from trivet.errors import ConfigError, Conflict
 from trivet_registry.migrations import HEAD, upgrade_to_head
 
 BUSY_TIMEOUT_S = 30.0
+OPENING_TIMEOUT_S = 120.0  # while another upgrades a large one
 _UPGRADE_LOCK_KEY = 0x7472697665  # "trive", of pg_advisory_xact_lock
 # A host that is gone without a word is noticed in 25 s: by default TCP waits for a quarter of an hour.
 _LIBPQ_PATIENCE = {
@@ -199,12 +201,34 @@ def _opening_lock(engine: Engine) -> Iterator[Connection]:
         return
     # A lock file besides SQLite's own locks: of processes that switch a new file to WAL together some get
     # "database is locked" at once, whatever the busy timeout (5 of 360, six processes at a time).
-    with open(os.open(f"{engine.url.database}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path = f"{engine.url.database}.lock"
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        _take_opening_lock(file, path)
         with closing(sqlite3.connect(str(engine.url.database), timeout=BUSY_TIMEOUT_S)) as plain:
             plain.execute("PRAGMA journal_mode=WAL")  # stays in the file
         with engine.begin() as connection:
             yield connection
+
+
+def _take_opening_lock(file: TextIO, path: str) -> None:
+    """Raises: ConfigError naming who holds it for too long, as one that was stopped."""
+    deadline_s = time.monotonic() + OPENING_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                holder = file.read().strip() or "unknown"
+                raise ConfigError(
+                    f"{path} has been held for {OPENING_TIMEOUT_S:g} s by another process that opens or "
+                    f"upgrades this registry (pid {holder}); see whether it hangs, and end it"
+                ) from None
+        time.sleep(0.02)
+    with suppress(OSError):  # a full disk: the lock holds without a name
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
 
 
 def revision_of(connection: Connection) -> str | None:

@@ -87,12 +87,13 @@ def _stop_all(given: argparse.Namespace) -> int:
     from sqlalchemy.exc import OperationalError
 
     from trivet.config import load_settings
-    from trivet.errors import Conflict, Unavailable
+    from trivet.errors import ConfigError, Conflict, Unavailable
     from trivet_registry.database import open_database
     from trivet_supervisor.client import SupervisorClient
     from trivet_supervisor.direct_stop import (
         KILL_MARGIN_S,
         count_engines,
+        end_by_orders,
         end_engines,
         wait_until_none,
         want_nothing,
@@ -102,7 +103,14 @@ def _stop_all(given: argparse.Namespace) -> int:
     settings.paths.create()
     drain_s = 0.0 if given.now else given.timeout
     limit_s = settings.drain_timeout_s if drain_s is None else drain_s
-    with closing(open_database(settings.resolved_database_url)) as database:
+    supervisor = SupervisorClient(settings.paths)
+    try:
+        opened = open_database(settings.resolved_database_url)
+    except ConfigError as error:
+        if supervisor.status() is not None:
+            raise
+        raise end_by_orders(settings, str(error)) from error
+    with closing(opened) as database:
         names, unwritten = [], ""
         try:
             names = want_nothing(database, drain_s)
@@ -110,7 +118,7 @@ def _stop_all(given: argparse.Namespace) -> int:
             OperationalError
         ) as error:  # a full disk: they end all the same, and the next serve has them again
             unwritten = f"the registry cannot be written: {error.orig}"
-        if SupervisorClient(settings.paths).wake() is None:
+        if supervisor.wake() is None:
             try:
                 num_ended = end_engines(settings, limit_s)
                 print(f"stopped without a supervisor: {count_engines(num_ended)}")

@@ -62,10 +62,8 @@ def end_engines(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     try:
         opened = open_database(settings.resolved_database_url, is_durable=False)
-    except ConfigError as error:  # damaged, or locked by somebody: what runs must end all the same
-        leases = [order.lease for order in orders_of(settings)]
-        launcher = load_plugins(check_backends=False).launcher(settings.launcher)
-        raise _end_unwritten(launcher, leases, str(error)) from error
+    except ConfigError as error:
+        raise end_by_orders(settings, str(error)) from error
     with (
         closing(opened) as database,
         claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}") as claim,
@@ -103,6 +101,15 @@ def end_engines(
                 leases = [i.lease for i in list_instances(session, states=PROCESS_STATES) if i.lease]
             raise _end_unwritten(launcher, leases, f"the registry cannot be written: {error.orig}") from error
     return num_engines
+
+
+def end_by_orders(settings: Settings, why: str) -> Unavailable:
+    """End every engine of this home by signal, where no registry can be opened: it is damaged, or locked.
+
+    Returns what is to be said of it, EndedUnwritten if all have ended.
+    """
+    launcher = load_plugins(check_backends=False).launcher(settings.launcher)
+    return _end_unwritten(launcher, [order.lease for order in orders_of(settings)], why)
 
 
 def _end_unwritten(launcher: Launcher, leases: Iterable[str], why: str) -> Unavailable:

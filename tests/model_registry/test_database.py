@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sqlalchemy.schema import CreateTable
 
 from trivet.errors import ConfigError, Conflict
 from trivet_registry import account_tables, migrations
+from trivet_registry import database as database_module
 from trivet_registry.database import Database, open_database
 from trivet_registry.events_store import list_events, record_event
 from trivet_registry.tables import Base, Deployment, Model
@@ -105,6 +107,19 @@ def test_an_opening_waits_for_another_that_migrates(tmp_path: Path) -> None:
         assert not opened
     thread.join(60)
     opened[0].close()
+
+
+def test_an_opening_that_another_holds_up_for_too_long_is_a_sentence_with_its_pid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "OPENING_TIMEOUT_S", 0.2)
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    open_database(url).close()
+    with open(tmp_path / "registry.db.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = rf"has been held for 0.2 s by another process .*\(pid {os.getpid()}\); see whether it hangs"
+        with pytest.raises(ConfigError, match=told):
+            open_database(url)
 
 
 def test_threads_share_one_database(db: Database) -> None:
