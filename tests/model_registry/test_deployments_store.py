@@ -7,6 +7,7 @@ import pytest
 
 from trivet.errors import ConfigError, Conflict, NotFound, RequestError
 from trivet_registry.database import Database
+from trivet_registry.deployment_changes import Update, update_deployment
 from trivet_registry.deployments_store import (
     create_deployment,
     get_deployment,
@@ -48,12 +49,25 @@ def test_a_stopped_name_is_launched_anew(launched: Database) -> None:
         assert get_deployment(session, "chat").drain_timeout_s == 3
     with launched.session() as session:
         again = create_deployment(session, name="chat", version=get_deployment(session, "chat").version)
-    assert (again.generation, again.desired, again.settings, again.drain_timeout_s) == (
-        2,
-        "running",
-        {},
-        None,
-    )
+    assert (again.generation, again.desired, again.settings) == (2, "running", {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"priority": 10**30}, r"priority is 10+; it must be -1000000 to 1000000"),
+        ({"device": "x" * 5000}, r"device 'x{80}'\.\.\. has 5000 characters"),
+    ],
+)
+def test_what_no_column_holds_is_refused_at_launch_and_update(
+    launched: Database, fields: dict[str, Any], told: str
+) -> None:
+    with launched.session() as session:
+        version = get_deployment(session, "chat").version
+        with pytest.raises(RequestError, match=told):
+            create_deployment(session, name="other", version=version, **fields)
+    with launched.session() as session, pytest.raises(RequestError, match=told):
+        update_deployment(session, "chat", Update(**fields))
 
 
 def test_a_name_whose_every_instance_failed_is_launched_anew(launched: Database) -> None:

@@ -8,10 +8,12 @@ from trivet.client.results import History, Series
 from trivet.commands.ttft import PARTS, PROMPT_TOKENS, TTFT, explain
 
 
-def history(tokenize_s: float, queue_s: float, prefill_s: float, **figures: float) -> History:
+def history(
+    tokenize_s: float, queue_s: float, prefill_s: float, prompt_tokens: float = 900.0, **figures: float
+) -> History:
     """Ten requests, with so many seconds each; two samples, the first before them."""
     sums = dict(zip(PARTS.values(), (tokenize_s, queue_s, prefill_s), strict=True))
-    sums |= {TTFT: tokenize_s + queue_s + prefill_s, PROMPT_TOKENS: 900.0}
+    sums |= {TTFT: tokenize_s + queue_s + prefill_s, PROMPT_TOKENS: prompt_tokens}
     counters = {f"{name}_sum": (5.0, 5.0 + 10 * value) for name, value in sums.items()}
     counters |= {f"{name}_count": (3.0, 13.0) for name in sums}
     counters |= {name: (0.0, value) for name, value in figures.items()}
@@ -23,6 +25,7 @@ def history(tokenize_s: float, queue_s: float, prefill_s: float, **figures: floa
     ("given", "cause", "cure"),
     [
         (history(0.4, 0.1, 0.2), "tokenizer take longest, for prompts of 900", "web_workers"),
+        (history(0.4, 0.1, 0.2, 3.0), "the first request of a web process waits", "where later requests are"),
         (
             history(0.1, 0.9, 0.2, num_requests_running=8, num_requests_waiting=5, kv_cache_usage_perc=0.3),
             "up to 5 waited while 8 ran, with 30%",

@@ -45,7 +45,7 @@ def api(site: Site, site_client: FlaskClient) -> Api:
 
 def test_status_says_that_no_supervisor_answers(api: Api) -> None:
     status = api("GET", "/status")
-    assert status["supervisor"] == {"up": False, "pid": None, "as_of": None}
+    assert status["supervisor"] == {"up": False, "pid": None, "as_of": None, "problem": ""}
     assert status["auth"] == "auto"
 
 
