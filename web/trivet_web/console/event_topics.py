@@ -47,8 +47,8 @@ def topics_of(process: WebProcess) -> Iterable[Topic]:
     """Each reads what its route in /platform/v1 answers."""
 
     def site() -> Objects:
-        up, pid, as_of = process.supervisor.state()
-        status = StatusObject(trivet.__version__, SupervisorObject(up, pid, as_of), process.settings.auth)
+        supervisor = SupervisorObject(*process.supervisor.state())
+        status = StatusObject(trivet.__version__, supervisor, process.settings.auth)
         return {"site": _encode(status)}
 
     def deployments(session: Session) -> Objects:
