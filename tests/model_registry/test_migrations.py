@@ -29,7 +29,7 @@ from trivet_registry.upgrading import check_upgrade, upgrade
 from trivet_registry.users_store import create_user, remove_user
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
-from trivet_web.registry_view import table_reader
+from trivet_web.engines.registry_view import table_reader
 
 EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"]
 AT = "'2026-01-01 00:00:00'"

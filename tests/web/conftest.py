@@ -33,7 +33,7 @@ from trivet_registry.instance_state import InstanceState as State
 from trivet_registry.instances_store import create_instance, move_instance
 from trivet_registry.models_store import register_model
 from trivet_web.app import create_app
-from trivet_web.served_models import ServedModel, load_served_model
+from trivet_web.models.served_models import ServedModel, load_served_model
 from trivet_web.web_process import WebProcess
 
 sys.path.append(str(Path(__file__).parent))  # raw_http

@@ -9,11 +9,11 @@ from typing import Any
 from gunicorn.workers.gthread import ThreadWorker
 
 from trivet.config import load_settings
-from trivet_web import worker as worker_module
-from trivet_web.collected import Allowance
 from trivet_web.server import WebServer, configure_logging
+from trivet_web.stream_worker import worker as worker_module
+from trivet_web.stream_worker.collected import Allowance
+from trivet_web.stream_worker.worker import SPARE_CONNECTIONS, StreamWorker
 from trivet_web.web_process import EXTENSION
-from trivet_web.worker import SPARE_CONNECTIONS, StreamWorker
 
 
 class Poor(StreamWorker):

@@ -36,7 +36,7 @@ from trivet_web.console.event_routes import FEED
 from trivet_web.console.event_topics import topics_of
 from trivet_web.dialects.routes import BLUEPRINTS as DIALECTS
 from trivet_web.dialects.routes import error_form_of
-from trivet_web.handover import handover_of_request
+from trivet_web.stream_worker.handover import handover_of_request
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

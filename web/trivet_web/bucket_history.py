@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trivet_web.web_metrics import Series
+from trivet_web.metrics.web_metrics import Series
 
 INTERVAL_S = 15.0
 LENGTH = 4 * 60 + 1  # an hour

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
 
 from trivet.errors import RequestError, TrivetError, Unavailable
-from trivet_web.fallback import answer_of_fallback
+from trivet_web.engines.fallback import answer_of_fallback
 
 logger = logging.getLogger(__name__)
 REQUEST_ID = "trivet.request_id"  # in the environment: a view may go on in another context

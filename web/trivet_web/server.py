@@ -13,10 +13,10 @@ from gunicorn.workers.base import Worker
 
 from trivet.config import Settings
 from trivet_web.app import create_app
-from trivet_web.engine_totals import TOTALS_FOLDER, join_files
-from trivet_web.web_metrics import prepare_folder
+from trivet_web.metrics.engine_totals import TOTALS_FOLDER, join_files
+from trivet_web.metrics.web_metrics import prepare_folder
+from trivet_web.stream_worker.worker import StreamWorker
 from trivet_web.web_process import EXTENSION, METRICS_FOLDER
-from trivet_web.worker import StreamWorker
 
 HEARTBEAT_TIMEOUT_S = 15  # of a worker's main loop, pump and relay; requests may take as long as they like
 KEEPALIVE_S = 15

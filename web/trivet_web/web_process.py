@@ -26,22 +26,22 @@ from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.bucket_history import BucketHistory
-from trivet_web.engine_link import EngineView
-from trivet_web.engine_totals import TOTALS_FOLDER, EngineTotals
-from trivet_web.hang_up import HangUpWatcher
-from trivet_web.history import History
-from trivet_web.metric_families import samples
-from trivet_web.prompt_encoder import PromptEncoder
-from trivet_web.pulling import Puller
-from trivet_web.registry_view import table_reader
-from trivet_web.relay import Relay
-from trivet_web.routing import Router, Table
-from trivet_web.servable import open_new
-from trivet_web.served_models import ServedModel, ServedModels, load_served_model
-from trivet_web.slots import Slots
-from trivet_web.supervisor_link import SupervisorLink
-from trivet_web.waking import Waker
-from trivet_web.web_metrics import WebMetrics
+from trivet_web.engines.engine_link import EngineView
+from trivet_web.engines.registry_view import table_reader
+from trivet_web.engines.relay import Relay
+from trivet_web.engines.routing import Router, Table
+from trivet_web.engines.supervisor_link import SupervisorLink
+from trivet_web.engines.waking import Waker
+from trivet_web.metrics.engine_totals import TOTALS_FOLDER, EngineTotals
+from trivet_web.metrics.history import History
+from trivet_web.metrics.metric_families import samples
+from trivet_web.metrics.web_metrics import WebMetrics
+from trivet_web.models.prompt_encoder import PromptEncoder
+from trivet_web.models.pulling import Puller
+from trivet_web.models.servable import open_new
+from trivet_web.models.served_models import ServedModel, ServedModels, load_served_model
+from trivet_web.stream_worker.hang_up import HangUpWatcher
+from trivet_web.stream_worker.slots import Slots
 
 if TYPE_CHECKING:
     from trivet_web.batch.runner import BatchRunner

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
 
-    from trivet_web.served_models import ServedModel
+    from trivet_web.models.served_models import ServedModel
 
 PASSWORD = "correct horse battery"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import Accounts, Site
     from flask.testing import FlaskClient
 
-    from trivet_web.served_models import ServedModel
+    from trivet_web.models.served_models import ServedModel
 
 PASSWORD = "correct horse battery"
 LOGIN = "/platform/v1/sessions"

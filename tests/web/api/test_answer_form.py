@@ -18,8 +18,8 @@ from trivet_registry.deployments_store import get_deployment
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.inference import Target
 from trivet_web.api.tools import FunctionDefinition, ToolUse
-from trivet_web.routing import Deployed
-from trivet_web.served_models import ServedModel
+from trivet_web.engines.routing import Deployed
+from trivet_web.models.served_models import ServedModel
 
 if TYPE_CHECKING:
     from conftest import Site

@@ -15,7 +15,7 @@ from trivet.messages import TokenLogprob
 from trivet.text.tokenizer import Tokenizer
 from trivet_web.api.logprobs import TextLogprobs
 from trivet_web.batch.offline_site import OfflineSite
-from trivet_web.served_models import ServedModel
+from trivet_web.models.served_models import ServedModel
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from trivet.text.chat_template import ChatTemplate
 from trivet.text.reasoning import FORMATS
 from trivet.text.tool_calls.formats import format_of
-from trivet_web.served_models import ServedModel
+from trivet_web.models.served_models import ServedModel
 
 TEMPLATE = (
     "{% if tools %}tools: {{ tools | tojson }}<tool_call>\n{% endif %}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conftest import Site
     from flask.testing import FlaskClient
 
-    from trivet_web.served_models import ServedModel
+    from trivet_web.models.served_models import ServedModel
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 NAMES = {blueprint.name for blueprint in BLUEPRINTS}

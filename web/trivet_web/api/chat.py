@@ -13,6 +13,8 @@ from trivet.errors import RequestError
 from trivet.sampling_params import SamplingParams
 from trivet.text.tool_calls.events import Content, Event, Reasoning
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.chunk_template import ChunkTemplate
+from trivet_web.answers.sse import Chunks, stream_response
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat_prompt import ChatPromptFields, Prompt
 from trivet_web.api.chat_reader import ChatReader
@@ -39,10 +41,8 @@ from trivet_web.api.openai_objects import (
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, UsageInStream, check_context, public_id
 from trivet_web.api.truncation import truncation_of
-from trivet_web.chunk_template import ChunkTemplate
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.json_response import json_response
-from trivet_web.mailbox import Arrival
-from trivet_web.sse import Chunks, stream_response
 
 blueprint = Blueprint("chat", __name__)
 MAX_TOP_LOGPROBS = 20

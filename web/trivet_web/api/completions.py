@@ -14,6 +14,8 @@ from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet.text.tokenizer import Tokenizer
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.chunk_template import ChunkTemplate
+from trivet_web.answers.sse import Chunks, stream_response
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import (
     Completed,
@@ -42,10 +44,8 @@ from trivet_web.api.sampling_fields import (
     public_id,
 )
 from trivet_web.api.truncation import truncated, truncation_of
-from trivet_web.chunk_template import ChunkTemplate
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.json_response import json_response
-from trivet_web.mailbox import Arrival
-from trivet_web.sse import Chunks, stream_response
 
 blueprint = Blueprint("completions", __name__)
 MAX_CHOICES = 256  # of a request: prompts times n

@@ -29,8 +29,8 @@ from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_timeout
 from trivet_web.api.truncation import truncated, truncation_of
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.json_response import json_response
-from trivet_web.mailbox import Arrival
 
 blueprint = Blueprint("embeddings", __name__)
 MAX_INPUTS = 2048  # OpenAI's

@@ -22,18 +22,18 @@ from trivet.text.reasoning import ReasoningFormat
 from trivet.text.tool_calls.formats import FORMATS as TOOL_FORMATS
 from trivet.text.tool_calls.parser import ToolParser
 from trivet_web.accounts.principal import principal_of_request
-from trivet_web.answer import Answer
+from trivet_web.answers.answer import Answer
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
+from trivet_web.engines.fallback import model_of_request
+from trivet_web.engines.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
+from trivet_web.engines.routing import Deployed
 from trivet_web.error_objects import request_id
-from trivet_web.fallback import model_of_request
-from trivet_web.handover import handover_of_request
 from trivet_web.inner_request import inner_request
-from trivet_web.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
-from trivet_web.request_timer import RequestTimer
-from trivet_web.routing import Deployed
-from trivet_web.served_models import ServedModel
-from trivet_web.visible_models import check_visible
+from trivet_web.metrics.request_timer import RequestTimer
+from trivet_web.models.served_models import ServedModel
+from trivet_web.models.visible_models import check_visible
+from trivet_web.stream_worker.handover import handover_of_request
 from trivet_web.web_process import WebProcess, now_s, web_process
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """The deployment, or what stands in for it (fallback.py).
+    """The deployment, or what stands in for it (engines/fallback.py).
 
     Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError.
     """

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.metric_families import families
+from trivet_web.metrics.metric_families import families
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("metrics", __name__)

@@ -8,9 +8,9 @@ from trivet.errors import ModelFilesError
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.openai_objects import ModelList, ModelObject
+from trivet_web.engines.routing import Deployed
 from trivet_web.json_response import json_response
-from trivet_web.routing import Deployed
-from trivet_web.visible_models import check_visible, visible
+from trivet_web.models.visible_models import check_visible, visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("models", __name__)

@@ -8,6 +8,7 @@ from flask import Blueprint, Response
 from trivet.errors import RequestError
 from trivet_web.accounts.ownership import owner_of_request
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.sse import stream_response
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.conversation import FunctionCall, Message, ToolCall, for_template
@@ -41,7 +42,6 @@ from trivet_web.api.responses_stored import StoredResponse, is_to_be_stored, mes
 from trivet_web.api.responses_stream import COMPLETED, ResponseChunks
 from trivet_web.api.tokenization import target_of
 from trivet_web.json_response import json_response
-from trivet_web.sse import stream_response
 from trivet_web.stored_objects import new_id
 from trivet_web.web_process import web_process
 

@@ -9,6 +9,7 @@ import msgspec
 
 from trivet.errors import TrivetError
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
+from trivet_web.answers.sse import Chunks
 from trivet_web.api.chat import ChatAnswer
 from trivet_web.api.inference import Completed
 from trivet_web.api.logprobs import TextLogprobs
@@ -23,9 +24,8 @@ from trivet_web.api.responses_objects import (
     ResponseEvent,
     ResponseObject,
 )
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.error_objects import error_body
-from trivet_web.mailbox import Arrival
-from trivet_web.sse import Chunks
 from trivet_web.stored_objects import new_id
 
 IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"

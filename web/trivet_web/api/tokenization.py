@@ -18,7 +18,7 @@ from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer
 from trivet_web.api.tools import Tool
 from trivet_web.json_response import json_response
-from trivet_web.visible_models import check_visible, visible
+from trivet_web.models.visible_models import check_visible, visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("tokenization", __name__)

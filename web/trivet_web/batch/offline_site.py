@@ -29,8 +29,8 @@ from trivet.llm import LLM
 from trivet.messages import LaunchOrder
 from trivet_web.app import create_app
 from trivet_web.batch.forms import OK, Answered, Request, read_answer
-from trivet_web.routing import READY, Deployed, InstanceRow
-from trivet_web.served_models import ServedModel, served_model
+from trivet_web.engines.routing import READY, Deployed, InstanceRow
+from trivet_web.models.served_models import ServedModel, served_model
 from trivet_web.web_process import WebProcess
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError,
 from trivet_web.accounts.principal import PRINCIPAL, Principal
 from trivet_web.batch.forms import Answered, BatchForm, Request, read_answer
 from trivet_web.batch.input_file import InputLine
+from trivet_web.engines.mailbox import ClientGone
 from trivet_web.inner_request import INNER, InnerRequest
-from trivet_web.mailbox import ClientGone
 
 LOWEST_PRIORITY = 9
 

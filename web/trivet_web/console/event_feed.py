@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import msgspec
 
 from trivet.errors import Overloaded, TrivetError
-from trivet_web.mailbox import ClientGone, Loss, Mailbox
-from trivet_web.sse import PING, PING_S
+from trivet_web.answers.sse import PING, PING_S
+from trivet_web.engines.mailbox import ClientGone, Loss, Mailbox
 
 logger = logging.getLogger(__name__)
 INTERVAL_S = 1.0

@@ -14,8 +14,8 @@ from trivet_web.accounts.site_accounts import cookie_name, given_secret, site_ac
 from trivet_web.api.documented import EVENTS, documented
 from trivet_web.api.inference import client_fd
 from trivet_web.console.event_feed import EventFeed
-from trivet_web.handover import handover_of_request
-from trivet_web.mailbox import ClientGone
+from trivet_web.engines.mailbox import ClientGone
+from trivet_web.stream_worker.handover import handover_of_request
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("console_events", __name__)

@@ -31,9 +31,9 @@ from trivet_registry.pulls_store import (
 )
 from trivet_registry.references import find_version
 from trivet_registry.sources.pull import Wanted
-from trivet_web import servable
-from trivet_web.pulling import Puller
-from trivet_web.servable import given_path
+from trivet_web.models import servable
+from trivet_web.models.pulling import Puller
+from trivet_web.models.servable import given_path
 
 if TYPE_CHECKING:
     from conftest import Server, Site

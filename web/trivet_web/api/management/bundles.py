@@ -14,8 +14,8 @@ from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import Listing
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
-from trivet_web.pulling import keys_folder
-from trivet_web.servable import given_path
+from trivet_web.models.pulling import keys_folder
+from trivet_web.models.servable import given_path
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("bundles", __name__, url_prefix="/platform/v1")

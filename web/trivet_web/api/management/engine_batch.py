@@ -14,8 +14,8 @@ from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
+from trivet_web.engines.mailbox import Loss, Mailbox
 from trivet_web.json_response import json_response
-from trivet_web.mailbox import Loss, Mailbox
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("engine_batch", __name__, url_prefix="/platform/v1")

@@ -14,8 +14,8 @@ from flask import Blueprint, Response, request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.observations import whole_number
-from trivet_web.history import COARSE_LENGTH, COARSE_S, FINE_LENGTH, Series
 from trivet_web.json_response import json_response
+from trivet_web.metrics.history import COARSE_LENGTH, COARSE_S, FINE_LENGTH, Series
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("history", __name__, url_prefix="/platform/v1")

@@ -26,7 +26,7 @@ from trivet_web.api.management.objects import (
 )
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
-from trivet_web.servable import given_path, open_new, open_servable
+from trivet_web.models.servable import given_path, open_new, open_servable
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("management_models", __name__, url_prefix="/platform/v1/models")

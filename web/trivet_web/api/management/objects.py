@@ -13,7 +13,7 @@ from trivet.messages import EngineLoad
 from trivet_registry import tables
 from trivet_registry.aliases_store import followed_by
 from trivet_registry.models_store import version_files
-from trivet_web.engine_link import EngineView
+from trivet_web.engines.engine_link import EngineView
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
-from trivet_web.servable import given_path
+from trivet_web.models.servable import given_path
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("plan", __name__, url_prefix="/platform/v1")

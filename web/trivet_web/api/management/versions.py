@@ -21,7 +21,7 @@ from trivet_web.api.management.objects import (
     version_object,
 )
 from trivet_web.json_response import json_response
-from trivet_web.registered_files import opened
+from trivet_web.models.registered_files import opened
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("management_versions", __name__, url_prefix="/platform/v1")

@@ -7,6 +7,7 @@ from flask import Blueprint, Response
 
 from trivet.errors import RequestError
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.sse import stream_response
 from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import begun
 from trivet_web.api.conversation import for_template
@@ -31,7 +32,6 @@ from trivet_web.dialects.anthropic.stream import MessageChunks
 from trivet_web.dialects.naming import renamed
 from trivet_web.error_objects import ErrorObject, request_id
 from trivet_web.json_response import json_response
-from trivet_web.sse import stream_response
 
 blueprint = Blueprint("anthropic", __name__)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from trivet.errors import TrivetError
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
+from trivet_web.answers.sse import Chunks
 from trivet_web.api.chat import ChatAnswer
 from trivet_web.api.inference import Completed
 from trivet_web.dialects.anthropic.answer import MessageAnswer
@@ -20,9 +21,8 @@ from trivet_web.dialects.anthropic.objects import (
     ToolUseBlock,
     error_of,
 )
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.error_objects import error_body
-from trivet_web.mailbox import Arrival
-from trivet_web.sse import Chunks
 
 
 class MessageChunks(Chunks):

@@ -9,6 +9,7 @@ from flask import Blueprint, Response
 from trivet.errors import RequestError
 from trivet.text.answer_parser import AnswerParts
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.sse import stream_response
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Completed, Target, read_whole
@@ -27,7 +28,6 @@ from trivet_web.dialects.ollama.objects import (
 from trivet_web.dialects.ollama.options import NAMES
 from trivet_web.dialects.ollama.requests import GenerationFields, OllamaChatRequest
 from trivet_web.json_response import NDJSON, json_response
-from trivet_web.sse import stream_response
 
 blueprint = Blueprint("ollama_chat", __name__)
 

@@ -8,6 +8,7 @@ from flask import Blueprint, Response
 
 from trivet.text.answer_parser import AnswerParts
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.sse import stream_response
 from trivet_web.api import completions
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.documented import documented
@@ -24,7 +25,6 @@ from trivet_web.dialects.ollama.objects import GenerateAnswerObject, OllamaError
 from trivet_web.dialects.ollama.options import NAMES
 from trivet_web.dialects.ollama.requests import OllamaGenerateRequest
 from trivet_web.json_response import NDJSON, json_response
-from trivet_web.sse import stream_response
 
 blueprint = Blueprint("ollama_generate", __name__)
 

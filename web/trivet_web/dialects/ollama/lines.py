@@ -13,12 +13,12 @@ from msgspec import UNSET
 from trivet.errors import TrivetError
 from trivet.text.answer_parser import Call
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
+from trivet_web.answers.sse import Chunks
 from trivet_web.api.inference import Completed, Exchange
 from trivet_web.dialects.ollama.objects import CalledFunction, OllamaError, ToolCallObject
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.error_objects import error_body
 from trivet_web.json_response import NDJSON
-from trivet_web.mailbox import Arrival
-from trivet_web.sse import Chunks
 
 NS = 1_000_000_000
 

@@ -26,9 +26,9 @@ from trivet_web.dialects.ollama.objects import (
     VersionObject,
 )
 from trivet_web.dialects.ollama.variants import Variant
+from trivet_web.engines.routing import Deployed
 from trivet_web.json_response import json_response
-from trivet_web.routing import Deployed
-from trivet_web.visible_models import visible
+from trivet_web.models.visible_models import visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("ollama_listing", __name__)

@@ -8,8 +8,8 @@ from trivet.errors import ModelNotFound, RequestError
 from trivet_registry.references import find_version
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.dialects.ollama.variants import Variant, Variants
-from trivet_web.routing import Deployed
-from trivet_web.visible_models import visible
+from trivet_web.engines.routing import Deployed
+from trivet_web.models.visible_models import visible
 from trivet_web.web_process import WebProcess, web_process
 
 LATEST = ":latest"

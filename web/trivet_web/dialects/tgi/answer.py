@@ -9,6 +9,7 @@ from msgspec import UNSET
 from trivet.errors import TrivetError
 from trivet.messages import TokenLogprob
 from trivet.text.detokenizer import IncrementalDetokenizer
+from trivet_web.answers.sse import Chunks
 from trivet_web.api.completions import ChoiceForm
 from trivet_web.api.inference import Completed, Exchange
 from trivet_web.dialects.tgi.objects import (
@@ -21,9 +22,8 @@ from trivet_web.dialects.tgi.objects import (
     error_form,
 )
 from trivet_web.dialects.tgi.request import Parameters
+from trivet_web.engines.mailbox import Arrival
 from trivet_web.error_objects import error_body
-from trivet_web.mailbox import Arrival
-from trivet_web.sse import Chunks
 
 _REASONS = {"length": "length", "stop": "eos_token"}
 

@@ -7,6 +7,7 @@ from flask import Blueprint, Response, request
 import trivet
 from trivet.sampling_params import MAX_STOP_STRINGS
 from trivet_web.accounts.rights import Right, requires
+from trivet_web.answers.sse import stream_response
 from trivet_web.api.completions import begun
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import read_whole
@@ -17,7 +18,6 @@ from trivet_web.dialects.tgi.answer import TgiAnswer, TokenEvents
 from trivet_web.dialects.tgi.objects import GenerateObject, InfoObject, StreamObject, TgiError
 from trivet_web.dialects.tgi.request import NAMES, GenerateRequest, Parameters
 from trivet_web.json_response import json_response
-from trivet_web.sse import stream_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("tgi", __name__)

@@ -25,8 +25,8 @@ from trivet_web.dialects.xinference.objects import (
     RegisteredModel,
 )
 from trivet_web.json_response import json_response
-from trivet_web.servable import given_path, open_new
-from trivet_web.visible_models import visible
+from trivet_web.models.servable import given_path, open_new
+from trivet_web.models.visible_models import visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("xinference_registration", __name__)

@@ -1,0 +1,70 @@
+"""Who answers where a deployment is full, late or gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from trivet_registry.deployments_store import get_deployment
+from trivet_web.engines.fallback import HEADER
+
+if TYPE_CHECKING:
+    from conftest import Live
+
+
+def set_fallback(live: Live, name: str, fallback: str) -> None:
+    """C.f. `trivet launch --fallback`; the routing table sees it within half a second."""
+    with live.site.database.session() as session:
+        get_deployment(session, name).fallback = fallback
+
+
+def ask(live: Live, model: str, *, stream: bool) -> httpx2.Response:
+    body = {"model": model, "prompt": "a b c", "max_tokens": 3, "stream": stream}
+    return httpx2.post(f"{live.server.url}/v1/completions", json=body, timeout=30)
+
+
+REFUSALS = {
+    "full": ("--refuse", "429"),
+    "late": ("--refuse", "503", "--refuse-code", "deadline_passed"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_the_fallback_answers_and_is_named(live: Live, refusal: str, stream: bool) -> None:
+    first, second = live.serve(*REFUSALS[refusal]), live.serve()
+    set_fallback(live, first.model, second.model)
+    answer = ask(live, first.model, stream=stream)
+    assert answer.status_code == 200
+    assert answer.headers[HEADER] == second.model
+    assert "w0 w1 w2" in answer.text.replace('"}]', "") or "w2" in answer.text
+    assert f'"model":"{second.model}"' in answer.text
+    assert not stream or answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_deployment_that_cannot_serve_has_its_fallback_too(live: Live) -> None:
+    second = live.serve()
+    live.site.deploy("asleep")
+    set_fallback(live, "asleep", second.model)
+    assert ask(live, "asleep", stream=False).headers[HEADER] == second.model
+
+
+def test_fallbacks_are_asked_in_turn_and_the_first_failure_is_the_one_that_is_told(live: Live) -> None:
+    first, second, third = live.serve("--refuse", "429"), live.serve("--refuse", "429"), live.serve()
+    set_fallback(live, first.model, second.model)
+    set_fallback(live, second.model, third.model)
+    assert ask(live, first.model, stream=True).headers[HEADER] == third.model
+    set_fallback(live, second.model, first.model)  # in a circle
+    refused = ask(live, first.model, stream=True)
+    assert refused.status_code == 429
+    assert HEADER not in refused.headers
+
+
+def test_a_fault_of_the_request_is_nobody_elses_work(live: Live) -> None:
+    first, second = live.serve(), live.serve()
+    set_fallback(live, first.model, second.model)
+    body = {"model": first.model, "prompt": "a", "max_tokens": -1}
+    answer = httpx2.post(f"{live.server.url}/v1/completions", json=body)
+    assert (answer.status_code, HEADER in answer.headers) == (400, False)

@@ -1,0 +1,149 @@
+"""Requests for a deployment that was unloaded because nobody used it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
+from trivet_registry.deployments_store import get_deployment, stop_deployment
+from trivet_registry.events_store import list_events
+from trivet_registry.instance_state import InstanceState as State
+
+if TYPE_CHECKING:
+    from conftest import Eventually, Site
+    from flask.testing import FlaskClient
+
+BODY = {"model": "demo", "prompt": "x", "max_tokens": 2}
+
+
+@pytest.fixture
+def asleep(site: Site) -> Site:
+    with site.database.session() as session:
+        update_deployment(session, "demo", Update(settings={"idle_timeout_s": "60"}))
+        sleep_deployment(session, "demo", "no request for 60 s")
+    return site
+
+
+class Request(threading.Thread):
+    """One on its way; `answer` once it is there."""
+
+    def __init__(self, client: FlaskClient, **fields: Any) -> None:
+        super().__init__(daemon=True)
+        self._client = client
+        self._body = {**BODY, **fields}
+        self.answer: Any = None
+        self.data = b""
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._client.post("/v1/completions", json=self._body)
+        for piece in self.answer.iter_encoded():
+            self.data += piece
+
+    def end(self) -> Any:
+        self.join(60)
+        assert not self.is_alive()
+        return self.answer
+
+
+def is_asleep(site: Site) -> bool:
+    with site.database.reading() as session:
+        return get_deployment(session, "demo").is_asleep
+
+
+def test_a_request_wakes_it_once_and_is_answered(
+    asleep: Site, site_client: FlaskClient, eventually: Eventually
+) -> None:
+    assert site_client.get("/health/ready").status_code == 200, "it would serve"
+    requests = [Request(site_client) for _ in range(3)]
+    eventually(lambda: not is_asleep(asleep), what="it is woken")
+    asleep.start_engine()
+    assert [request.end().status_code for request in requests] == [200] * 3
+    with asleep.database.reading() as session:
+        wakings = [e for e in list_events(session, deployment="demo") if e.reason == "a request woke it"]
+    assert len(wakings) == 1
+
+
+def test_a_stream_is_kept_alive_while_the_model_loads(
+    asleep: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trivet_web.answers.sse.FIRST_PIECE_WAIT_S", 0.05)
+    monkeypatch.setattr("trivet_web.answers.sse.PING_S", 0.05)
+    request = Request(site_client, stream=True)
+    eventually(lambda: request.data.count(b": ping") >= 3, what="pings before any token")
+    assert b"data: " not in request.data
+    asleep.start_engine()
+    request.end()
+    assert request.data.endswith(b"data: [DONE]\n\n")
+
+
+def test_its_own_deadline_ends_the_waiting(asleep: Site, site_client: FlaskClient) -> None:
+    request = Request(site_client, timeout=0.3)
+    assert request.end().status_code == 503
+    error = json.loads(request.data)["error"]
+    assert error["code"] == "deadline_passed"
+    assert "was not loaded before the deadline" in error["message"]
+    assert not is_asleep(asleep), "the next finds it loaded"
+
+
+def stop(site: Site) -> None:
+    with site.database.session() as session:
+        stop_deployment(session, "demo")
+
+
+def fail(site: Site) -> None:
+    site.add_instance(State.PLACING, State.FAILED, reason="0.1 GiB is left")
+
+
+def scale_to_0(site: Site) -> None:
+    with site.database.session() as session:
+        update_deployment(session, "demo", Update(replicas=0))
+
+
+@pytest.mark.parametrize(
+    ("mishap", "words"),
+    [
+        (stop, "was stopped while"),
+        (fail, "cannot be loaded: 0.1 GiB is left"),
+        (scale_to_0, "cannot be loaded: it has 0 replicas: trivet scale demo 1"),
+    ],
+)
+def test_what_will_never_be_loaded_is_told_at_once(
+    asleep: Site,
+    site_client: FlaskClient,
+    eventually: Eventually,
+    mishap: Callable[[Site], None],
+    words: str,
+) -> None:
+    request = Request(site_client)
+    eventually(lambda: not is_asleep(asleep), what="it is woken")
+    mishap(asleep)
+    assert request.end().status_code == 503
+    assert words in json.loads(request.data)["error"]["message"]
+
+
+def test_a_deployment_of_0_replicas_is_waited_for_by_nobody(asleep: Site, site_client: FlaskClient) -> None:
+    """Else a request would wait for a quarter of an hour, for what nobody starts."""
+    scale_to_0(asleep)
+    request = Request(site_client)
+    assert request.end().status_code == 503
+    assert "it has 0 replicas: trivet scale demo 1" in json.loads(request.data)["error"]["message"]
+    assert site_client.get("/health/ready").status_code == 503
+
+
+def test_a_request_that_meets_its_unloading_waits_for_the_next_instance(
+    asleep: Site, site_client: FlaskClient, eventually: Eventually
+) -> None:
+    """The registry says ready, and the engine has just gone."""
+    with asleep.database.session() as session:
+        get_deployment(session, "demo").is_asleep = False
+    asleep.start_engine().kill()
+    request = Request(site_client)
+    eventually(lambda: request.is_alive(), what="it waits")
+    asleep.start_engine()
+    assert request.end().status_code == 200

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trivet import metrics
+from trivet_web.metrics.web_metrics import WebMetrics, prepare_folder
+
+TTFT = metrics.TIME_TO_FIRST_TOKEN
+LABELS = ("m", "i")
+
+
+def count_of(web_metrics: WebMetrics) -> int:
+    return sum(web_metrics.totals()[TTFT.name][0].counts)
+
+
+def test_value_falls_into_the_bucket_whose_bound_it_does_not_exceed() -> None:
+    mine = WebMetrics()
+    for value in (TTFT.buckets[0], TTFT.buckets[0] * 1.01, TTFT.buckets[-1] * 2):
+        mine.observe(TTFT, LABELS, value)
+    counts = mine.totals()[TTFT.name][0].counts
+    assert counts[0] == 1
+    assert counts[1] == 1
+    assert counts[-1] == 1
+
+
+def test_repeated_observation_counts_and_sums_each() -> None:
+    mine = WebMetrics()
+    mine.observe(TTFT, LABELS, 0.5, times=4)
+    (series,) = mine.totals()[TTFT.name]
+    assert (sum(series.counts), series.total) == (4, 2.0)
+
+
+def test_processes_are_summed_also_when_one_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    ended = WebMetrics(tmp_path)
+    ended.observe(TTFT, LABELS, 1.0)
+    ended.close()
+    monkeypatch.setattr("os.getpid", lambda: 2)
+    mine = WebMetrics(tmp_path)
+    mine.observe(TTFT, LABELS, 1.0)
+    try:
+        assert count_of(mine) == 2
+        assert count_of(mine) == 2  # reading changes nothing
+    finally:
+        mine.close()
+
+
+def test_totals_of_an_earlier_server_are_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "totals"
+    prepare_folder(folder)
+    before = WebMetrics(folder)
+    before.count(metrics.HTTP_REQUESTS, "GET", "/", "200")
+    before.close()
+    assert list(folder.iterdir())
+    prepare_folder(folder)
+    assert not list(folder.iterdir())

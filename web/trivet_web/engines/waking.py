@@ -1,0 +1,115 @@
+"""Requests for a deployment that is unloaded: they wake it and wait, each in its own mailbox.
+
+To who reads the answer it is an engine that takes its time: a stream gets its pings, a client that hangs up
+is noticed, and a deadline ends it. When an instance is ready the mailbox is told, and the reader sends the
+sequence there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trivet.errors import DeadlinePassed, TrivetError, Unavailable
+from trivet_web.engines.mailbox import Mailbox
+from trivet_web.engines.routing import Deployed, Router
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 900.0  # for a request without a deadline: a large model from a slow disk, kernels built first
+LOOK_INTERVAL_S = 0.1
+WAKE_INTERVAL_S = 1.0  # between two words to the registry about one deployment
+GIVEN_UP = frozenset({"failed"})
+
+
+class InstanceReady(TrivetError):
+    """What was waited for is there: the sequence can be sent."""
+
+    status, code = 503, "instance_ready"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    deployment: str
+    mailbox: Mailbox
+    choice: int
+    until_s: float
+
+
+class Waker:
+    """Its thread lives while anything waits. Thread-safe."""
+
+    def __init__(
+        self, router: Router, wake: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Args: wake: have a deployment loaded; it may raise."""
+        self._router = router
+        self._wake = wake
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._woken_s: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+
+    def wait(self, deployment: str, mailbox: Mailbox, choice: int, deadline_s: float | None) -> None:
+        """Tell the mailbox when an instance is ready (`InstanceReady`), or why none will be."""
+        until_s = self._clock() + LIMIT_S if deadline_s is None else deadline_s
+        with self._lock:
+            self._waiting.append(_Waiting(deployment, mailbox, choice, until_s))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
+                self._thread.start()
+
+    def forget(self, mailbox: Mailbox) -> None:
+        """Its reader has gone."""
+        with self._lock:
+            self._waiting = [one for one in self._waiting if one.mailbox is not mailbox]
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                waiting = list(self._waiting)
+                if not waiting:
+                    self._thread = None
+                    return
+            try:
+                for name in {one.deployment for one in waiting}:
+                    self._look(name, [one for one in waiting if one.deployment == name])
+            except Exception:  # a border like a handler's: a registry that cannot be reached
+                logger.exception("waiting=%d", len(waiting))
+            time.sleep(LOOK_INTERVAL_S)
+
+    def _look(self, name: str, waiting: list[_Waiting]) -> None:
+        now = self._clock()
+        deployed = self._router.table(fresh=True).get(name)
+        if deployed is None:
+            self._tell(waiting, Unavailable(f"model {name!r} was stopped while it was waited for"))
+        elif self._router.has_instance(deployed):
+            self._tell(waiting, InstanceReady(f"model {name!r} is ready"))
+        elif (reason := self._why_never(deployed)) is not None:
+            self._tell(waiting, Unavailable(f"model {name!r} cannot be loaded: {reason}"))
+        else:
+            late = [one for one in waiting if now >= one.until_s]
+            why = self._router.why_not(deployed)
+            self._tell(late, DeadlinePassed(f"model {name!r} was not loaded before the deadline: {why}"))
+            if deployed.is_asleep and now - self._woken_s.get(name, -WAKE_INTERVAL_S) >= WAKE_INTERVAL_S:
+                self._woken_s[name] = now
+                self._wake(name)
+
+    def _why_never(self, deployed: Deployed) -> str | None:
+        instances = deployed.instances
+        if deployed.replicas == 0:
+            return self._router.why_not(deployed)
+        if deployed.is_asleep or not instances or any(i.state not in GIVEN_UP for i in instances):
+            return None
+        return instances[0].reason or "it failed"
+
+    def _tell(self, waiting: list[_Waiting], error: TrivetError) -> None:
+        with self._lock:
+            told = [one for one in waiting if one in self._waiting]
+            self._waiting = [one for one in self._waiting if one not in told]
+        for one in told:  # what is no readiness ends the whole request: another try would wait again
+            one.mailbox.fail(error, one.choice if isinstance(error, InstanceReady) else None)

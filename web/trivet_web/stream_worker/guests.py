@@ -1,0 +1,157 @@
+"""The two kinds of requests that the pump serves: one that waits for its engine, and a stream on its way."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+
+from trivet_web.answers.sse import PING_S
+from trivet_web.stream_worker.client_socket import IO_TIMEOUT_S
+from trivet_web.stream_worker.handover import ByteStream, Parked
+from trivet_web.stream_worker.pump import Guest, Next, Pump
+
+logger = logging.getLogger(__name__)
+_LAST_CHUNK = b"0\r\n\r\n"
+
+Run = Callable[[Callable[[], None]], None]  # by a thread that may wait
+
+
+class Waiting(Guest):
+    """Nothing has been answered. It leaves when there is something to answer, or nobody to answer to."""
+
+    def __init__(self, pump: Pump, parked: Parked, resume: Callable[[], None], gone: Callable[[], None]):
+        """Args: one of `resume` and `gone` is called, once, and must not wait."""
+        self.due_s = parked.until_s
+        self._parked = parked
+        self._resume = resume
+        self._gone = gone
+        # In this order: once woken it may have left, and somebody else listens.
+        parked.mailbox.listen(partial(pump.wake, self))
+        pump.wake(self)
+
+    def turn(self, now: float) -> Next:
+        mailbox = self._parked.mailbox
+        return Next.NOTHING if mailbox.num_unread or now >= self.due_s else Next.WAKE
+
+    def leave(self) -> None:
+        if self._parked.mailbox.is_abandoned:
+            self._parked.close()
+            self._gone()
+        else:
+            self._resume()
+
+
+class Transfer(Guest):
+    """A body on its way to a client.
+
+    What the client does not take stays in the mailbox, whose bound ends the engine's part: beside it there is
+    one write. A client that then takes nothing for `IO_TIMEOUT_S` loses its connection.
+    """
+
+    def __init__(
+        self,
+        pump: Pump,
+        stream: ByteStream,
+        client: socket.socket,
+        run: Run,
+        on_end: Callable[[bool], None],
+        *,
+        is_chunked: bool,
+    ) -> None:
+        """The head has been sent.
+
+        Args:
+            run: has something done by a thread that may wait.
+            on_end: called once with whether the client has everything; must not wait.
+            is_chunked: else the end of the connection is the end of the body (HTTP/1.0).
+        """
+        self._pump = pump
+        self._stream = stream
+        self._client = client
+        self._run = run
+        self._on_end = on_end
+        self._is_chunked = is_chunked
+        self._unsent = b""
+        self._is_blocked = False
+        self._is_away = False  # a thread takes from the stream
+        self._brought: bytes | None = None  # what it took
+        self._is_complete = False
+        self._has_told = False  # that the client is too slow
+        self.due_s = time.monotonic() + PING_S
+        client.setblocking(False)
+        stream.mailbox.listen(partial(pump.wake, self))
+        pump.wake(self)  # for the first time, so that it is a guest
+
+    def fileno(self) -> int:
+        return self._client.fileno()
+
+    def on_writable(self) -> None:
+        self._is_blocked = False
+
+    def turn(self, now: float) -> Next:
+        if self._is_away:
+            return Next.WAKE
+        if self._stream.mailbox.is_abandoned:
+            return Next.NOTHING
+        if self._is_blocked:
+            return self._wait_for_client(now)
+        if self._unsent:
+            return self._send(now)
+        data, self._brought = self._brought, None
+        if data is None and self._stream.mailbox.may_wait:
+            self._is_away = True
+            self._run(self._take_elsewhere)
+            return Next.WAKE
+        if data is None:
+            data = self._stream.take(0.0)
+        if data is None and now < self.due_s:
+            return Next.WAKE
+        self._unsent = self._framed(self._stream.ping if data is None else data)
+        return self._send(now)
+
+    def leave(self) -> None:
+        self._stream.mailbox.listen(None)
+        self._stream.close()  # before the socket is used for the next request
+        self._on_end(self._is_complete)
+
+    def _take_elsewhere(self) -> None:
+        self._brought = self._stream.take(0.0) or b""
+        self._is_away = False
+        self._pump.wake(self)
+
+    def _framed(self, data: bytes) -> bytes:
+        if not self._is_chunked:
+            return data
+        chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        return chunk + _LAST_CHUNK if self._stream.is_over else chunk
+
+    def _send(self, now: float) -> Next:
+        try:
+            sent = self._client.send(self._unsent) if self._unsent else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # it has gone
+            return Next.NOTHING
+        if sent < len(self._unsent):
+            self._unsent = self._unsent[sent:]
+            self._is_blocked = True
+            self.due_s = now + IO_TIMEOUT_S
+            return Next.WRITABLE
+        self._unsent = b""
+        self.due_s = now + PING_S
+        if self._stream.is_over:
+            self._is_complete = True
+            return Next.NOTHING
+        return Next.TURN if self._stream.has_more else Next.WAKE
+
+    def _wait_for_client(self, now: float) -> Next:
+        if self._stream.mailbox.is_overrun and not self._has_told:
+            self._has_told = True
+            logger.warning("%s ended=client_too_slow what=its_buffer_is_full", self._stream)
+        if now < self.due_s:
+            return Next.WRITABLE
+        logger.warning("%s ended=client_too_slow what=took_nothing_for_%.0f_s", self._stream, IO_TIMEOUT_S)
+        return Next.NOTHING
