@@ -25,13 +25,13 @@ from trivet_web.accounts.limits import Limits
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
 from trivet_web.batch.stored_batch import Shelf
-from trivet_web.bucket_history import BucketHistory
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.registry_view import table_reader
 from trivet_web.engines.relay import Relay
 from trivet_web.engines.routing import Router, Table
 from trivet_web.engines.supervisor_link import SupervisorLink
 from trivet_web.engines.waking import Waker
+from trivet_web.metrics.bucket_history import BucketHistory
 from trivet_web.metrics.engine_totals import TOTALS_FOLDER, EngineTotals
 from trivet_web.metrics.history import History
 from trivet_web.metrics.metric_families import samples
