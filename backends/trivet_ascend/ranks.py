@@ -16,4 +16,4 @@ def open_npu(order: RankOrder) -> OpenedRank:
     device = NpuDevice(order.rank.index)
     shape = runner_shape(order.spec, order.config, order.plan, order.devices)
     make = partial(AscendRunner, order.spec, order.plan, shape, device, order.rank)
-    return OpenedRank("hccl", make, cure_for)
+    return OpenedRank("hccl", make, device.torch_device, cure_for)

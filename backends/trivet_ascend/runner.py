@@ -28,7 +28,8 @@ from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank
-from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
+from trivet.runners.step_state import NewestTokens, StepState
+from trivet.runners.warm_up import warm_up_steps
 from trivet_ascend import memory_plan
 from trivet_ascend.ascend_ops import AscendOps
 from trivet_ascend.explanations import cure_for
@@ -116,10 +117,14 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
         return self.ops.cache
 
     def warm_up(self) -> None:
-        """The largest chunk and one token, so that lack of memory shows here."""
+        """The fullest steps and a whole piece of logits, so that lack of memory shows here."""
         try:
-            for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-                self._run(warm_up_batch(length, self._plan.kv.block_size))
+            for step in warm_up_steps(self._plan, self._shape.max_num_seqs, apart=True):
+                self._run(step)
+            hidden = self._no_hidden().new_zeros((self._logits_rows(), self._spec.hidden_size))
+            for _ in self._pieces_of_logits(hidden):
+                continue
+            self._device.synchronise()
         except torch.OutOfMemoryError as error:
             raise self._does_not_fit("a full step", "activations") from error
         self._capture_graphs()

@@ -21,6 +21,7 @@ from trivet_cuda.detection import find_gpus
 from trivet_cuda.memory_plan import Shape, fixed_parts, kv_cache_spec
 from trivet_cuda.nvml import Gpu, load_nvml
 from trivet_cuda.options import CudaOptions
+from trivet_cuda.visibility import BY_BUS, ORDER, VISIBLE, hidden_gpus
 
 BLOCK_SIZE = 16  # tokens
 BLOCK_SIZES = (8, 16, 32, 64, 128)
@@ -47,8 +48,9 @@ class CudaBackend:
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
         """As the contract; GPUs that this process's CUDA_VISIBLE_DEVICES does not name stay out of use."""
-        visible = self._environment().get("CUDA_VISIBLE_DEVICES")
-        return [_device(gpu, visible) for gpu in self._found(timeout_s)]
+        found = self._found(timeout_s)
+        hidden = hidden_gpus(found, self._environment())
+        return [_device(gpu, hidden.get(gpu.uid, "")) for gpu in found]
 
     def _found(self, timeout_s: float) -> list[Gpu]:
         return find_gpus(self._root, self._nvidia_smi, timeout_s, self._nvml)
@@ -77,10 +79,12 @@ class CudaBackend:
         from trivet_cuda.measures import run_measures
         from trivet_cuda.op_table import triton_table
         from trivet_cuda.random_model import run_random_model
+        from trivet_cuda.sampler_check import run_sampler_check
         from trivet_cuda.self_test import run_full
 
         opened, table = CudaDevice(device), triton_table()
         yield from run_full(table, opened)
+        yield from run_sampler_check(opened)
         yield from run_measures(table, opened)
         yield from run_random_model(table, opened)
 
@@ -99,10 +103,10 @@ class CudaBackend:
         return found
 
     def launch_env(self, devices: Sequence[DeviceInfo]) -> dict[str, str]:
-        """Only the chosen GPUs are visible, by UUID: an index would depend on CUDA's own order."""
+        """Only the chosen GPUs are visible, by UUID and in this order, which is that of the ranks."""
         return {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(device.uid for device in devices),
+            ORDER: BY_BUS,  # for who counts nevertheless: as NVML and nvidia-smi do
+            VISIBLE: ",".join(device.uid for device in devices),
             "OMP_NUM_THREADS": "1",  # many ranks on one host; the arithmetic is the GPU's
         }
 
@@ -215,19 +219,9 @@ def _arch(device: DeviceInfo) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _is_visible(gpu: Gpu, visible: str | None) -> bool:
-    """Names are numbers, or UUIDs that may be cut short; CUDA stops at the first that it does not know."""
-    if visible is None:
-        return True
-    names = [name.strip() for name in visible.split(",")]
-    return any(name == str(gpu.index) or (name != "" and gpu.uid.startswith(name)) for name in names)
-
-
-def _device(gpu: Gpu, visible: str | None) -> DeviceInfo:
+def _device(gpu: Gpu, hidden_because: str) -> DeviceInfo:
     arch = gpu.compute_capability.replace(".", "")
-    fault = gpu.fault
-    if not fault and not _is_visible(gpu, visible):
-        fault = f"CUDA_VISIBLE_DEVICES={visible} of this process does not name it"
+    fault = gpu.fault or hidden_because
     if not fault and arch and int(arch) < FIRST_ARCH:
         fault = (
             f"its compute capability is {gpu.compute_capability} and the CUDA backend needs 8.0 (Ampere) or "

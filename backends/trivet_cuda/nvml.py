@@ -8,12 +8,21 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from trivet.optional_contract import DeviceUsage, DeviceUser
 
 T = TypeVar("T")
+
+
+class WholeGpu(NamedTuple):
+    """A GPU, in MIG mode or not."""
+
+    number: int  # by PCI bus
+    uid: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,13 @@ class Gpu:
     fault: str = ""
     usage: DeviceUsage | None = None
     bandwidth: float | None = None  # bytes/s of its memory; of an instance of MIG it is not told
+    whole: WholeGpu | None = None  # where it is not all that is listed here
+    old_name: str = ""  # of an instance of MIG, before driver 470: "MIG-GPU-.../1/0"
+
+    @property
+    def on(self) -> WholeGpu:
+        """The GPU that it is, or is an instance of."""
+        return self.whole or WholeGpu(self.index, self.uid, self.name)
 
 
 def load_nvml() -> Any:
@@ -51,7 +67,8 @@ def find_by_nvml(load: Callable[[], Any]) -> tuple[list[Gpu], str]:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
         found: list[Gpu] = []
         for number in range(nvml.nvmlDeviceGetCount()):
-            found += _gpus(nvml, number, driver, len(found))
+            listed, whole = _gpus(nvml, number, driver, len(found))
+            found += [replace(gpu, whole=whole) for gpu in listed]
         return found, ""
     except nvml.NVMLError as error:
         return [], f"NVML fails: {error}"
@@ -60,30 +77,40 @@ def find_by_nvml(load: Callable[[], Any]) -> tuple[list[Gpu], str]:
             nvml.nvmlShutdown()
 
 
-def _gpus(nvml: Any, number: int, driver: str, first: int) -> list[Gpu]:
+def _gpus(nvml: Any, number: int, driver: str, first: int) -> tuple[list[Gpu], WholeGpu]:
     """The GPU, or its instances; a lost one stays listed with the reason."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         name, uid = _text(nvml.nvmlDeviceGetName(handle)), _text(nvml.nvmlDeviceGetUUID(handle))
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     except nvml.NVMLError as error:
-        return [Gpu(first, f"gpu-{number}", "NVIDIA GPU", driver=driver, fault=f"NVML: {error}")]
+        lost = Gpu(first, f"gpu-{number}", "NVIDIA GPU", driver=driver, fault=f"NVML: {error}")
+        return [lost], WholeGpu(number, lost.uid, lost.name)
+    whole = WholeGpu(number, uid, name)
     capability = f"{major}.{minor}"
     if _asked(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) != 1:
-        return [_gpu(nvml, handle, first, uid, name, capability, driver)]
+        return [_gpu(nvml, handle, first, uid, name, capability, driver)], whole
     instances = list(_instances(nvml, handle))
     if not instances:
         fault = (
             "MIG is enabled on it and it has no instance; create some with nvidia-smi mig -cgi ... -C, or "
             "disable MIG with nvidia-smi -mig 0"
         )
-        return [Gpu(first, uid, name, capability, driver=driver, fault=fault)]
-    return [
-        _gpu(
-            nvml, each, first + i, _text(nvml.nvmlDeviceGetUUID(each)), f"{name} MIG {i}", capability, driver
-        )
-        for i, each in enumerate(instances)
+        return [Gpu(first, uid, name, capability, driver=driver, fault=fault)], whole
+    found = []
+    for i, each in enumerate(instances):
+        own = _text(nvml.nvmlDeviceGetUUID(each)), f"{name} MIG {i}"
+        gpu = _gpu(nvml, each, first + i, *own, capability, driver)
+        found.append(replace(gpu, old_name=_old_name(nvml, each, uid)))
+    return found, whole
+
+
+def _old_name(nvml: Any, instance: Any, uid: str) -> str:
+    numbers = [
+        _asked(nvml, partial(ask, instance))
+        for ask in (nvml.nvmlDeviceGetGpuInstanceId, nvml.nvmlDeviceGetComputeInstanceId)
     ]
+    return "" if None in numbers else f"MIG-{uid}/{numbers[0]}/{numbers[1]}"
 
 
 def _instances(nvml: Any, handle: Any) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 The layout that FlashAttention and FlashInfer read, too. An int8 cache has a float32 scale for each token
 and head, [blocks, block_size, num_kv_heads]; float8 e4m3 is stored unscaled, and what is beyond its 448
-becomes 448.
+becomes 448 of its sign. What is not a number is read as such from either.
 """
 
 from __future__ import annotations

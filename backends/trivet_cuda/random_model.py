@@ -44,7 +44,7 @@ SPEC_1B = ModelSpec(
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How much is run; as it stands a minute of a large card, and 8 GB of it."""
+    """How much is run: 8 GB of a card, and judged, since none was at hand, a minute of a large one."""
 
     spec: ModelSpec = SPEC_1B
     num_seqs: tuple[int, ...] = (1, 32, 256)  # of which tokens a second are told

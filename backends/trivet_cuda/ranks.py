@@ -17,4 +17,4 @@ def open_gpu(order: RankOrder) -> OpenedRank:
     shape = runner_shape(order.spec, order.config, order.plan, order.devices)
     table = attention_table(shape.options.attention, device.torch_device)
     make = partial(CudaRunner, order.spec, order.plan, shape, device, table, order.rank)
-    return OpenedRank("nccl", make, cure_for)
+    return OpenedRank("nccl", make, device.torch_device, cure_for)

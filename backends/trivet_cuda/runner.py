@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +25,8 @@ from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pooled_spans
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank
-from trivet.runners.step_state import NewestTokens, warm_up_sampling
+from trivet.runners.step_state import NewestTokens
+from trivet.runners.warm_up import edited, warm_up_sampling, warm_up_steps
 from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
 from trivet_cuda.device import Device, Mark, as_out_of_memory, is_out_of_memory
@@ -39,7 +39,6 @@ from trivet_cuda.paged_kv import PagedKV
 from trivet_cuda.self_test import compiler_errors, without_failing_ops
 from trivet_cuda.step_view import StepView
 from trivet_cuda.upload import upload
-from trivet_cuda.warm_up import fullest_lengths, warm_up_step
 
 if TYPE_CHECKING:
     from trivet.weights.index import WeightIndex
@@ -125,7 +124,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
                 for step in self._warm_up_steps():
                     self._run(step)
             with self._measured_as("logits"):
-                self._draw_once()
+                self._draw_each_way()
             self._hold_to_plan()
             if self._captures:
                 self._capture_graphs()
@@ -144,21 +143,20 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._leave_room_for_a_step()
 
     def _warm_up_steps(self) -> tuple[Batch, ...]:
-        """The fullest; and of the longest context the last chunk and the last token."""
-        plan, longest = self._plan, self._plan.max_model_len
-        fullest = fullest_lengths(plan.max_num_batched_tokens, longest, self._shape.max_num_seqs)
-        chunk = min(plan.max_num_batched_tokens, longest)
-        make = partial(warm_up_step, block_size=plan.kv.block_size)
-        return make(fullest), make((chunk,), num_cached=longest - chunk), make((1,), num_cached=longest - 1)
+        return warm_up_steps(self._plan, self._shape.max_num_seqs)
 
-    def _draw_once(self) -> None:
-        """A whole piece of logits: the sampler's own kernels are loaded before a request waits for them."""
+    def _draw_each_way(self) -> None:
+        """A whole piece of logits, as it is and with edits and masks.
+
+        The sampler's own kernels are loaded before a request waits for them.
+        """
         rows, device = self._logits_rows(), self._device.torch_device
         dtype = DTYPES[self._shape.dtype]
         with torch.inference_mode():
             hidden = torch.zeros((rows, self._spec.hidden_size), dtype=dtype, device=device)
-            sampling = warm_up_sampling(rows, self._spec.num_tokens)
-            device_sampler.draw(self._pieces_of_logits(hidden), sampling, device)
+            plain = warm_up_sampling(rows, self._spec.num_tokens)
+            for sampling in (plain, edited(plain, self._spec.num_tokens)):
+                device_sampler.draw(self._pieces_of_logits(hidden), sampling, device)
 
     @contextmanager
     def _measured_as(self, part: str) -> Iterator[None]:

@@ -31,13 +31,14 @@ def write_kv(
     """Store keys and values [T, Hkv, D] at slots [T], block * block_size + offset; -1 is not written.
 
     Caches are [B, block_size, Hkv, D] of key's dtype, of float8 e4m3 or of int8; int8 has scales
-    [B, block_size, Hkv] in float32, the others None.
+    [B, block_size, Hkv] in float32, the others None. In float8 what is beyond 448, infinity too, becomes 448
+    of its sign and NaN stays NaN; in int8 the scale of a head that holds either is NaN.
     """
     for new, cache, scales in ((key, key_cache, key_scales), (value, value_cache, value_scales)):
         stored, scale = new, None
         if cache.dtype == torch.int8:
             values = new.float()
-            scale = values.abs().amax(-1).clamp(min=1e-8) / 127
+            scale = values.abs().amax(-1).clamp(min=1e-8) / 127 + (values * 0).sum(-1)
             ratio = values / scale[..., None]
             stored = torch.where(ratio >= 0, (ratio + 0.5).floor(), (ratio - 0.5).ceil()).to(torch.int8)
         elif cache.dtype == FP8:

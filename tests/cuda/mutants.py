@@ -24,6 +24,7 @@ EXTEND, DECODE = (
     f"{ATTENTION}::test_one_query_a_sequence",
 )
 SPLITS = f"{ATTENTION}::test_any_number_of_splits_gives_the_same"
+SPOILT = f"{ATTENTION}::test_what_is_not_a_number_spoils_its_own_sequence_alone"
 FAR = f"{ATTENTION}::test_a_cache_of_more_than_two_gibibytes_is_reached"
 TURNED, PRODUCT = (
     f"{ROWS}::test_heads_are_normed_and_turned",
@@ -84,8 +85,14 @@ KERNELS = (
            f"{SELF_TEST}::test_sound_kernels_stay[bf16]"),
     Mutant("int8 is cut, not rounded", WRITE, "tl.floor(ratio + 0.5)", "tl.floor(ratio)",
            f"{ATTENTION}::test_what_is_written_is_what_was_given[int8 cache]"),
-    Mutant("float8 is not clamped", WRITE, "v = tl.clamp(v.to(tl.float32), -448.0, 448.0)",
+    Mutant("float8 is not clamped", WRITE,
+           "v = tl.clamp(v.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)",
            "v = v.to(tl.float32)", f"{ATTENTION}::test_a_value_beyond_float8_becomes_its_largest"),
+    Mutant("float8 makes a number of NaN", WRITE,
+           "v = tl.clamp(v.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)",
+           "v = tl.clamp(v.to(tl.float32), -448.0, 448.0)", f"{SPOILT}[float8-kernel]"),
+    Mutant("int8 makes a number of NaN", WRITE, "/ 127.0 + tl.sum(x * 0.0, 1)", "/ 127.0",
+           f"{SPOILT}[int8-kernel]"),
     Mutant("the sum is not normed", NORM, "values = rounded.to(tl.float32)", "values = values * 0.5",
            f"{ROWS}::test_the_sum_comes_before_the_norm"),
     Mutant("eps outside the root", NORM, "/ SIZE + eps)", "/ SIZE) + eps * 1000",
@@ -192,8 +199,8 @@ RUNS = (
            "num_blocks = 1 << 20", f"{PLAIN}/test_twins.py::test_a_longer_context_takes_no_more_memory"),
     Mutant("sums of a twin's pieces are not rescaled", "twins.py", "self._sums * shrink[..., None] +",
            "self._sums +", f"{PLAIN}/test_twins.py::test_pieces_of_keys_give_what_all_give_at_once"),
-    Mutant("the longest context is not measured", "runner.py",
-           "make((1,), num_cached=longest - 1)", "make((1,))",
+    Mutant("the longest context is not measured", "trivet/runners/warm_up.py",
+           "warm_up_step((1,), block_size, num_cached=longest - 1)", "warm_up_step((1,), block_size)",
            f"{RUNNER}::test_more_tokens_than_one_sequence_has_are_measured"),
     Mutant("a step is brought to the host", "runner.py", "step.hidden = hidden.index_select(0, rows)",
            "step.hidden = hidden.cpu().index_select(0, rows)",

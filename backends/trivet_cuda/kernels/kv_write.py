@@ -20,7 +20,11 @@ def kv_write_kernel(
     NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
     IS_INT8: tl.constexpr, IS_FP8: tl.constexpr,
 ):  # fmt: skip
-    """Rows are pairs (token, head). A slot of -1 is padding and is not written."""
+    """Rows are pairs (token, head). A slot of -1 is padding and is not written.
+
+    What is not a number stays so in every type: the sequence is then known to have failed. By default a clamp
+    and a maximum on a card leave NaN out.
+    """
     rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     tokens, heads = (rows // NUM_HEADS).to(tl.int64), rows % NUM_HEADS
     slot = tl.load(slots + tokens, mask=rows < num_rows, other=-1).to(tl.int64)
@@ -39,16 +43,19 @@ def kv_write_kernel(
         tl.store(key_scales + scale_at, k_scale, mask=is_real)
         tl.store(value_scales + scale_at, v_scale, mask=is_real)
     elif IS_FP8:  # e4m3 has no infinity: what is beyond its range becomes its largest value
-        k = tl.clamp(k.to(tl.float32), -448.0, 448.0)
-        v = tl.clamp(v.to(tl.float32), -448.0, 448.0)
+        k = tl.clamp(k.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+        v = tl.clamp(v.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(key_cache + at, k.to(key_cache.dtype.element_ty), mask=inside)
     tl.store(value_cache + at, v.to(value_cache.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _quantised(x):
-    """Rows in float32 to whole numbers from -127 to 127 and a scale a row; halves away from zero."""
-    scale = tl.maximum(tl.max(tl.abs(x), 1), 1e-8) / 127.0
+    """Rows in float32 to whole numbers from -127 to 127 and a scale a row; halves away from zero.
+
+    The scale of a row that holds infinity or NaN is NaN.
+    """
+    scale = tl.maximum(tl.max(tl.abs(x), 1), 1e-8) / 127.0 + tl.sum(x * 0.0, 1)
     ratio = x / scale[:, None]
     return tl.where(ratio >= 0, tl.floor(ratio + 0.5), tl.ceil(ratio - 0.5)), scale
 

@@ -351,6 +351,9 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda signum, frame: process.request_stop())
     code = process.run()
     zmq.Context.instance().term()
+    if code == EXIT_DEVICE_LOST:  # a thread may wait in its driver for ever, and an exit for that thread
+        logging.shutdown()
+        os._exit(code)
     return code
 
 

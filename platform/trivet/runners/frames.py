@@ -28,14 +28,16 @@ class Frames:
         poll.register(self._stream, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
-    def has_failure(self) -> bool:
-        """Whether a message with words has come, or the other end has gone; reads nothing."""
-        if not self.has_message(0):
-            return False
+    def begins_with(self, first: bytes) -> bool:
+        """Whether the message that waits does; reads nothing. False where the other end has gone."""
         try:
-            return self._stream.recv(LENGTH_BYTES, socket.MSG_PEEK) != bytes(LENGTH_BYTES)
+            return self._stream.recv(LENGTH_BYTES + len(first), socket.MSG_PEEK)[LENGTH_BYTES:] == first
         except ConnectionError:
-            return True
+            return False
+
+    def fileno(self) -> int:
+        """For waiting on several at once."""
+        return self._stream.fileno()
 
     def wait_for_end(self) -> None:
         """Returns when the other end has been closed, by its process or with it; reads nothing."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from trivet.errors import Unsupported
 from trivet.models.spec import MLP, ModelSpec
 from trivet.runners.slices import Rank
+from trivet.weights.formats import FORMATS
 from trivet.weights.index import WeightIndex
 
 # Bytes of a matrix without bias: its name, the formats of its parts in the file, its rows and columns.
@@ -45,6 +47,20 @@ def packed_matrices(spec: ModelSpec) -> Iterator[PackedMatrix]:
         size = mlp.intermediate_size
         yield PackedMatrix(f"{stem}gate_up", up, len(up) * size, hidden, "column", mlp.bias)
         yield PackedMatrix(f"{stem}down", (f"{stem}down",), hidden, size, "row", mlp.bias)
+
+
+def check_cuts(spec: ModelSpec, weights: WeightIndex, num_ranks: int) -> None:
+    """Each rank's columns are whole blocks of the file's formats. Raises: Unsupported naming the first."""
+    for matrix in packed_matrices(spec) if num_ranks > 1 else ():
+        for part in matrix.parts if matrix.shard == "row" else ():
+            info = weights[f"{part}.weight"]
+            block, width = FORMATS[info.format].block_size, matrix.num_columns // num_ranks
+            if width % block:
+                raise Unsupported(
+                    f"tensor_parallel_size {num_ranks} gives each rank {width} of the {matrix.num_columns} "
+                    f"columns of {info.name!r}, which {info.file} stores as {info.format} in blocks of "
+                    f"{block} that cannot be cut; use a smaller number, or the model in safetensors"
+                )
 
 
 def weights_bytes(

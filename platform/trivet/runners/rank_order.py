@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Protocol
 
+import torch
 import torch.distributed as dist
 
 from trivet.contract import Batch, DeviceInfo, MemoryPlan, Runner, RunnerConfig
@@ -17,6 +18,8 @@ from trivet.runners.slices import Rank
 from trivet.runners.wire import flatten
 
 MEETING_TIMEOUT = timedelta(minutes=5)
+# First byte of a rank's answer; behind it stand its notices so far (`wire.flatten`), or words.
+DONE, FAILED = b"+", b"-"
 
 
 class ShardedRunner(Runner, Protocol):
@@ -27,6 +30,9 @@ class ShardedRunner(Runner, Protocol):
 
     def is_ready(self, step: int) -> bool:
         """Whether `collect(step)` would not wait; asked of rank 0."""
+
+    def notices(self) -> tuple[str, ...]:
+        """As `optional_contract.GivesNotices`."""
 
     def take_part_in_sampling(self, step: int) -> None:
         """A rank's share of `sample`: the logits of its part of the vocabulary. Ends the step there."""
@@ -55,6 +61,7 @@ class OpenedRank:
 
     process_group: str  # torch's name of the collectives: "hccl", "nccl", "gloo"
     make_runner: Callable[[Collectives], ShardedRunner]
+    torch_device: torch.device
     cure_for: Callable[[str], str] = lambda text: ""  # what to do about an error of the collectives
 
 
@@ -65,7 +72,12 @@ class OpensRank(Protocol):
 
 
 def meet(order: RankOrder, opened: OpenedRank) -> ShardedRunner:
-    """Wait for the other ranks, whose devices are open. Raises: BackendError."""
+    """Wait for the other ranks, whose devices are open; their first collective has been when this returns.
+
+    NCCL and HCCL connect in it, so that whoever watches the meeting sees a rank that is missing there, too.
+
+    Raises: BackendError.
+    """
     rank = order.rank
     try:
         dist.init_process_group(
@@ -75,6 +87,7 @@ def meet(order: RankOrder, opened: OpenedRank) -> ShardedRunner:
             world_size=rank.count,
             timeout=MEETING_TIMEOUT,
         )
+        Distributed().sum(torch.ones(1, device=opened.torch_device)).item()
     except RuntimeError as error:
         cure = opened.cure_for(str(error))
         raise BackendError(

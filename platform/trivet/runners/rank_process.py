@@ -1,7 +1,8 @@
 """Body of a rank's process: `python -m trivet.runners.rank_process FD`, which `ranks` starts.
 
 It opens its device, meets the other ranks and carries out what rank 0 says over the socket FD. Answers are
-the words of a failure, or empty; steps are not answered, since the next may be under way.
+`rank_order.DONE` with the notices of its runner, or FAILED with words; steps are not answered, since the next
+may be under way.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import torch.distributed as dist
 
 from trivet.errors import TrivetError
 from trivet.runners.frames import Frames
-from trivet.runners.rank_order import OpensRank, RankOrder, ShardedRunner, meet
-from trivet.runners.wire import restore
+from trivet.runners.rank_order import DONE, FAILED, OpensRank, RankOrder, ShardedRunner, meet
+from trivet.runners.wire import flatten, restore
 
 STEPS = ("forward", "take_part_in_sampling")
 
@@ -32,15 +33,15 @@ def carry_out(frames: Frames) -> None:
     try:
         order = RankOrder(*restore(frames.receive()))
         opened = _opener(order.opens)(order)
-        frames.send(b"")
+        frames.send(_done(None))
         runner = meet(order, opened)
-        frames.send(b"")
+        frames.send(_done(runner))
         _obey(runner, frames)
     except EOFError:
         return
     except (TrivetError, RuntimeError, OSError, ValueError, ImportError) as error:
         logging.getLogger(__name__).exception("this rank has failed")
-        frames.send(f"{type(error).__name__}: {error}".encode())
+        frames.send(FAILED + f"{type(error).__name__}: {error}".encode())
     finally:
         if runner is not None:
             runner.close()
@@ -62,7 +63,11 @@ def _obey(runner: ShardedRunner, frames: Frames) -> None:
             return
         commands[name](*arguments)
         if name not in STEPS:
-            frames.send(b"")
+            frames.send(_done(runner))
+
+
+def _done(runner: ShardedRunner | None) -> bytes:
+    return DONE + flatten(() if runner is None else runner.notices())
 
 
 def _opener(name: str) -> OpensRank:

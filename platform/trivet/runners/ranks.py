@@ -7,6 +7,7 @@ MessagePack; arrays that a rank computes travel by the collectives.
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,11 +34,18 @@ from trivet.contract import (
 )
 from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory, TrivetError, WeightsError
 from trivet.models.spec import ModelSpec
-from trivet.optional_contract import GivesNotices
 from trivet.runners.frames import Frames
-from trivet.runners.rank_order import OpensRank, RankOrder, meet
+from trivet.runners.rank_order import (
+    DONE,
+    FAILED,
+    OpenedRank,
+    OpensRank,
+    RankOrder,
+    ShardedRunner,
+    meet,
+)
 from trivet.runners.slices import Rank
-from trivet.runners.wire import flatten
+from trivet.runners.wire import flatten, restore
 from trivet.weights.index import WeightIndex
 
 if TYPE_CHECKING:
@@ -61,6 +70,7 @@ class RankProcess:
         with theirs:
             command = [sys.executable, "-P", "-m", f"{__package__}.rank_process", str(theirs.fileno())]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self.notices: tuple[str, ...] = ()  # of its runner, by its last answer
         self._frames = Frames(ours)
         self.tell(order.as_message())
 
@@ -75,31 +85,30 @@ class RankProcess:
     def check(self) -> None:
         """Raises: DeviceLost with the words of a rank that has failed."""
         if self._frames.has_message(0):
-            self._take_answer()
+            self.take_answer()
 
-    def await_answer(self) -> None:
-        """To the last command. Raises: DeviceLost."""
-        waited_s = 0.0
-        while not self._frames.has_message(POLL_S):
-            waited_s += POLL_S
-            if waited_s > ANSWER_TIMEOUT_S:
-                raise DeviceLost(f"rank {self.index} gave no answer within {ANSWER_TIMEOUT_S:.0f} s")
-        self._take_answer()
-
-    def _take_answer(self) -> None:
+    def take_answer(self) -> None:
+        """Waits for the one to the last command. Raises: DeviceLost; an error of KEPT."""
         try:
-            failure = self._frames.receive().decode()
+            answer = self._frames.receive()
         except EOFError:
             raise DeviceLost(f"{self._ending()} without a word; see its lines in this engine's log") from None
-        if failure:
-            name, _, words = failure.partition(": ")
-            if name in KEPT:  # what an operator has to change, and not the device
-                raise KEPT[name](f"rank {self.index}: {words}")
-            raise DeviceLost(f"rank {self.index}: {failure}")
+        if answer.startswith(DONE):
+            self.notices = restore(answer[len(DONE) :])
+            return
+        failure = answer.removeprefix(FAILED).decode()
+        name, _, words = failure.partition(": ")
+        if name in KEPT:  # what an operator has to change, and not the device
+            raise KEPT[name](f"rank {self.index}: {words}")
+        raise DeviceLost(f"rank {self.index}: {failure}")
 
     def has_failed(self) -> bool:
         """Whether `check` would raise; reads nothing."""
-        return self._frames.has_failure()
+        return self._frames.has_message(0) and not self._frames.begins_with(DONE)
+
+    def fileno(self) -> int:
+        """Of its socket."""
+        return self._frames.fileno()
 
     def _ending(self) -> str:
         try:
@@ -114,6 +123,10 @@ class RankProcess:
         except OSError:
             logger.info("rank=%d had ended before it was told to", self.index)
 
+    def disconnect(self) -> None:
+        """It ends by that at once, wherever it stands."""
+        self._frames.close()
+
     def end(self) -> None:
         """Wait for its end, or bring it about; device memory is back when this returns."""
         try:
@@ -123,6 +136,14 @@ class RankProcess:
             self.process.kill()
             self.process.wait()
         self._frames.close()
+
+
+def _answering(ranks: Sequence[RankProcess], timeout_s: float) -> list[RankProcess]:
+    """Those of which there is something to read, or that have gone; waits for the first."""
+    poll, by_socket = select.poll(), {rank.fileno(): rank for rank in ranks}
+    for number in by_socket:
+        poll.register(number, select.POLLIN)
+    return [by_socket[number] for number, _ in poll.poll(timeout_s * 1000)]
 
 
 class TensorParallelRunner:
@@ -155,19 +176,44 @@ class TensorParallelRunner:
         ]
         self._ranks: list[RankProcess] = []
         self._is_lost = False
+        self._is_meeting = False
         try:
             for order in orders[1:]:
                 self._ranks.append(RankProcess(order))
             opened = opens(orders[0])
             self._await_answers()
-            self._inner = meet(orders[0], opened)
+            self._inner = self._met(orders[0], opened)
             self._await_answers()
         except BaseException:
+            self._is_lost = True  # the others wait for this rank
             self._end_ranks()
             raise
         self.features: frozenset[Feature] = self._inner.features
 
     # ---- start -----------------------------------------------------------------------------------
+
+    def _met(self, order: RankOrder, opened: OpenedRank) -> ShardedRunner:
+        """As `meet`, for as long as all ranks live. Raises: BackendError.
+
+        Nothing ends a process group that is being formed but its timeout, so this rank's part has a thread,
+        which is left behind where another rank ends.
+        """
+        met: Future[ShardedRunner] = Future()
+
+        def run() -> None:
+            try:
+                met.set_result(meet(order, opened))
+            except BaseException as error:  # raised where the result is asked for
+                met.set_exception(error)
+
+        self._is_meeting = True
+        threading.Thread(target=run, name="meeting", daemon=True).start()
+        while not wait([met], POLL_S).done:
+            self._raise_failure()
+        self._is_meeting = False
+        if met.exception() is not None:
+            self._raise_failure(POLL_S)  # the words of the rank that failed first
+        return met.result()
 
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract; every rank reads its slices."""
@@ -230,8 +276,18 @@ class TensorParallelRunner:
         return self._inner.memory()
 
     def notices(self) -> tuple[str, ...]:
-        """Of rank 0 alone; what another rank found stands in its lines of the engine's log."""
-        return self._inner.notices() if isinstance(self._inner, GivesNotices) else ()
+        """Of all ranks; one that not all have names those that have it."""
+        told = ((0, self._inner.notices()), *((rank.index, rank.notices) for rank in self._ranks))
+        ranks_of: dict[str, list[int]] = {}
+        for index, notices in told:
+            for notice in notices:
+                ranks_of.setdefault(notice, []).append(index)
+        return tuple(self._of_ranks(notice, ranks) for notice, ranks in ranks_of.items())
+
+    def _of_ranks(self, notice: str, ranks: Sequence[int]) -> str:
+        if len(ranks) == 1 + len(self._ranks):
+            return notice
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {notice}"
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Raises: Unsupported."""
@@ -260,9 +316,27 @@ class TensorParallelRunner:
                 rank.check()
 
     def _await_answers(self) -> None:
+        """Of all ranks, whichever comes first: the first failure ends it."""
+        waiting, deadline_s = list(self._ranks), time.monotonic() + ANSWER_TIMEOUT_S
         with self._noticing_loss():
+            while waiting:
+                for rank in _answering(waiting, POLL_S):
+                    rank.take_answer()
+                    waiting.remove(rank)
+                if waiting and time.monotonic() > deadline_s:
+                    names = ", ".join(str(rank.index) for rank in waiting)
+                    raise DeviceLost(f"rank {names} gave no answer within {ANSWER_TIMEOUT_S:.0f} s")
+
+    def _raise_failure(self, timeout_s: float = 0.0) -> None:
+        """Of a rank that has failed, or does so within the time. Raises: what it has said, or DeviceLost."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
             for rank in self._ranks:
-                rank.await_answer()
+                if rank.has_failed():
+                    rank.check()
+            if time.monotonic() >= deadline_s:
+                return
+            time.sleep(STEP_POLL_S)
 
     @contextmanager
     def _noticing_loss(self) -> Iterator[None]:
@@ -292,7 +366,8 @@ class TensorParallelRunner:
         try:
             yield
         except (RuntimeError, TrivetError):
-            self._check_ranks()  # the words of the rank that failed first
+            with self._noticing_loss():
+                self._raise_failure(POLL_S)  # the words of the rank that failed first
             raise
         finally:
             has_ended.set()
@@ -307,8 +382,10 @@ class TensorParallelRunner:
         for rank in self._ranks:
             rank.say_close()
         if self._is_lost:
+            for rank in self._ranks:
+                rank.disconnect()
             self._abort_collectives()
-        if dist.is_initialized():
+        if dist.is_initialized() and not self._is_meeting:
             dist.destroy_process_group()
         for rank in self._ranks:
             rank.end()

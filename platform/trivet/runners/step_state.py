@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivet.contract import NO_TARGET, ON_DEVICE, Batch, Sampling, StepOutput
+from trivet.contract import ON_DEVICE, Batch, Sampling, StepOutput
 from trivet.engine.sampler import has_one_row_each
 from trivet.errors import BackendError, OutOfMemory
 
@@ -62,8 +62,7 @@ class NewestTokens:
 def warm_up_batch(length: int, block_size: int) -> Batch:
     """One sequence of `length` tokens in the blocks from 1 on, before any sequence owns one.
 
-    A plan has that many: one sequence of `max_model_len` always fits. Every token has a slot of its own,
-    which NPUs ask for.
+    A plan has that many: one sequence of `max_model_len` always fits.
     """
     one = np.ones(1, np.int32)
     return Batch(
@@ -76,19 +75,4 @@ def warm_up_batch(length: int, block_size: int) -> Batch:
         positions=np.arange(length, dtype=np.int32),
         logits_rows=one * (length - 1),
         row_seqs=one * 0,
-    )
-
-
-def warm_up_sampling(num_rows: int, num_tokens: int) -> Sampling:
-    """What takes the most of a sampler: each row draws behind every limit, and tells its top tokens."""
-    ones = np.ones(num_rows, np.float32)
-    return Sampling(
-        draws=np.ones(num_rows, np.bool_),
-        target_ids=np.full(num_rows, NO_TARGET, np.int32),
-        temperature=ones,
-        top_k=np.full(num_rows, max(1, num_tokens // 2), np.int32),
-        top_p=ones * np.float32(0.9),
-        min_p=ones * np.float32(0.01),
-        uniform=np.zeros((num_rows, 2), np.float32),
-        num_logprobs=min(20, num_tokens),
     )

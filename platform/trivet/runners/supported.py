@@ -8,6 +8,7 @@ from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
+from trivet.runners.model_matrices import check_cuts
 from trivet.runners.slices import check_divisible
 from trivet.weights.index import WeightIndex
 
@@ -22,6 +23,7 @@ def check_model(spec: ModelSpec, weights: WeightIndex, num_ranks: int, backend: 
     check_dense(spec)
     check_tensors(spec, weights)
     check_divisible(spec, num_ranks)
+    check_cuts(spec, weights, num_ranks)
 
 
 def chosen_options(

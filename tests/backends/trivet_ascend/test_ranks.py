@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 from trivet_ascend_emulated.backend import TOTAL_BYTES
 from trivet_ascend_emulated.device import EmulatedDevice
-from trivet_ascend_emulated.openers import open_emulated, open_too_small_rank_1, refuse_rank_1
+from trivet_ascend_emulated.openers import (
+    leave_before_the_first_collective,
+    leave_before_the_group,
+    open_emulated,
+    open_noticing,
+    open_too_small_rank_1,
+    refuse_rank_1,
+)
 
 from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, greedy_work
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.engine.agreement import compare
-from trivet.errors import BackendError, DeviceLost, DoesNotFit
+from trivet.errors import DeviceLost, DoesNotFit
 from trivet.models.model_files import ModelFiles, open_model
-from trivet.runners.rank_order import OpensRank
+from trivet.runners import ranks
+from trivet.runners.rank_order import MEETING_TIMEOUT, OpensRank
 from trivet.runners.ranks import TensorParallelRunner
 from trivet_ascend.backend import runner_shape
 from trivet_ascend.op_table import NPU
@@ -144,8 +156,30 @@ def test_a_rank_that_is_killed_ends_the_runner_with_a_reason(
 
 def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:
     launch = Launch(files, 2)
-    with pytest.raises(BackendError, match=r"507018|did not meet"):
+    with pytest.raises(DeviceLost, match="rank 1: BackendError: NPU 1 cannot be opened: 507018"):
         launch.over_ranks(refuse_rank_1)
+
+
+@pytest.mark.parametrize("opens", [leave_before_the_group, leave_before_the_first_collective])
+def test_a_rank_that_ends_while_the_ranks_meet_ends_the_start_and_all_others(
+    files: ModelFiles, opens: OpensRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for it inside torch, which would let them for five minutes."""
+    launch, started = Launch(files, 4), []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **settings))
+        return started[-1]
+
+    monkeypatch.setattr(ranks.subprocess, "Popen", start)
+    began_s = time.monotonic()
+    with pytest.raises(DeviceLost, match="rank 1 has ended with code 7 without a word"):
+        launch.over_ranks(opens)
+    assert time.monotonic() - began_s < 0.5 * MEETING_TIMEOUT.total_seconds()
+    assert len(started) == 3
+    assert all(process.poll() is not None for process in started)
+    assert not dist.is_initialized()
 
 
 def test_a_rank_without_room_is_a_model_that_does_not_fit(files: ModelFiles) -> None:
@@ -187,6 +221,21 @@ def test_an_operator_is_told_of_an_operation_that_gave_way_to_its_twin(files: Mo
     runner.close()
     assert notice.startswith("swiglu failed its self-test")
     assert "trivet selftest ascend" in notice
+
+
+def test_what_other_ranks_notice_is_told_with_their_numbers(files: ModelFiles) -> None:
+    runner = Launch(files, 4).over_ranks(open_noticing)
+    found = runner.notices()
+    runner.close()
+    assert found == ("ranks 1, 2, 3: swiglu runs as its twin",)
+
+
+def test_a_notice_of_all_ranks_is_told_once(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Launch(files, 2).over_ranks(open_noticing)
+    monkeypatch.setattr(runner._inner, "notices", lambda: ("swiglu runs as its twin",))
+    found = runner.notices()
+    runner.close()
+    assert found == ("swiglu runs as its twin",)
 
 
 def test_ranks_tell_nothing_where_all_is_well(files: ModelFiles) -> None:

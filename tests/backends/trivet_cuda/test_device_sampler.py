@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from trivet.contract import NO_TARGET, Batch, Sampling, StepOutput
 from trivet.contract_suite.nothing_waits import NothingWaits
 from trivet.engine.sampler import sample_rows
+from trivet.runners.warm_up import edited, warm_up_sampling
 from trivet_cuda.device_sampler import draw, newest_tokens
+from trivet_cuda.memory_plan import SAMPLER_COPIES
 
 ROWS, VOCAB = 12, 1000
 CPU = torch.device("cpu")
@@ -214,3 +219,34 @@ def test_nothing_waits_for_the_device() -> None:
     waiting = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default}
     assert not seen & waiting
     assert aten.cumsum.default in seen
+
+
+class MostBytes(TorchDispatchMode):
+    """What results hold at most at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes: dict[int, int] = {}
+        self.num_bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_flatten(result)[0]:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._sizes:
+                self._sizes[storage.data_ptr()] = storage.nbytes()
+                weakref.finalize(storage, self._sizes.pop, storage.data_ptr(), None)
+        self.num_bytes = max(self.num_bytes, sum(self._sizes.values()))
+        return result
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_draw_takes_no_more_than_the_plan_has_for_it(is_edited: bool) -> None:
+    num_rows, num_tokens = 32, 4096
+    sampling = warm_up_sampling(num_rows, num_tokens)
+    sampling = edited(sampling, num_tokens) if is_edited else sampling
+    piece = torch.randn(num_rows, num_tokens)
+    with MostBytes() as most:
+        draw([piece], sampling, CPU)
+    taken = 1 + most.num_bytes / piece.nbytes
+    assert 8 < taken < SAMPLER_COPIES

@@ -71,6 +71,12 @@ class FakeNvml:
             raise NVMLError("Not Found")
         return f"{handle}mig{place}"
 
+    def nvmlDeviceGetGpuInstanceId(self, handle: str) -> int:  # noqa: N802
+        return 7 if handle.endswith("1") else 3
+
+    def nvmlDeviceGetComputeInstanceId(self, handle: str) -> int:  # noqa: N802
+        return 0
+
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
         total = (10 if "mig" in handle else 80) * GIB
         return SimpleNamespace(total=total, used=2 * GIB, free=total - 2 * GIB)
@@ -161,7 +167,17 @@ def test_a_library_that_fails_leaves_the_question_to_nvidia_smi(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("visible", "usable"), [("0", [0]), ("GPU-gpu0,2", [0, 2]), ("MIG-", [1, 2]), ("", [])]
+    ("visible", "usable"),
+    [
+        ("0", [0]),
+        ("1", [1]),  # of a GPU in MIG mode the first instance
+        ("2", []),  # there are two GPUs, though three devices are listed
+        ("GPU-gpu1", [1]),
+        ("MIG-gpu1mig1", [2]),
+        ("MIG-GPU-gpu1/7/0", [2]),  # as drivers before 470 name it
+        (" GPU-gpu0 , 1", [0, 1]),
+        ("", []),
+    ],
 )
 def test_devices_that_the_environment_hides_are_not_used(
     tmp_path: Path, visible: str, usable: list[int]
@@ -169,6 +185,46 @@ def test_devices_that_the_environment_hides_are_not_used(
     devices = backend(FakeNvml(), tmp_path, CUDA_VISIBLE_DEVICES=visible).probe(5.0)
     assert [device.index for device in devices if device.unusable_because is None] == usable
     assert all("CUDA_VISIBLE_DEVICES" in d.unusable_because for d in devices if d.unusable_because)
+
+
+@pytest.mark.parametrize("name", ["GPU-", "MIG-gpu1", "GPU-else", "-1", "NoDevFiles", "5"])
+def test_a_name_of_none_or_several_ends_the_list(tmp_path: Path, name: str) -> None:
+    devices = backend(FakeNvml(), tmp_path, CUDA_VISIBLE_DEVICES=f"0,{name},1").probe(5.0)
+    assert [device.index for device in devices if device.unusable_because is None] == [0]
+    assert f"{name!r} names none or several" in (devices[1].unusable_because or "")
+
+
+class UnlikeGpus(FakeNvml):
+    """No MIG; two cards of which CUDA would count the faster first."""
+
+    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
+        return {"gpu0": "NVIDIA L4"}.get(handle, "NVIDIA H100")
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:  # noqa: N802
+        return [0, 0]
+
+
+def test_a_number_counts_by_pci_bus_only_where_cuda_is_told_so(tmp_path: Path) -> None:
+    def usable(**environment: str) -> list[str]:
+        found = backend(UnlikeGpus(), tmp_path, **environment).probe(5.0)
+        reasons = [device.unusable_because or "" for device in found]
+        assert all("CUDA_DEVICE_ORDER=PCI_BUS_ID" in reason for reason in reasons if "order" in reason)
+        return [device.uid for device in found if device.unusable_because is None]
+
+    assert usable(CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="PCI_BUS_ID") == ["GPU-gpu1"]
+    assert usable(CUDA_VISIBLE_DEVICES="1") == []
+    assert usable(CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="FASTEST_FIRST") == []
+    assert usable(CUDA_VISIBLE_DEVICES="GPU-gpu1") == ["GPU-gpu1"]
+
+
+def test_a_launched_engine_finds_what_it_was_given(tmp_path: Path) -> None:
+    """By its own environment, in the order of the ranks."""
+    cuda = backend(UnlikeGpus(), tmp_path)
+    environment = cuda.launch_env(cuda.probe(5.0)[::-1])
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-gpu1,GPU-gpu0"
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    found = backend(UnlikeGpus(), tmp_path, **environment).probe(5.0)
+    assert all(device.unusable_because is None for device in found)
 
 
 def test_bandwidth_is_that_of_the_whole_bus_and_of_no_instance(tmp_path: Path) -> None:

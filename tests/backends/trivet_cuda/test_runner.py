@@ -22,7 +22,7 @@ from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.spec import Norm
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.sharded_weights import Vector
-from trivet.runners.step_state import warm_up_sampling
+from trivet.runners.warm_up import warm_up_sampling, warm_up_step
 from trivet_cuda import twins
 from trivet_cuda.backend import CudaBackend, runner_shape
 from trivet_cuda.device import Captured, Mark
@@ -30,7 +30,6 @@ from trivet_cuda.op_cases import CaseMaker
 from trivet_cuda.op_table import NAMES, TWINS, OpTable
 from trivet_cuda.runner import CudaRunner
 from trivet_cuda.self_test import model_shapes
-from trivet_cuda.warm_up import warm_up_step
 
 CONFIG = RunnerConfig(
     dtype="f32", max_model_len=64, max_num_seqs=2, num_blocks=20, options={"self_test": "off"}

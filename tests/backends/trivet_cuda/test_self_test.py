@@ -12,9 +12,10 @@ from torch import Tensor
 
 from trivet.errors import DeviceLost
 from trivet.self_test import OpOutcome
-from trivet_cuda import measures, self_test
+from trivet_cuda import device_sampler, measures, self_test
 from trivet_cuda.op_cases import ModelShape
 from trivet_cuda.op_table import TWINS, OpTable
+from trivet_cuda.sampler_check import Draws, run_sampler_check
 
 SIZES = ModelShape(2, 1, 16, 32, 32, 16, num_splits=(1,), products=())
 SPEEDS = measures.Sizes(1, 64, 32, 1024, 16, 1)
@@ -31,6 +32,9 @@ class Cpu:
 
     def mark(self) -> Cpu:
         return self
+
+    def synchronise(self) -> None:
+        """Nothing is queued."""
 
     def wait(self) -> None:
         """Nothing is queued."""
@@ -84,6 +88,29 @@ def test_arguments_that_do_not_fit_fail_what_is_left_of_a_shape(monkeypatch: pyt
     last = [outcome for outcome in found if outcome.ops == ("self-test",)]
     assert [outcome.dtype for outcome in last] == ["bfloat16", "float16"]
     assert all("all that is left of 2/1 heads of 16" in outcome.case for outcome in last)
+
+
+DRAWS = Draws(num_rows=6, num_tokens=500, num_runs=2)
+
+
+def test_the_sampler_is_compared_with_the_reference_as_it_is_and_edited() -> None:
+    plain, edited = run_sampler_check(Cpu(), DRAWS)  # type: ignore[arg-type]  # see `Cpu`
+    assert plain.passed
+    assert edited.passed
+    assert plain.case == "6 rows of 500, every limit"
+    assert edited.case.endswith("edits and masks")
+    assert {*plain.measured} == {*edited.measured} == {"draw_ms"}
+
+
+@pytest.mark.parametrize("part", ["_floors", "_edited"])
+def test_a_sampler_that_draws_other_tokens_fails_its_case(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """Without limits both cases; without edits and masks the second alone."""
+    if part == "_floors":
+        monkeypatch.setattr(device_sampler, part, lambda values, *_: torch.full((len(values),), -torch.inf))
+    else:
+        monkeypatch.setattr(device_sampler, part, lambda logits, *_: logits)
+    found = [each.passed for each in run_sampler_check(Cpu(), DRAWS)]  # type: ignore[arg-type]
+    assert found == ([False, False] if part == "_floors" else [True, False])
 
 
 def test_a_device_beyond_use_ends_the_test_with_the_operation_named() -> None:

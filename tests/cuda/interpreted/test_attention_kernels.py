@@ -128,11 +128,49 @@ def test_the_twin_writes_what_the_kernel_writes(case: tuple[PagedCase, int, floa
         assert torch.equal(mine.float().flatten(0, 1)[at], kernels.float().flatten(0, 1)[at])
 
 
-def test_a_value_beyond_float8_becomes_its_largest() -> None:
-    paged = PagedCase(torch.bfloat16, FP8, queries=(1,), prefixes=(3,))
-    new = [torch.full_like(each, 1000.0) for each in paged.new]
-    write_kv(*new, *paged.caches, None, None, paged.slots)
-    assert [float(held.max()) for held in paged.held(0)] == [448.0, 448.0]
+@pytest.mark.parametrize("write", [write_kv, twins.write_kv], ids=["kernel", "twin"])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+def test_a_value_beyond_float8_becomes_its_largest(dtype: torch.dtype, write: Any) -> None:
+    """464 is the last that would be rounded to it; infinity is beyond the range, too."""
+    paged = PagedCase(dtype, FP8, queries=(1,), prefixes=(3,))
+    given = torch.tensor([449.0, 1000.0, torch.inf, 465.0, -449.0, -1000.0, -torch.inf, 3.0])
+    new = [given.repeat(each.shape[-1] // 8).expand(each.shape).to(dtype) for each in paged.new]
+    write(*new, *paged.caches, None, None, paged.slots)
+    wanted = torch.tensor([448.0] * 4 + [-448.0] * 3 + [3.0]).repeat(8)
+    for held in paged.held(0):
+        assert torch.equal(held.float(), wanted.expand(held.shape))
+
+
+@pytest.mark.parametrize("write", [write_kv, twins.write_kv], ids=["kernel", "twin"])
+@pytest.mark.parametrize("kv_dtype", [BF16, INT8, FP8], ids=["bfloat16", "int8", "float8"])
+def test_what_is_not_a_number_spoils_its_own_sequence_alone(kv_dtype: torch.dtype, write: Any) -> None:
+    """A number in its place would be a wrong answer; a sequence whose logits are no numbers is failed."""
+    paged = PagedCase(BF16, kv_dtype, queries=(2, 3), prefixes=(200, 300))
+    spoilt = [each.clone() for each in paged.new]
+    for each in spoilt:
+        each[77, :, 5] = torch.nan
+    write(*spoilt, *paged.caches, *paged.scales, paged.slots)
+    query = paged.random(5, 8, 64).to(BF16)
+    starts, lengths = torch.tensor([0, 2, 5]).int(), torch.tensor(paged.lengths).int()
+    where, settings = (*paged.caches, *paged.scales, paged.table), (0.125, 0, 0.0)
+    extended = extend_attention(query, *where, starts, lengths, paged.tiles(), *settings, ARCH)
+    found = [extended.split([2, 3])]
+    found += [decode_attention(query[:2], *where, lengths, *settings, n, ARCH).split([1, 1]) for n in (1, 4)]
+    for first, second in found:
+        assert first.isnan().all()
+        assert second.isfinite().all()
+
+
+def test_int8_of_infinity_is_not_a_number() -> None:
+    paged = PagedCase(BF16, INT8, queries=(1,), prefixes=(3,))
+    new = [each.clone() for each in paged.new]
+    for each in new:
+        each[2, 0, 7] = torch.inf
+    write_kv(*new, *paged.caches, *paged.scales, paged.slots)
+    for held in paged.held(0):
+        assert held[2, 0].isnan().all()
+        assert held[2, 1].isfinite().all()
+        assert held[[0, 1, 3]].isfinite().all()
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 4, 8, 16, 32])

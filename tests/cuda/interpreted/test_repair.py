@@ -27,6 +27,14 @@ def double_kernel(x, N: tl.constexpr):  # noqa: N803
     tl.store(x + at, tl.load(x + at) + tl.load(x + at))
 
 
+@triton.jit
+def clamp_kernel(x, kept, lost, N: tl.constexpr):  # noqa: N803
+    at = tl.arange(0, N)
+    values = tl.load(x + at)
+    tl.store(kept + at, tl.clamp(values, -2.0, 2.0, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(lost + at, tl.clamp(values, -2.0, 2.0))
+
+
 def converted(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     target = torch.zeros(source.shape, dtype=dtype)
     convert_kernel[(1,)](source, target, N=source.numel())
@@ -77,6 +85,15 @@ def test_a_product_of_bfloat16_adds_in_float32() -> None:
     out = torch.zeros(32, 32)
     dot_kernel[(1,)](a, b, out, N=32)
     torch.testing.assert_close(out, a.float() @ b.float(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_clamp_keeps_nan_only_where_it_is_told_to() -> None:
+    x = torch.tensor([torch.nan, 5.0, -torch.inf, 1.0])
+    kept, lost = torch.zeros(4), torch.zeros(4)
+    clamp_kernel[(1,)](x, kept, lost, N=4)
+    assert kept.isnan().tolist() == [True, False, False, False]
+    assert kept[1:].tolist() == [2.0, -2.0, 1.0]
+    assert lost.tolist() == [-2.0, 2.0, -2.0, 1.0]
 
 
 def test_arithmetic_on_bfloat16_itself_is_refused() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from trivet.errors import Unsupported
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
+from trivet.runners.model_matrices import check_cuts, packed_matrices
 from trivet.runners.slices import Rank, check_divisible, local_spec
+from trivet.weights.index import TensorInfo, WeightIndex
 
 LAYER = Layer(Attention(8, 4, 64, 0.125, Rope(64)), MLP(96))
 SPEC = ModelSpec("Test", 100, 100, 512, 4096, (LAYER,), (0, 0), Norm())
@@ -40,3 +42,22 @@ def test_what_does_not_divide_is_refused_by_name(layer: Layer, num_ranks: int, n
     with pytest.raises(Unsupported, match=named):
         check_divisible(replace(SPEC, kinds=(layer,)), num_ranks)
     check_divisible(SPEC, 4)
+
+
+def stored_as(kind: str) -> WeightIndex:
+    names = [part for matrix in packed_matrices(SPEC) for part in matrix.parts]
+    return WeightIndex(tuple(TensorInfo(f"{name}.weight", (1, 1), kind, "m.gguf", 0, 1) for name in names))
+
+
+def test_columns_that_are_no_whole_blocks_of_a_file_are_refused_by_name() -> None:
+    """96 columns of the last product: three blocks of q8_0, and no whole one of q4_k."""
+    check_cuts(SPEC, stored_as("q8_0"), 1)
+    check_cuts(SPEC, stored_as("bf16"), 4)
+    with pytest.raises(
+        Unsupported, match=r"each rank 48 of the 96 columns of 'layers\.0\.down\.weight'.* q8_0"
+    ):
+        check_cuts(SPEC, stored_as("q8_0"), 2)
+    with pytest.raises(
+        Unsupported, match=r"each rank 128 of the 512 columns of 'layers\.0\.o\.weight'.* 256"
+    ):
+        check_cuts(SPEC, stored_as("q4_k"), 4)

@@ -1,7 +1,8 @@
 """Which kernels the backend launches for given shapes, as Triton itself would compile them.
 
-The product's own functions are called; only Triton's last step is replaced, so that arguments, constants, the
-divisibility that Triton finds in pointers and strides, and the tiles are those of a real launch.
+The product's own functions are called, on the CPU's tensors, and Triton's own binder finds types, constants
+and the divisibility of pointers and strides; in place of compiling for the card at hand and running, each
+launch is noted. Sizes are those of known models: another model's may be compiled otherwise.
 """
 
 from __future__ import annotations

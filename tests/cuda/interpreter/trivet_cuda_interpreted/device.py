@@ -10,9 +10,9 @@ from torch import Tensor
 
 from trivet.contract import Batch
 from trivet.contract_suite.recorded_graph import RecordedGraph
+from trivet.runners.warm_up import warm_up_step
 from trivet_cuda.device import Captured, Mark, as_out_of_memory
 from trivet_cuda.runner import CudaRunner
-from trivet_cuda.warm_up import warm_up_step
 
 TOTAL_BYTES = 12 << 30
 ARCH = 90

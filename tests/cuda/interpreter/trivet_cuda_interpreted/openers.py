@@ -42,4 +42,4 @@ def _opened(order: RankOrder, device: InterpretedDevice) -> OpenedRank:
     install()
     shape = runner_shape(order.spec, order.config, order.plan, order.devices)
     make = partial(CudaRunner, order.spec, order.plan, shape, device, triton_table(), order.rank)
-    return OpenedRank("gloo", make)
+    return OpenedRank("gloo", make, device.torch_device)

@@ -3,7 +3,8 @@
 As it comes (3.6 to 3.9) it keeps bfloat16 as 16-bit whole numbers: products, sums and conversions from whole
 numbers act on the bits, conversions to it cut instead of rounding, and those to float8 lose the carry, all
 without a word (triton #11584, #8322). Here conversions and products go through float32 and torch's own
-rounding, and any other arithmetic on bfloat16 is refused: kernels do it in float32.
+rounding, and any other arithmetic on bfloat16 is refused: kernels do it in float32. It also keeps NaN where a
+card's clamp does not.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def install() -> None:
     if builder.create_dot is create_dot:
         return
     builder.create_dot = create_dot
+    builder.create_clampf = _clamp(builder.create_clampf)
     builder.cast_impl = _cast(builder.cast_impl)
     builder.create_fp_to_fp = _round(builder.create_fp_to_fp)
     for name in ("binary_op", "unary_op", "create_fma", "create_rsqrt"):
@@ -119,6 +121,18 @@ def create_dot(
     """Products in the accumulator's type, as tensor cores add them."""
     product = np.matmul(_values(a), _values(b), dtype=d.data.dtype)
     return interpreter.TensorHandle(product + d.data, scalar(d))
+
+
+def _clamp(original: Any) -> Any:
+    """Of NaN a card makes the lower bound, unless it is told to keep it; NumPy always keeps it."""
+
+    def create_clampf(self: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
+        clamped = original(self, x, low, high, propagate_nan)
+        if propagate_nan == tl.PropagateNan.NONE:
+            clamped.data = np.where(np.isnan(x.data), low.data, clamped.data)
+        return clamped
+
+    return create_clampf
 
 
 def _cast(original: Any) -> Any:

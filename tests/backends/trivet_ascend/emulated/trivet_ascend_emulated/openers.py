@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from trivet_ascend_emulated.backend import TOTAL_BYTES
@@ -20,9 +23,8 @@ def open_emulated(order: RankOrder) -> OpenedRank:
     torch.set_num_threads(1)
     shape = runner_shape(order.spec, order.config, order.plan, order.devices)
     device = EmulatedDevice(TOTAL_BYTES)
-    return OpenedRank(
-        "gloo", partial(AscendRunner, order.spec, order.plan, shape, device, order.rank), cure_for
-    )
+    make = partial(AscendRunner, order.spec, order.plan, shape, device, order.rank)
+    return OpenedRank("gloo", make, device.torch_device, cure_for)
 
 
 def refuse_rank_1(order: RankOrder) -> OpenedRank:
@@ -46,4 +48,51 @@ def open_too_small_rank_1(order: RankOrder) -> OpenedRank:
         return opened
     shape = runner_shape(order.spec, order.config, order.plan, order.devices)
     device = EmulatedDevice(TOTAL_BYTES)
-    return OpenedRank("gloo", partial(TooSmall, order.spec, order.plan, shape, device, order.rank), cure_for)
+    make = partial(TooSmall, order.spec, order.plan, shape, device, order.rank)
+    return OpenedRank("gloo", make, device.torch_device, cure_for)
+
+
+class LeavesBeforeTheGroup:
+    """An `OpenedRank` whose process ends when it shall form the group."""
+
+    @property
+    def process_group(self) -> str:
+        os._exit(7)
+
+
+class LeavesBeforeTheFirstCollective:
+    """An `OpenedRank` whose process ends when the group is there."""
+
+    process_group = "gloo"
+
+    @property
+    def torch_device(self) -> torch.device:
+        os._exit(7)
+
+
+def leave_before_the_group(order: RankOrder) -> OpenedRank:
+    """Rank 1, with its device open."""
+    return cast("OpenedRank", LeavesBeforeTheGroup()) if order.rank.index == 1 else open_emulated(order)
+
+
+def leave_before_the_first_collective(order: RankOrder) -> OpenedRank:
+    """Rank 1, with its device open."""
+    if order.rank.index == 1:
+        return cast("OpenedRank", LeavesBeforeTheFirstCollective())
+    return open_emulated(order)
+
+
+class Noticing(AscendRunner):
+    """Has something to tell that rank 0 has not."""
+
+    def notices(self) -> tuple[str, ...]:
+        return (*super().notices(), "swiglu runs as its twin") if self._rank.index else super().notices()
+
+
+def open_noticing(order: RankOrder) -> OpenedRank:
+    """The other ranks have a notice; with two ranks or more."""
+    opened = open_emulated(order)
+    shape = runner_shape(order.spec, order.config, order.plan, order.devices)
+    device = EmulatedDevice(TOTAL_BYTES)
+    make = partial(Noticing, order.spec, order.plan, shape, device, order.rank)
+    return replace(opened, make_runner=make)
