@@ -90,6 +90,7 @@ class CaseMaker:
         yield from self._norms()
         yield self._rope()
         yield self._swiglu()
+        yield self._write_nan()
 
     def quantised_cases(self) -> Iterator[OpCase[OpTable]]:
         """Products with quantised weights; two numbers of rows, for they have tiles of their own."""
@@ -150,6 +151,25 @@ class CaseMaker:
         allowed = HALF_A_STEP if dtype == torch.int8 else 1e-6
         case = OpCase(("write_kv",), "whole blocks and padding", run, wanted, allowed)
         return case, filled(TWINS)
+
+    def _write_nan(self) -> OpCase[OpTable]:
+        """What of two tokens is read as NaN, of which one has a NaN in its keys and its values."""
+        shape = self._shape
+        new = [self._random(2, shape.num_kv_heads, shape.head_dim) for _ in range(2)]
+        for values in new:
+            values[1, -1, 3] = torch.nan
+        slots = torch.tensor([0, 1], dtype=torch.int32).to(self._device)
+
+        def run(ops: OpTable) -> Sequence[Tensor]:
+            cache = self._empty()
+            ops.write_kv(*new, *cache, slots)
+            keys, values = (stored[0, :2].float() for stored in (cache.keys, cache.values))
+            if cache.key_scales is not None and cache.value_scales is not None:
+                keys = keys * cache.key_scales[0, :2, :, None]
+                values = values * cache.value_scales[0, :2, :, None]
+            return keys.isnan().float(), values.isnan().float()
+
+        return OpCase(("write_kv",), "a value that is no number", run)
 
     def _table(self, lengths: Sequence[int]) -> Tensor:
         """Shuffled blocks; behind a sequence's own stands the poisoned last one."""

@@ -60,7 +60,7 @@ class OpenedRank:
     """A rank whose device is open."""
 
     process_group: str  # torch's name of the collectives: "hccl", "nccl", "gloo"
-    make_runner: Callable[[Collectives], ShardedRunner]
+    make_runner: Callable[[Collectives], ShardedRunner]  # once the ranks have met
     torch_device: torch.device
     cure_for: Callable[[str], str] = lambda text: ""  # what to do about an error of the collectives
 
@@ -71,7 +71,7 @@ class OpensRank(Protocol):
     def __call__(self, order: RankOrder) -> OpenedRank: ...
 
 
-def meet(order: RankOrder, opened: OpenedRank) -> ShardedRunner:
+def meet(order: RankOrder, opened: OpenedRank) -> None:
     """Wait for the other ranks, whose devices are open; their first collective has been when this returns.
 
     NCCL and HCCL connect in it, so that whoever watches the meeting sees a rank that is missing there, too.
@@ -93,4 +93,3 @@ def meet(order: RankOrder, opened: OpenedRank) -> ShardedRunner:
         raise BackendError(
             f"rank {rank.index} of {rank.count} did not meet the others: {error}{cure}"
         ) from error
-    return opened.make_runner(Distributed())

@@ -20,6 +20,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from trivet.errors import TrivetError
+from trivet.runners.collectives import Distributed
 from trivet.runners.frames import Frames
 from trivet.runners.rank_order import DONE, FAILED, OpensRank, RankOrder, ShardedRunner, meet
 from trivet.runners.wire import flatten, restore
@@ -34,7 +35,8 @@ def carry_out(frames: Frames) -> None:
         order = RankOrder(*restore(frames.receive()))
         opened = _opener(order.opens)(order)
         frames.send(_done(None))
-        runner = meet(order, opened)
+        meet(order, opened)
+        runner = opened.make_runner(Distributed())
         frames.send(_done(runner))
         _obey(runner, frames)
     except EOFError:

@@ -34,6 +34,7 @@ from trivet.contract import (
 )
 from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory, TrivetError, WeightsError
 from trivet.models.spec import ModelSpec
+from trivet.runners.collectives import Distributed
 from trivet.runners.frames import Frames
 from trivet.runners.rank_order import (
     DONE,
@@ -41,7 +42,6 @@ from trivet.runners.rank_order import (
     OpenedRank,
     OpensRank,
     RankOrder,
-    ShardedRunner,
     meet,
 )
 from trivet.runners.slices import Rank
@@ -182,7 +182,8 @@ class TensorParallelRunner:
                 self._ranks.append(RankProcess(order))
             opened = opens(orders[0])
             self._await_answers()
-            self._inner = self._met(orders[0], opened)
+            self._meet(orders[0], opened)
+            self._inner = opened.make_runner(Distributed())
             self._await_answers()
         except BaseException:
             self._is_lost = True  # the others wait for this rank
@@ -192,17 +193,18 @@ class TensorParallelRunner:
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _met(self, order: RankOrder, opened: OpenedRank) -> ShardedRunner:
+    def _meet(self, order: RankOrder, opened: OpenedRank) -> None:
         """As `meet`, for as long as all ranks live. Raises: BackendError.
 
         Nothing ends a process group that is being formed but its timeout, so this rank's part has a thread,
         which is left behind where another rank ends.
         """
-        met: Future[ShardedRunner] = Future()
+        met: Future[None] = Future()
 
         def run() -> None:
             try:
-                met.set_result(meet(order, opened))
+                meet(order, opened)
+                met.set_result(None)
             except BaseException as error:  # raised where the result is asked for
                 met.set_exception(error)
 
@@ -213,7 +215,7 @@ class TensorParallelRunner:
         self._is_meeting = False
         if met.exception() is not None:
             self._raise_failure(POLL_S)  # the words of the rank that failed first
-        return met.result()
+        met.result()
 
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """As the contract; every rank reads its slices."""

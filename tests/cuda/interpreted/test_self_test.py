@@ -120,6 +120,12 @@ FAULTS: dict[str, tuple[str, Callable[[OpTable], Callable[..., Any]]]] = {
             lambda *args: table.decode_attention(*args[:6], shortened(args[6], args[10]), *args[7:])
         ),
     ),
+    "what is no number becomes one": (
+        "write_kv",
+        lambda table: (
+            lambda k, v, kc, vc, ks, vs, slots: table.write_kv(k, v.nan_to_num(3.0), kc, vc, ks, vs, slots)
+        ),
+    ),
     "padding is written": (
         "write_kv",
         lambda table: (
