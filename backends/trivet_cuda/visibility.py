@@ -48,5 +48,7 @@ def _named(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def _one(name: str, named: Mapping[str, Gpu]) -> Gpu | None:
-    found = [named[name]] if name in named else [gpu for key, gpu in named.items() if key.startswith(name)]
-    return found[0] if len(found) == 1 else None
+    if name in named:
+        return named[name]
+    found = {gpu.uid: gpu for key, gpu in named.items() if key.startswith(name)}
+    return next(iter(found.values())) if len(found) == 1 else None
