@@ -83,3 +83,11 @@ class GivesNotices(Protocol):
 
     def notices(self) -> tuple[str, ...]:
         """One sentence each, final once `warm_up` has returned; empty where all is as it should be."""
+
+
+@runtime_checkable
+class HasRanks(Protocol):
+    """A runner over several processes; optional, for an engine that is idle."""
+
+    def check_ranks(self) -> None:
+        """Asked between steps. Raises: DeviceLost where one of them has ended."""

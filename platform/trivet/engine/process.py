@@ -54,7 +54,7 @@ from trivet.messages import (
     Submit,
 )
 from trivet.models.model_files import open_model
-from trivet.optional_contract import GivesNotices
+from trivet.optional_contract import GivesNotices, HasRanks
 from trivet.plugins import load_plugins
 from trivet.sampling_params import SamplingParams
 
@@ -64,6 +64,7 @@ EXIT_STOPPED = 0
 EXIT_CANNOT_START = 3
 EXIT_CRASHED = 4
 EXIT_DEVICE_LOST = 5
+RANKS_WAIT_S = 1.0  # how often an idle engine looks at the other processes of its runner
 GRAMMAR_WAIT_S = 0.5  # how often a grammar that is being compiled is looked at
 SWITCH_INTERVAL_S = 0.0005  # beside a busy thread a 3 ms native call otherwise returns after 8 ms
 
@@ -159,7 +160,9 @@ class EngineProcess:
             self._heart.set_phase(Phase.READY)
             while not self._is_done(engine):
                 is_idle = not engine.core.has_work
-                for client, request in mailbox.drain(self._idle_wait_s() if is_idle else 0.0):
+                if is_idle and isinstance(engine.runner, HasRanks):
+                    engine.runner.check_ranks()
+                for client, request in mailbox.drain(self._idle_wait_s(engine) if is_idle else 0.0):
                     self._handle(engine, mailbox, client, request)
                 self._take_control()
                 for sequence, failure in grammars.take():
@@ -305,10 +308,12 @@ class EngineProcess:
                 self._drain_deadline_s = time.monotonic() + request.timeout_s
                 self._heart.set_phase(Phase.DRAINING)
 
-    def _idle_wait_s(self) -> float | None:
+    def _idle_wait_s(self, engine: Engine) -> float | None:
         if len(self._grammars):
             return GRAMMAR_WAIT_S
-        return None if self._drain_deadline_s is None else 0.0
+        if self._drain_deadline_s is not None:
+            return 0.0
+        return RANKS_WAIT_S if isinstance(engine.runner, HasRanks) else None
 
     def _is_done(self, engine: Engine) -> bool:
         if self._stopping:

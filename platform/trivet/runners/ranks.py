@@ -262,13 +262,13 @@ class TensorParallelRunner:
         are looked at all the while.
         """
         while not self._inner.is_ready(step):
-            self._check_ranks()
+            self.check_ranks()
             time.sleep(STEP_POLL_S)
         try:
             output = self._inner.collect(step)
         except OutOfMemory as error:
             raise DeviceLost(f"rank 0 left a step of {len(self._ranks) + 1} ranks: {error}") from error
-        self._check_ranks()
+        self.check_ranks()
         return output
 
     # ---- the rest --------------------------------------------------------------------------------
@@ -306,13 +306,14 @@ class TensorParallelRunner:
         self._end_ranks()
 
     def _tell(self, name: str, *arguments: object) -> None:
-        self._check_ranks()
+        self.check_ranks()
         message = flatten((name, *arguments))
         with self._noticing_loss():
             for rank in self._ranks:
                 rank.tell(message)
 
-    def _check_ranks(self) -> None:
+    def check_ranks(self) -> None:
+        """As `optional_contract.HasRanks`."""
         with self._noticing_loss():
             for rank in self._ranks:
                 rank.check()

@@ -144,6 +144,7 @@ def test_a_rank_that_is_killed_ends_the_runner_with_a_reason(
     sequence = driver.add(random_prompt(5, 1))
     driver.run([greedy_work(sequence)])
     (rank,) = runner._ranks
+    runner.check_ranks()
     rank.process.kill()
     rank.process.wait()
     with pytest.raises(DeviceLost, match="rank 1 has ended with code -9"):
@@ -161,7 +162,7 @@ def test_a_rank_that_ends_while_the_ranks_meet_ends_the_start_and_all_others(
     files: ModelFiles, opener: str
 ) -> None:
     """The others wait for it inside torch, which would let them for five minutes; so would this process."""
-    command = [sys.executable, "-m", "trivet_ascend_emulated.lost_meeting", str(files.folder), opener]
+    command = [sys.executable, "-m", "trivet_ascend_emulated.lost_meeting", str(files.path), opener]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MEETING_TIMEOUT.seconds / 2)
     assert done.returncode == 0, done.stderr
     kind, reason, num_started, num_alive = json.loads(done.stdout)

@@ -20,7 +20,16 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.demo_model import find_demo_model
-from trivet.engine.process import EXIT_CANNOT_START, EXIT_CRASHED, EXIT_STOPPED
+from trivet.engine.assembly import Engine
+from trivet.engine.process import (
+    EXIT_CANNOT_START,
+    EXIT_CRASHED,
+    EXIT_DEVICE_LOST,
+    EXIT_STOPPED,
+    EngineProcess,
+)
+from trivet.engine_settings import EngineSettings
+from trivet.errors import DeviceLost
 from trivet.messages import (
     Abort,
     Drain,
@@ -355,6 +364,39 @@ def test_a_step_that_does_not_end_ends_the_engine_with_the_stacks_of_its_threads
     stacks = capfd.readouterr().err
     assert "in collect" in stacks
     assert "in step" in stacks
+
+
+def test_an_idle_engine_whose_rank_has_ended_does_not_wait_for_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be shown as ready, and the next request would fail."""
+    order = LaunchOrder(
+        instance_id="t1",
+        lease="lease",
+        model_path=str(find_demo_model()),
+        served_model_name="tiny",
+        backend="null",
+        device_uids=[],
+        settings={},
+        run_dir=str(tmp_path),
+    )
+    process, looks = EngineProcess(order), list[Phase]()
+    load = process._load
+
+    def loaded(settings: EngineSettings) -> Engine:
+        engine = load(settings)
+
+        def check_ranks() -> None:
+            looks.append(process._heart.phase)
+            if len(looks) > 2:
+                raise DeviceLost("rank 1 has ended with code -9")
+
+        monkeypatch.setattr(engine.runner, "check_ranks", check_ranks, raising=False)
+        return engine
+
+    monkeypatch.setattr(process, "_load", loaded)
+    assert process.run() == EXIT_DEVICE_LOST
+    assert looks == [Phase.READY] * 3
 
 
 def test_an_unknown_setting_is_a_reason_not_a_traceback(start: Callable[..., EngineUnderTest]) -> None:
