@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trivet.contract import Batch, DeviceInfo, PoolKind, RunnerConfig
+from trivet.contract import Batch, DeviceInfo, PoolKind, RunnerConfig, Sampling
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.recorded_graph import RecordedGraph
@@ -23,7 +23,7 @@ from trivet.models.spec import Norm
 from trivet.models.torch_ops import DTYPES
 from trivet.runners.sharded_weights import Vector
 from trivet.runners.warm_up import warm_up_sampling, warm_up_step
-from trivet_cuda import twins
+from trivet_cuda import device_sampler, twins
 from trivet_cuda.backend import CudaBackend, runner_shape
 from trivet_cuda.device import Captured, Mark
 from trivet_cuda.op_cases import CaseMaker
@@ -171,6 +171,21 @@ def test_more_tokens_than_one_sequence_has_are_measured(
     assert most > runner._plan.max_model_len == 64
     assert steps[0] == [64, 64]  # both sequences whole
     assert (steps[1:3], lengths[1:3]) == ([[64], [1]], [[64], [64]])  # then the longest context
+
+
+def test_a_draw_is_measured_as_it_is_and_with_edits_and_masks(
+    start: Callable[..., CudaRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[bool, bool]] = []
+    draw = device_sampler.draw
+
+    def noted(pieces: Iterator[Tensor], sampling: Sampling, device: torch.device) -> device_sampler.Drawn:
+        drawn.append((sampling.edit_ids is not None, sampling.mask_bits is not None))
+        return draw(pieces, sampling, device)
+
+    monkeypatch.setattr(device_sampler, "draw", noted)
+    start(CpuDevice())
+    assert drawn == [(False, False), (True, True)]
 
 
 def test_what_is_pooled_is_not_waited_for(
