@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import torch.distributed as dist
@@ -25,11 +26,12 @@ from trivet.runners.frames import Frames
 from trivet.runners.rank_order import DONE, FAILED, OpensRank, RankOrder, ShardedRunner, meet
 from trivet.runners.wire import flatten, restore
 
+FAILURE = 1  # exit code
 STEPS = ("forward", "take_part_in_sampling")
 
 
 def carry_out(frames: Frames) -> None:
-    """Until rank 0 says `close` or has gone."""
+    """Until rank 0 says `close` or has gone. Ends the process where this rank fails."""
     runner: ShardedRunner | None = None
     try:
         order = RankOrder(*restore(frames.receive()))
@@ -43,7 +45,10 @@ def carry_out(frames: Frames) -> None:
         return
     except (TrivetError, RuntimeError, OSError, ValueError, ImportError) as error:
         logging.getLogger(__name__).exception("this rank has failed")
-        frames.send(FAILED + f"{type(error).__name__}: {error}".encode())
+        with suppress(OSError):  # rank 0 may have gone before
+            frames.send(FAILED + f"{type(error).__name__}: {error}".encode())
+        logging.shutdown()
+        os._exit(FAILURE)  # leaving the group would wait for the others; the driver takes its memory back
     finally:
         if runner is not None:
             runner.close()

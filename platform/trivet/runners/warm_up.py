@@ -51,7 +51,7 @@ def warm_up_step(
 
     Args:
         num_blocks: each sequence has some of its own of these, for a device on which every token of a step
-            needs a slot of its own; the shortest are left out where they do not suffice.
+            needs a slot of its own; where they do not suffice the longest come first.
     """
     if num_blocks is not None:
         lengths = _within(lengths, block_size, num_blocks)

@@ -38,14 +38,14 @@ def test_a_step_is_as_full_as_the_budget_and_the_sequences_let_it(
 
 def test_new_tokens_come_behind_those_in_kv() -> None:
     step = warm_up_step((1, 3), 16, num_cached=30)
-    assert step.block_tables[0].tolist() == [[1, 2, 3]] * 2
+    assert step.block_tables[0].tolist() == [[1, 2, 0], [1, 2, 3]]
     assert step.seq_lens.tolist() == [31, 33]
     assert step.positions.tolist() == [30, 30, 31, 32]
 
 
 def test_its_sequences_share_the_blocks_that_every_plan_has() -> None:
     step = warm_up_step((1, 20, 33), 16)
-    assert step.block_tables[0].tolist() == [[1, 2, 3]] * 3
+    assert step.block_tables[0].tolist() == [[1, 0, 0], [1, 2, 0], [1, 2, 3]]
     assert step.query_start_loc.tolist() == [0, 1, 21, 54]
     assert step.seq_lens.tolist() == [1, 20, 33]
     assert step.logits_rows.tolist() == [0, 20, 53]
@@ -64,9 +64,9 @@ def test_apart_every_token_has_a_slot_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_blocks", "lengths"), [(4, [1, 33]), (3, [33]), (2, [32]), (6, [1, 20, 33]), (7, [1, 1, 20, 33])]
+    ("num_blocks", "lengths"), [(4, [16, 33]), (3, [33]), (2, [32]), (6, [1, 20, 33]), (7, [1, 1, 20, 33])]
 )
-def test_where_blocks_do_not_suffice_the_longest_sequences_stay(num_blocks: int, lengths: list[int]) -> None:
+def test_where_blocks_are_too_few_the_longest_come_first(num_blocks: int, lengths: list[int]) -> None:
     step = warm_up_step((1, 1, 20, 33), 16, num_blocks=num_blocks)
     assert np.diff(step.query_start_loc).tolist() == lengths
     assert step.block_tables[0].max() <= num_blocks
