@@ -112,11 +112,13 @@ def test_where_one_rank_captures_nothing_no_other_replays(files: ModelFiles) -> 
     runner = over_two(files, config, open_one_that_captures_little)
     try:
         found = tokens_of(runner, files)
-        (notice,) = runner.notices()
+        one, other = runner.notices()
     finally:
         runner.close()
     assert found == tokens_alone(files)
-    assert notice.startswith("no graph of 2 sequences could be captured: another rank could not")
+    what = "no graph of 2 sequences could be captured"
+    assert one.startswith(f"rank 0: {what}: another rank could not")
+    assert other.startswith(f"rank 1: {what}: operation not permitted")
 
 
 def test_a_rank_that_is_lost_ends_a_step_that_waits_for_it(
