@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"trivet_cuda": ROOT / "backends/trivet_cuda", "trivet": ROOT / "platform/trivet"}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`before`, which stands once in the file, becomes `after`."""
+    """`before`, which stands once in the file, becomes `after`. A package is a folder of PACKAGES."""
 
     name: str
     file: str  # below backends/trivet_cuda, or platform/trivet where it begins with "trivet/"
     before: str
     after: str
     test: str  # of pytest
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The package, and the file below it."""
+        package, _, inner = self.file.partition("/")
+        return (package, inner) if package in PACKAGES else ("trivet_cuda", self.file)
+
+    def planted(self, source: str) -> str:
+        """The file with the fault. Raises: ValueError where it cannot be planted."""
+        count = source.count(self.before)
+        if count != 1:
+            raise ValueError(f"{self.name}: {self.before!r} stands {count} times in {self.file}")
+        return source.replace(self.before, self.after)
 
 
 INTERPRETED, PLAIN = "tests/cuda/interpreted", "tests/backends/trivet_cuda"
@@ -153,7 +170,7 @@ RUNS = (
            f"{ENGINE}::test_the_engine_gives_the_reference_s_tokens[1-2-13-160-70-33]"),
     Mutant("more than planned is taken", "runner.py", "            self._hold_to_plan()\n", "",
            f"{RUNNER}::test_a_step_that_takes_more_than_planned_is_refused"),
-    Mutant("one prompt fills the warm-up", "warm_up.py",
+    Mutant("one prompt fills the warm-up", "trivet/runners/warm_up.py",
            "prompts = min(max_num_seqs, -(-max_num_batched_tokens // max_model_len))", "prompts = 1",
            f"{RUNNER}::test_more_tokens_than_one_sequence_has_are_measured"),
     Mutant("pooling waits", "runner.py", "return host.copy_(sums, non_blocking=True)", "return sums.cpu()",

@@ -17,10 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from mutants import MUTANTS, Mutant
+from mutants import MUTANTS, PACKAGES, ROOT, Mutant
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = {"trivet_cuda": ROOT / "backends/trivet_cuda", "trivet": ROOT / "platform/trivet"}
 TIMEOUT_S = 120
 RAN = 100  # added to pytest's exit code: 1 is also that of a process which did not come so far
 PASSED, FAILED = RAN, RAN + 1  # others say that no test ran
@@ -52,20 +50,14 @@ def run_test(test: str, folder: str) -> None:
 
 
 def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
-    """Whether its test fails. Raises: SystemExit where the fault cannot be planted or no test runs."""
-    package, _, inner = mutant.file.partition("/")
-    package, inner = (package, inner) if package in PACKAGES else ("trivet_cuda", mutant.file)
+    """Whether its test fails. Raises: ValueError where it cannot be planted, SystemExit if no test runs."""
+    package, inner = mutant.place
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(
             PACKAGES[package], Path(folder, package), ignore=shutil.ignore_patterns("__pycache__")
         )
         file = Path(folder, package, inner)
-        source = file.read_text()
-        if source.count(mutant.before) != 1:
-            raise SystemExit(
-                f"{mutant.name}: {mutant.before!r} stands {source.count(mutant.before)} times in it"
-            )
-        file.write_text(source.replace(mutant.before, mutant.after))
+        file.write_text(mutant.planted(file.read_text()))
         process = context.Process(target=run_test, args=(mutant.test, folder))
         process.start()
         process.join()
