@@ -1,0 +1,112 @@
+"""Keys, users, the audit log and one's own account, as an admin uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import log_in
+from console_site import PASSWORD, Site
+from playwright.sync_api import Page, expect
+
+from trivet.client import Client
+from trivet.errors import AuthenticationError
+
+
+QUESTION = [{"role": "user", "content": "Which metal is heaviest?"}]
+
+
+def test_a_key_is_shown_once_works_and_is_revoked(site: Site, admin_page: Page) -> None:
+    admin_page.goto(f"{site.url}/console/keys")
+    admin_page.get_by_role("button", name="Create key").first.click()
+    asked = admin_page.get_by_role("dialog")
+    asked.get_by_label("Name").fill("nightly")
+    asked.get_by_label("Models").fill("null")
+    asked.get_by_role("button", name="Create key").click()
+    made = admin_page.get_by_role("dialog", name="Key nightly")
+    key = made.locator(".code-block pre").first.inner_text()
+    with Client(site.url, key) as client:
+        assert client.chat.complete("null", QUESTION, max_tokens=2).choices
+    made.get_by_role("button", name="Close").last.click()
+
+    row = admin_page.get_by_role("row", name="nightly")
+    expect(row).to_contain_text("Valid")
+    assert key not in admin_page.content()
+    row.get_by_role("button", name="Revoke").click()
+    admin_page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(row).to_have_count(0)
+    admin_page.get_by_label("Also revoked and expired ones").check()
+    expect(row).to_contain_text("Revoked")
+    with Client(site.url, key) as client, pytest.raises(AuthenticationError):
+        client.chat.complete("null", QUESTION)
+
+
+def test_a_wrong_value_is_told_in_the_servers_words(site: Site, admin_page: Page) -> None:
+    admin_page.goto(f"{site.url}/console/keys")
+    admin_page.get_by_role("button", name="Create key").first.click()
+    asked = admin_page.get_by_role("dialog")
+    asked.get_by_label("Name").fill("of nobody")
+    asked.get_by_label("Owner").fill("nobody-here")
+    expectation = admin_page.expect_response(lambda one: one.status == 404)
+    with expectation:
+        asked.get_by_role("button", name="Create key").click()
+    expect(asked.get_by_role("alert").filter(has_text="nobody-here")).to_be_visible()
+
+
+def test_a_user_is_added_logs_in_and_is_disabled(
+    site: Site, admin_page: Page, open_page: Callable[..., Page]
+) -> None:
+    admin_page.goto(f"{site.url}/console/users")
+    admin_page.get_by_role("button", name="Add user").click()
+    asked = admin_page.get_by_role("dialog")
+    asked.get_by_label("Name").fill("wei")
+    asked.get_by_role("button", name="Draw one").click()
+    assert len(asked.get_by_label("Password").input_value()) == 20
+    asked.get_by_label("Password").fill(PASSWORD)
+    asked.get_by_role("button", name="Add user").click()
+    row = admin_page.get_by_role("row", name="wei")
+    expect(row).to_contain_text("User")
+
+    page = open_page(site.url)
+    log_in(page, site, "wei")
+    page.goto(f"{site.url}/console/account")
+    expect(page.get_by_role("table", name="Logins")).to_contain_text("this one")
+    expect(page.get_by_role("link", name="Users")).to_have_count(0)
+
+    row.get_by_role("button", name="Disable").click()
+    admin_page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    expect(row).to_contain_text("Disabled")
+    page.goto(f"{site.url}/console/account")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+
+
+def test_the_audit_log_names_the_act_and_is_whole(site: Site, admin_page: Page) -> None:
+    with site.client() as client:
+        client.users.create("short-lived", PASSWORD, "viewer")
+        client.users.update("short-lived", {"role": "user"})
+        client.users.remove("short-lived")
+    admin_page.goto(f"{site.url}/console/audit?filter=short-lived%20user.change")
+    row = admin_page.get_by_role("table", name="Audit log").get_by_role("row").nth(1)
+    expect(row).to_contain_text("user.change")
+    row.get_by_role("button", name="Details").click()
+    expect(admin_page.get_by_role("dialog").get_by_role("row", name="role")).to_contain_text("viewer")
+    admin_page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
+    admin_page.get_by_role("button", name="Verify").click()
+    expect(admin_page.get_by_role("status").filter(has_text="entries are what was written")).to_be_visible()
+
+
+def test_ones_own_password_is_changed(site: Site, open_page: Callable[..., Page]) -> None:
+    site.add_user("mei", "user")
+    page = open_page(site.url)
+    log_in(page, site, "mei")
+    page.goto(f"{site.url}/console/account")
+    page.get_by_label("Current password").fill(PASSWORD)
+    page.get_by_label("New password").fill("another long password")
+    page.get_by_role("button", name="Change password").click()
+    expect(page.get_by_text("The password was changed.")).to_be_visible()
+    other = open_page(site.url)
+    other.goto(f"{site.url}/login")
+    other.get_by_label("Name").fill("mei")
+    other.get_by_label("Password", exact=True).fill("another long password")
+    other.get_by_role("button", name="Log in").click()
+    expect(other).to_have_url(f"{site.url}/")
