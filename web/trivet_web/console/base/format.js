@@ -57,14 +57,15 @@ export const timeOfDay = (when) => clock.format(new Date(when));
 /** @param {string | number} when ISO text, or milliseconds */
 export const fullTime = (when) => whole.format(new Date(when));
 
-/** "5 min ago". @param {string} iso @param {number} [now] milliseconds */
+/** "5 min ago", "in 3 days". @param {string} iso @param {number} [now] milliseconds */
 export function ago(iso, now = Date.now()) {
   const seconds = (now - Date.parse(iso)) / 1000;
-  if (seconds < 5) return t("base.just_now");
+  const distance = Math.abs(seconds);
+  if (distance < 5) return t("base.just_now");
   for (const [unit, size] of /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["day", 86400], ["hour", 3600], ["minute", 60]])) {
-    if (seconds >= size) return relative.format(-Math.floor(seconds / size), unit);
+    if (distance >= size) return relative.format(-Math.sign(seconds) * Math.floor(distance / size), unit);
   }
-  return relative.format(-Math.floor(seconds), "second");
+  return relative.format(-Math.sign(seconds) * Math.floor(distance), "second");
 }
 
 /** A relative time whose title is the whole one. @param {string | null | undefined} iso */

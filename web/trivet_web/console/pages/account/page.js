@@ -51,7 +51,7 @@ const columns = [
     key: "end",
     title: t("account.column.end"),
     value: (one) => one.id,
-    cell: (one) => (one.is_current ? "" : h("button", { type: "button", class: "small danger", onclick: () => end(one) }, t("account.end"))),
+    cell: (one) => (one.is_current ? "" : h("button", { type: "button", class: "small", onclick: () => end(one) }, t("account.end"))),
     isPlain: true,
     class: "actions",
   },

@@ -4,7 +4,7 @@ import { change, list } from "../../base/api.js";
 import { codeBlock } from "../../base/copy.js";
 import { openDialog } from "../../base/dialog.js";
 import { h } from "../../base/dom.js";
-import { checkbox, field, input, select } from "../../base/form.js";
+import { field, input, select } from "../../base/form.js";
 import { may } from "../../base/page_data.js";
 import { t } from "../../base/texts.js";
 
@@ -75,7 +75,9 @@ function scopesField(chosen) {
     "fieldset",
     { class: "field" },
     h("legend", { class: "field-label" }, t("keys.column.scopes")),
-    offered.map(([scope]) => checkbox(`scope-${scope}`, scope, t(`keys.scope.${scope}`), chosen.includes(scope))),
+    offered.map(([scope]) =>
+      h("label", { class: "check" }, h("input", { type: "checkbox", name: `scope-${scope}`, checked: chosen.includes(scope) }), scope, h("span", { class: "help" }, t(`keys.scope.${scope}`))),
+    ),
   );
 }
 

@@ -63,7 +63,7 @@ function actions(key) {
   const usage = h("button", { type: "button", class: "small", onclick: () => showUsage(key) }, t("keys.usage"));
   if (stateOf(key) === "revoked") return usage;
   const edit = isAdmin && h("button", { type: "button", class: "small", onclick: async () => (await editKey(key)) && load() }, icon("edit"), t("keys.edit"));
-  const end = h("button", { type: "button", class: "small danger", onclick: () => revoke(key) }, t("keys.revoke"));
+  const end = h("button", { type: "button", class: "small", onclick: () => revoke(key) }, t("keys.revoke"));
   return h("span", { class: "nowrap" }, usage, edit, end);
 }
 

@@ -43,7 +43,7 @@ const table = new LiveTable(byId("users"), { columns, keyOf: (user) => user.name
 
 /** @param {any} user */
 function actions(user) {
-  const button = (/** @type {string} */ word, /** @type {() => unknown} */ act, kind = "") => h("button", { type: "button", class: `small ${kind}`.trim(), onclick: act }, word);
+  const button = (/** @type {string} */ word, /** @type {() => unknown} */ act) => h("button", { type: "button", class: "small", onclick: act }, word);
   return h(
     "span",
     { class: "nowrap" },
@@ -51,7 +51,7 @@ function actions(user) {
     button(t("users.reset_password"), () => resetPassword(user)),
     numSessions(user) > 0 && button(t("users.end_sessions"), () => endSessions(user)),
     user.is_disabled ? button(t("users.enable"), () => setDisabled(user, false)) : button(t("users.disable"), () => setDisabled(user, true)),
-    button(t("users.remove"), () => remove(user), "danger"),
+    button(t("users.remove"), () => remove(user)),
   );
 }
 
