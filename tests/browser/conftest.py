@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 sys.path.append(str(Path(__file__).parent))
-from console_site import ADMIN, PASSWORD, Site
+from console_site import ADMIN, Site
+from watched_page import Watch, log_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+# Plain `pytest` has no Playwright: these tests are `tests/run browser`.
+collect_ignore_glob = [] if "TRIVET_BROWSER_CACHE" in os.environ else ["test_*.py"]
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -24,8 +32,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# A page that was left while something was on its way complains of that; nothing else may be said.
-HARMLESS = ("net::ERR_ABORTED",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened
@@ -57,30 +65,6 @@ def site(empty_site: Site) -> Site:
     empty_site.launch("null", "null")
     empty_site.add_user(ADMIN, "admin")
     return empty_site
-
-
-class Watch:
-    """What a page must not do: ask elsewhere, break the policy, complain, fail."""
-
-    def __init__(self, page: Page, origin: str) -> None:
-        self.problems: list[str] = []
-        self.expected: list[str] = []  # parts of complaints that a test provokes
-        page.on(
-            "request", lambda one: self._add(f"asks elsewhere: {one.url}", not one.url.startswith(origin))
-        )
-        page.on("pageerror", lambda error: self._add(f"error: {error}"))
-        page.on("console", lambda one: self._add(f"console: {one.text}", one.type in ("error", "warning")))
-
-    def _add(self, problem: str, is_one: bool = True) -> None:
-        if is_one and not any(part in problem for part in HARMLESS):
-            self.problems.append(problem)
-
-    def check(self) -> None:
-        rest = [one for one in self.problems if not any(part in one for part in self.expected)]
-        assert not rest, rest
-
-
-OpenPage = Callable[..., Page]
 
 
 @pytest.fixture
@@ -107,14 +91,6 @@ def open_page(browser: Browser, watches: list[Watch]) -> Iterator[Callable[..., 
         context.close()
     for watch in watches:
         watch.check()
-
-
-def log_in(page: Page, site: Site, name: str = ADMIN) -> None:
-    page.goto(f"{site.url}/login")
-    page.fill("input[name=name]", name)
-    page.fill("input[name=password]", PASSWORD)
-    page.click("button[type=submit]")
-    page.wait_for_url(lambda url: "/login" not in url)
 
 
 @pytest.fixture

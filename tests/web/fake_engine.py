@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from trivet.config import engine_address
+from trivet.engine.batch_view import BatchView, Lane
 from trivet.messages import (
     Abort,
     Beat,
@@ -24,6 +25,7 @@ from trivet.messages import (
     EngineRequest,
     Failure,
     FinishReason,
+    Look,
     Phase,
     Piece,
     ResetPrefixCache,
@@ -91,6 +93,11 @@ class FakeEngine:
     def take(self, socket: zmq.Socket[bytes], client: bytes, request: EngineRequest) -> None:
         if isinstance(request, ResetPrefixCache):
             piece = Piece(request.request_id, "", [], FinishReason.STOP, cached_tokens=96)
+            socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
+        elif isinstance(request, Look):
+            view = BatchView(4, 16, 8, 0, 64, [Lane(1, "r-1", 20, 0, 20, 1, 60, 0, 2)], 1, [1, 1, *[-1] * 6])
+            text = msgspec.json.encode(view).decode()
+            piece = Piece(request.request_id, text, [], FinishReason.STOP)
             socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
         elif isinstance(request, Abort):
             kept = [

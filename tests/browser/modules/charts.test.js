@@ -1,0 +1,23 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { quantile, ticks, timeTicks } from "../../../web/trivet_web/console/base/charts/scale.js";
+
+test("ticks are round and reach the highest value", () => {
+  assert.deepEqual(ticks(7), [0, 2, 4, 6, 8]);
+  assert.deepEqual(ticks(4), [0, 1, 2, 3, 4]);
+  assert.deepEqual(ticks(0.03), [0, 0.01, 0.02, 0.03]);
+  assert.deepEqual(ticks(0), [0, 1]);
+});
+
+test("ticks of time are round and inside", () => {
+  const found = timeTicks(1_000_000_000_500, 1_000_000_300_500, 6);
+  assert.ok(found.length >= 3 && found.length <= 7);
+  assert.ok(found.every((at) => at % 60_000 === 0));
+});
+
+test("a quantile is linear within its bucket", () => {
+  assert.equal(quantile(0.5, [1, 2], [0, 10, 0]), 1.5);
+  assert.equal(quantile(0.5, [1, 2], [10, 10, 0]), 1);
+  assert.equal(quantile(0.99, [1, 2], [1, 0, 99]), Infinity);
+  assert.equal(quantile(0.5, [1, 2], [0, 0, 0]), null);
+});

@@ -1,0 +1,51 @@
+"""From the setup link to a streamed answer of a real model, as somebody new to it does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from console_site import ADMIN, PASSWORD, Site
+from playwright.sync_api import Page, expect
+
+LONG_MS = 60_000  # a model is loaded meanwhile
+
+
+def test_a_new_site_is_set_up_and_answers(empty_site: Site, open_page: Callable[..., Page]) -> None:
+    site, page = empty_site, open_page(empty_site.url)
+    page.goto(site.url)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Nobody has set up this site yet")
+
+    page.goto(site.setup_link)
+    page.get_by_label("Name", exact=True).fill(ADMIN)
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_label("Password again").fill(PASSWORD)
+    page.get_by_role("button", name="Create admin").click()
+
+    steps = page.get_by_role("region", name="First steps")
+    expect(steps).to_contain_text("No model is registered")
+    site.register("smollm2")
+    page.reload()
+    steps.get_by_role("button", name="Launch smollm2").click()
+    expect(page.get_by_role("table", name="Instances")).to_contain_text("Ready", timeout=LONG_MS)
+
+    steps.get_by_role("link", name="Open playground").click()
+    page.get_by_label("Message", exact=True).fill("What is the capital of France? Answer in one sentence.")
+    page.keyboard.press("Enter")
+    answer = page.get_by_role("article", name="Model")
+    expect(answer).to_contain_text("Paris", timeout=LONG_MS)
+    expect(answer).to_contain_text("tok/s")
+    expect(answer).to_contain_text("TTFT")
+
+
+def test_setup_and_login_work_without_javascript(empty_site: Site, open_page: Callable[..., Page]) -> None:
+    page = open_page(empty_site.url, java_script_enabled=False)
+    page.goto(f"{empty_site.url}/console/playground")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    page.get_by_label("Name").fill(ADMIN)
+    page.get_by_label("Password").fill("a wrong one, surely")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_have_text("Name or password is wrong.")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    expect(page).to_have_url(f"{empty_site.url}/console/playground")
+    expect(page.get_by_text("The console needs JavaScript")).to_be_visible()

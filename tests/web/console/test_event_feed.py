@@ -1,0 +1,155 @@
+"""What tabs are told: everything once, then what changed, and after a break what they missed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from trivet.errors import Overloaded
+from trivet_web.console import event_feed
+from trivet_web.console.event_feed import EventFeed, Tab, Topic
+from trivet_web.mailbox import ClientGone
+
+EVENT = re.compile(rb"event: (\w+)\nid: (\S+)\ndata: (.+)\n\n")
+
+
+class Site:
+    """Objects by topic, and a feed that looks at them often."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, bytes]] = {"things": {"a": b'{"n":1}'}, "others": {}}
+        self.ticks = 0
+        self.feed = EventFeed(
+            [
+                Topic("things", lambda: dict(self.objects["things"])),
+                Topic("others", lambda: dict(self.objects["others"])),
+                Topic("figures", self.tick, is_stream=True),
+            ],
+            interval_s=0.01,
+        )
+
+    def tick(self) -> dict[str, bytes]:
+        self.ticks += 1
+        return {"now": b"%d" % self.ticks}
+
+    def join(self, *topics: str, after: str = "", may_listen: Callable[[], bool] = lambda: True) -> Tab:
+        return self.feed.join(frozenset(topics), after, may_listen)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site()
+    yield made
+    made.feed.close()
+
+
+def read(tab: Tab, count: int, within_s: float = 20.0) -> list[tuple[str, str, Any]]:
+    """The next events: topic, id, data."""
+    end_s, data, found = time.monotonic() + within_s, b"", []
+    while len(found) < count:
+        assert time.monotonic() < end_s, data
+        data += tab.take(0.5) or b""
+        found = [
+            (topic.decode(), name.decode(), json.loads(text)) for topic, name, text in EVENT.findall(data)
+        ]
+    return found
+
+
+def test_a_tab_is_told_everything_and_then_what_changes(site: Site) -> None:
+    tab = site.join("things")
+    assert [data for _, _, data in read(tab, 1)] == [{"all": [{"n": 1}]}]
+    site.objects["things"] = {"b": b'{"n":2}'}
+    assert [data for _, _, data in read(tab, 1)] == [{"set": [{"n": 2}], "gone": ["a"]}]
+
+
+def test_a_tab_hears_only_what_it_asked_for(site: Site) -> None:
+    tab, other = site.join("things"), site.join("others")
+    read(tab, 1), read(other, 1)
+    site.objects["others"] = {"x": b"1"}
+    read(other, 1)
+    site.objects["things"] = {}
+    assert [data for _, _, data in read(tab, 1)] == [{"set": [], "gone": ["a"]}]
+
+
+def test_a_stream_brings_each_look(site: Site) -> None:
+    tab = site.join("figures")
+    numbers = [data["set"][0] for _, _, data in read(tab, 3)]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_what_was_missed_is_told_and_nothing_twice(site: Site) -> None:
+    tab, keeper = site.join("things"), site.join("things")
+    ((_, last_id, _),) = read(tab, 1)
+    read(keeper, 1)
+    tab.close()
+    site.objects["things"] = {"a": b'{"n":1}', "c": b'{"n":3}'}
+    ((_, new_id, _),) = read(keeper, 1)
+    again = site.join("things", after=last_id)
+    assert [data for _, _, data in read(again, 1)] == [{"set": [{"n": 3}], "gone": []}]
+    current = site.join("things", after=new_id)
+    assert current.take(0.1) is None
+
+
+@pytest.mark.parametrize("after", ["nonsense", "00000000-1", "-", "x-9999999999"])
+def test_who_names_an_event_that_is_not_known_is_told_everything(site: Site, after: str) -> None:
+    assert [data for _, _, data in read(site.join("things", after=after), 1)] == [{"all": [{"n": 1}]}]
+
+
+def test_a_future_number_is_not_known_either(site: Site) -> None:
+    ((_, last_id, _),) = read(site.join("things"), 1)
+    later = f"{last_id.partition('-')[0]}-{10**6}"
+    assert "all" in read(site.join("things", after=later), 1)[0][2]
+
+
+def test_a_login_that_ended_ends_its_tab(site: Site) -> None:
+    tab = site.join("things", may_listen=lambda: False)
+    read(tab, 1)
+    end_s = time.monotonic() + 20
+    while not tab.is_over:
+        assert time.monotonic() < end_s
+        tab.take(0.1)
+
+
+def test_a_registry_that_is_away_for_a_while_ends_nothing(site: Site) -> None:
+    tab = site.join("things")
+    read(tab, 1)
+    kept = site.objects.pop("things")
+    time.sleep(0.05)
+    site.objects["things"] = {**kept, "d": b"4"}
+    assert read(tab, 1)[0][2]["set"] == [4]
+
+
+def test_a_tab_that_takes_nothing_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "MAX_UNREAD", 3)
+    tab = site.join("figures")
+    end_s = time.monotonic() + 20
+    while not tab.is_over:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_a_client_that_hangs_up_ends_its_tab(site: Site) -> None:
+    tab = site.join("things")
+    tab.mailbox.fail(ClientGone("gone"))
+    assert tab.take(1.0) == b""
+    assert tab.is_over
+
+
+def test_closing_the_feed_ends_every_tab(site: Site) -> None:
+    tab = site.join("others")
+    read(tab, 1)
+    site.feed.close()
+    assert b"".join(tab) == b""
+
+
+def test_there_is_an_end_to_tabs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "MAX_TABS", 1)
+    site.join("others")
+    with pytest.raises(Overloaded, match="1 tabs"):
+        site.join("others")
