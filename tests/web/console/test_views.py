@@ -10,6 +10,7 @@ import pytest
 from trivet_registry.users_store import create_user
 from trivet_web.accounts.passwords import hash_password
 from trivet_web.accounts.rights import RIGHTS_OF_ROLE, Right
+from trivet_web.console.files import imports_of
 from trivet_web.console.navigation import PAGES, Page
 
 if TYPE_CHECKING:
@@ -88,6 +89,19 @@ def test_who_asks_for_no_page_gets_a_sign_of_life(site_client: FlaskClient) -> N
 def test_a_page_that_is_not_there_is_a_404(site_client: FlaskClient) -> None:
     for path in ("/console/nothing", "/console/model", "/console/overview/x"):
         assert site_client.get(path).status_code == 404, path
+
+
+def test_a_reader_is_told_so_in_a_page(site: Site, site_client: FlaskClient) -> None:
+    log_in(site, site_client, "viewer")
+    answer = site_client.get("/console/nothing", headers=BROWSER)
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+
+
+def test_a_page_asks_at_once_for_all_modules_that_it_needs() -> None:
+    assert {"base/dom.js", "base/charts/frame.js", "pages/overview/tiles.js"} <= set(
+        imports_of("pages/overview/page.js")
+    )
 
 
 @pytest.mark.parametrize(

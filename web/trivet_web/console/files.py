@@ -7,6 +7,7 @@ come with the same mark: a browser keeps them for good, and a page opened before
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trivet_web.api.documented import documented
 
 blueprint = Blueprint("console_files", __name__)
 FOLDER = Path(__file__).parent
+_IMPORT = re.compile(r"""^(?:import|export)\b[^"';]*["'](\.[^"']+)["']""", re.MULTILINE)
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -34,6 +36,23 @@ def mark() -> str:
     for name in files_of_console():
         digest.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
     return digest.hexdigest()[:16]
+
+
+@cache
+def imports_of(name: str) -> tuple[str, ...]:
+    """All modules that one brings along, so that a page can ask for them at once."""
+    found: dict[str, None] = {}
+    waiting = [name]
+    while waiting:
+        module = waiting.pop()
+        for imported in _IMPORT.findall((FOLDER / module).read_text()):
+            path = (
+                (FOLDER / module).parent.joinpath(imported).resolve().relative_to(FOLDER.resolve()).as_posix()
+            )
+            if path not in found:
+                found[path] = None
+                waiting.append(path)
+    return tuple(sorted(found))
 
 
 def file_url(name: str) -> str:

@@ -47,6 +47,7 @@ _ALL = (
     Page("account", Right.ACCOUNT, key="c"),
 )
 PAGES: tuple[Page, ...] = tuple(page for page in _ALL if (FOLDER / page.name).is_dir())
+MISSING = Page("missing", Right.NOTHING)  # in place of one that is not there
 GROUPS = ("use", "serve", "observe", "administer")
 
 

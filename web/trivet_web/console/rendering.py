@@ -11,7 +11,7 @@ import trivet
 from trivet_web.accounts.principal import ANYONE_AT_ALL, STRANGER, Principal
 from trivet_web.accounts.rights import Right
 from trivet_web.accounts.site_accounts import cookie_name, csrf_token, site_accounts
-from trivet_web.console.files import file_url, has_file
+from trivet_web.console.files import file_url, has_file, imports_of
 from trivet_web.console.navigation import GROUPS, PAGES, Page
 from trivet_web.console.texts import (
     COOKIE,
@@ -58,6 +58,7 @@ def render(template: str, page: str, status: int = 200, **values: Any) -> Respon
         theme=theme if theme in THEMES else "",
         file_url=file_url,
         has_file=has_file,
+        imports_of=imports_of,
         page=page,
         path=request.path,
         version=trivet.__version__,

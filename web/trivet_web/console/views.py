@@ -11,7 +11,7 @@ from trivet_web.accounts.principal import STRANGER
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
-from trivet_web.console.navigation import PAGES, page_of
+from trivet_web.console.navigation import MISSING, PAGES, page_of
 from trivet_web.console.rendering import reader, render_in_shell, to_page
 
 HTML = "text/html"
@@ -51,6 +51,8 @@ def page_of_thing(page: str, thing: str) -> Response:
 def _show(name: str, thing: str | None) -> Response:
     """Raises: NotFound."""
     page = page_of(name, thing)
+    if page is None and HTML in request.headers.get("Accept", "") and reader() is not STRANGER:
+        return render_in_shell(MISSING, reader(), None, 404)
     if page is None:
         names = ", ".join(one.name for one in PAGES if not one.parent)
         raise NotFound(f"the console has no page {name[:80]!r}; it has {names}", param="page")
