@@ -80,11 +80,17 @@ class Site:
         with self.client() as client:
             return [str(instance.state) for instance in client.instances.list(name)]
 
-    def kill_engine(self, name: str) -> None:
+    def ready_pid(self, name: str) -> int | None:
         with self.client() as client:
             (instance,) = client.instances.list(name)
-        assert instance.pid is not None
-        os.kill(instance.pid, signal.SIGKILL)
+        return instance.pid if instance.state == "ready" else None
+
+    def kill_engine(self, name: str) -> int:
+        """Returns its pid."""
+        pid = self.ready_pid(name)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     def close(self) -> None:
         """Ctrl-C, and whatever a failed test has left."""

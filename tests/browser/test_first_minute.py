@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from console_site import ADMIN, PASSWORD, Site
 from playwright.sync_api import Page, expect
+from watched_page import Watch
 
 LONG_MS = 60_000  # a model is loaded meanwhile
 
@@ -37,15 +38,18 @@ def test_a_new_site_is_set_up_and_answers(empty_site: Site, open_page: Callable[
     expect(answer).to_contain_text("TTFT")
 
 
-def test_setup_and_login_work_without_javascript(empty_site: Site, open_page: Callable[..., Page]) -> None:
+def test_setup_and_login_work_without_javascript(
+    empty_site: Site, open_page: Callable[..., Page], watches: list[Watch]
+) -> None:
     page = open_page(empty_site.url, java_script_enabled=False)
+    watches[0].expected.append("401")
     page.goto(f"{empty_site.url}/console/playground")
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     page.get_by_label("Name").fill(ADMIN)
-    page.get_by_label("Password").fill("a wrong one, surely")
+    page.get_by_label("Password", exact=True).fill("a wrong one, surely")
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("alert")).to_have_text("Name or password is wrong.")
-    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     expect(page).to_have_url(f"{empty_site.url}/console/playground")
     expect(page.get_by_text("The console needs JavaScript")).to_be_visible()

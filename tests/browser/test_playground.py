@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-
 import pytest
 from console_site import Site, wait_for
 from playwright.sync_api import Locator, Page, Route, expect
 from watched_page import Watch
 
 LONG_MS = 60_000
+STORY = "Write a very long story about a lighthouse, in many chapters."
 HOSTILE = (
     'Hi <img src=x onerror="document.title=\'owned\'"> [click](javascript:document.title="owned") '
     "![pixel](https://evil.example/pixel.png) \u202edesrever \u001b[31mred\u001b[0m "
@@ -40,8 +39,8 @@ def num_running(site: Site, name: str) -> int:
 
 
 def test_escape_stops_the_engine_too(page: Page, site: Site) -> None:
-    ask(page, "Count from one to one thousand, in words, without leaving anything out.")
-    expect(answers(page).last).to_contain_text("one", timeout=LONG_MS)
+    ask(page, STORY)
+    expect(answers(page).last.locator("p").last).not_to_be_empty(timeout=LONG_MS)
     wait_for("the engine works", lambda: num_running(site, "smol") == 1)
     page.keyboard.press("Escape")
     expect(answers(page).last).to_contain_text("stopped")
@@ -129,15 +128,16 @@ def test_hostile_output_runs_nothing(page: Page) -> None:
 
 
 def test_an_engine_killed_while_it_answers_is_told_and_comes_back(
-    page: Page, site: Site, open_page: Callable[..., Page]
+    page: Page, site: Site, watches: list[Watch]
 ) -> None:
-    ask(page, "Write a very long story about a lighthouse.")
-    expect(answers(page).last).to_contain_text(" ", timeout=LONG_MS)
+    watches[0].expected.append("503")
+    ask(page, STORY)
+    expect(answers(page).last.locator("p").last).not_to_be_empty(timeout=LONG_MS)
     wait_for("the engine works", lambda: num_running(site, "smol") == 1)
-    site.kill_engine("smol")
+    killed = site.kill_engine("smol")
     expect(page.get_by_role("alert")).to_be_visible()
     expect(page.get_by_role("button", name="Send")).to_be_visible()
-    wait_for("it serves again", lambda: site.states("smol") == ["ready"])
+    wait_for("another serves", lambda: site.ready_pid("smol") not in (None, killed))
     page.get_by_label("Max tokens").fill("8")
     page.get_by_role("button", name="Try again").click()
     expect(answers(page).last).to_contain_text("tok/s", timeout=LONG_MS)

@@ -9,6 +9,7 @@ import { Instances } from "./instances.js";
 import { KvMap } from "./kv_map.js";
 import { Latencies } from "./latencies.js";
 import { Occupancy } from "./occupancy.js";
+import { Problems } from "./problems.js";
 import { Rates } from "./rates.js";
 import { Tiles } from "./tiles.js";
 
@@ -21,6 +22,7 @@ const latencies = new Latencies(byId("ttft"), byId("tpot"), (found) => tiles.sho
 const devices = new Devices(byId("devices"));
 const instances = new Instances(byId("instances"), rates);
 const kvMap = new KvMap(byId("kv"));
+const problems = new Problems(byId("problems"));
 const firstRun = new FirstRun(byId("first-run"), byId("first-run-steps"));
 
 live.objects("instances", (all) => {
@@ -28,6 +30,7 @@ live.objects("instances", (all) => {
   rates.add(found, Date.now());
   tiles.showInstances(found, rates);
   instances.show(found);
+  problems.show(found);
   kvMap.follow(found);
   devices.showInstances(found);
   firstRun.showInstances(found);

@@ -66,7 +66,7 @@ export class Column {
     const rest = models.filter((one) => !one.ready);
     setChoices(this.select, [...ready.map((one) => pair(one.id, one.id)), ...rest.map((one) => pair(one.id, t("playground.not_ready", { name: one.id }))), ...(models.length ? [] : [pair("", t("playground.no_model"))])]);
     if (this.wanted && models.some((one) => one.id === this.wanted)) this.select.value = this.wanted;
-    else if (this.place && !this.wanted && ready.length > 1) this.select.value = ready[1].id;
+    else if (this.place && !this.wanted) this.select.value = (ready.find((one) => one.id !== filterOf("model")) ?? ready[0])?.id ?? "";
     if (models.length) this.wanted = this.select.value;
     const chosen = models.find((one) => one.id === this.select.value);
     this.note.replaceChildren(chosen?.max_model_len ? t("playground.context", { count: chosen.max_model_len }) : "");
