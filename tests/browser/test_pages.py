@@ -56,8 +56,16 @@ def test_axe_finds_nothing(
     assert not told
 
 
-@pytest.mark.parametrize("language", ["en", "zh-CN"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("theme", "language", "width"),
+    [
+        ("light", "en", 1360),
+        ("light", "zh-CN", 1360),
+        ("dark", "en", 1360),
+        ("dark", "zh-CN", 1360),
+        ("dark", "en", 360),
+    ],
+)
 def test_photographs(
     request: pytest.FixtureRequest,
     site: Site,
@@ -65,16 +73,28 @@ def test_photographs(
     open_page: Callable[..., Page],
     theme: str,
     language: str,
+    width: int,
 ) -> None:
     folder: Path | None = request.config.getoption("--screenshots")
     if folder is None:
         pytest.skip("no --screenshots DIR is given")
     folder.mkdir(parents=True, exist_ok=True)
-    page = open_page(site.url, color_scheme=theme, locale=language, storage_state=states)
+    page = open_page(
+        site.url,
+        color_scheme=theme,
+        locale=language,
+        storage_state=states,
+        viewport={"width": width, "height": 860},
+    )
     with site.client() as client:
         for number in range(3):
             client.chat.complete("smol", [{"role": "user", "content": f"Count to {number}."}], max_tokens=16)
     for one in PAGES:
         page.goto(address(site, one.name))
+        if one.name == "playground":
+            page.locator("#message").fill(
+                "Name three rivers of Europe, as a list, and say a word about each."
+            )
+            page.keyboard.press("Enter")
         page.wait_for_timeout(SETTLED_MS)
-        page.screenshot(path=folder / f"{one.name}-{theme}-{language}.png", full_page=True)
+        page.screenshot(path=folder / f"{one.name}-{theme}-{language}-{width}.png", full_page=True)

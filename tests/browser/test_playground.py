@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+
 import pytest
 from console_site import Site, wait_for
 from playwright.sync_api import Locator, Page, Route, expect
