@@ -7,6 +7,7 @@ import { setChoices } from "../../base/form.js";
 import { may } from "../../base/page_data.js";
 import { t } from "../../base/texts.js";
 import { Answer } from "./answer.js";
+import { cutAt, instead, switchTo } from "./branches.js";
 import { Turn } from "./turn.js";
 
 const KEY = "trivet-conversation";
@@ -19,6 +20,8 @@ const MOST_KEPT = 100;
  * @property {string} [reasoning]
  * @property {any[]} [tool_calls]
  * @property {Record<string, any>} [numbers] of an answer
+ * @property {import("./branches.js").Branch[]} [others] in its place (branches.js)
+ * @property {number} [place] among them
  */
 
 export class Column {
@@ -94,25 +97,35 @@ export class Column {
     return { request, messages: this.messages };
   }
 
-  /** @param {string} content */
-  ask(content) {
+  /** @param {string} content @param {import("./branches.js").Branch[]} [others] in whose place it comes */
+  ask(content, others = []) {
     if (!this.model) return;
-    this.messages.push({ role: "user", content });
+    this.messages.push(instead({ role: "user", content }, others));
     this.answer();
   }
 
   /** Ask again what was asked before the message `index`. @param {number} index */
   again(index) {
     if (this.isRunning) return;
-    this.messages.length = index;
-    this.answer();
+    const { before, others } = cutAt(this.messages, index);
+    this.messages = before;
+    this.answer(others);
   }
 
   /** @param {number} index @param {string} content of the user's message, edited */
   edit(index, content) {
     if (this.isRunning) return;
-    this.messages.length = index;
-    this.ask(content);
+    const { before, others } = cutAt(this.messages, index);
+    this.messages = before;
+    this.ask(content, others);
+  }
+
+  /** Go on with another of those in one place. @param {number} index @param {number} place */
+  turnTo(index, place) {
+    if (this.isRunning) return;
+    this.messages = switchTo(this.messages, index, place);
+    this.keep();
+    this.draw();
   }
 
   /** @param {number} index */
@@ -127,7 +140,8 @@ export class Column {
     this.running?.abort();
   }
 
-  async answer() {
+  /** @param {import("./branches.js").Branch[]} [others] in whose place it comes */
+  async answer(others = []) {
     const messages = this.messages; // Clear begins another conversation; this answer is not part of it
     this.running = new AbortController();
     this.onChange();
@@ -143,7 +157,8 @@ export class Column {
       else throw error;
     } finally {
       this.running = null;
-      if (view.text || view.toolCalls.length) messages.push(view.message());
+      if (view.text || view.toolCalls.length) messages.push(instead(view.message(), others));
+      else if (others.length && messages === this.messages) this.messages = switchTo([...messages, instead(view.message(), others)], messages.length, others.length - 1);
       this.keep();
       if (!view.hasFailed && messages === this.messages) this.draw();
       this.onChange();
@@ -165,7 +180,7 @@ export class Column {
   /** In this browser only. */
   keep() {
     if (this.place) return;
-    localStorage.setItem(KEY, JSON.stringify(this.messages.slice(-MOST_KEPT).map(({ numbers, ...rest }) => ({ ...rest, numbers: numbers && { ...numbers, tokens: [] } }))));
+    localStorage.setItem(KEY, JSON.stringify(this.messages.slice(-MOST_KEPT), (name, value) => (name === "tokens" ? [] : value)));
   }
 }
 

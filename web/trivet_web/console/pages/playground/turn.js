@@ -4,6 +4,7 @@ import { copyButton } from "../../base/copy.js";
 import { h, icon } from "../../base/dom.js";
 import { t } from "../../base/texts.js";
 import { visibleText } from "../../base/plain_text.js";
+import { numBranches } from "./branches.js";
 import { renderMarkdown } from "./markdown.js";
 import { numbersLine } from "./numbers.js";
 import { tokenView } from "./token_view.js";
@@ -48,9 +49,19 @@ export class Turn {
     ].filter((one) => one !== null);
   }
 
-  /** @param {(Node | false)[]} more */
+  /** @param {(Node | false | null)[]} more */
   tools(more) {
-    return h("div", { class: "turn-tools" }, more, this.button("delete", t("playground.delete"), () => this.column.delete(this.index)));
+    return h("div", { class: "turn-tools" }, this.branches(), more, this.button("delete", t("playground.delete"), () => this.column.delete(this.index)));
+  }
+
+  /** Which of those in this place it is, and the way to the others. */
+  branches() {
+    const count = numBranches(this.message);
+    if (count === 1) return null;
+    const place = this.message.place ?? 0;
+    const step = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ to) =>
+      h("button", { type: "button", class: "ghost only-icon", "aria-label": label, disabled: to < 0 || to >= count, onclick: () => this.column.turnTo(this.index, to) }, sign);
+    return h("span", { class: "branches" }, step("‹", t("playground.previous"), place - 1), h("span", {}, `${place + 1} / ${count}`), step("›", t("playground.next"), place + 1));
   }
 
   /** @param {string} name @param {string} label @param {() => void} onclick */
