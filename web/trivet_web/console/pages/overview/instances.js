@@ -8,7 +8,7 @@ import { LiveTable } from "../../base/table.js";
 import { t } from "../../base/texts.js";
 
 export class Instances {
-  /** @param {HTMLElement} parent @param {import("./rates.js").Rates} rates */
+  /** @param {HTMLElement} parent @param {import("../../base/rates.js").Rates} rates */
   constructor(parent, rates) {
     const launch = () => h("a", { class: "button primary", href: "/console/launch" }, t("overview.launch"));
     this.table = new LiveTable(parent, {

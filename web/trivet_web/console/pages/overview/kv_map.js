@@ -1,15 +1,12 @@
 // Who holds the KV blocks of the busiest instance, asked of its engine every other second.
 
 import { get } from "../../base/api.js";
+import { cellOf, heldShares } from "../../base/charts/kv_cells.js";
 import { HeatMap } from "../../base/charts/heat_map.js";
 import { count, percent } from "../../base/format.js";
 import { t } from "../../base/texts.js";
 
 const EVERY_MS = 2000;
-const BLANK = -1;
-const CACHED = -2;
-const SHARED = -3;
-const NUM_COLOURS = 7; // the eighth of the series is that of shared blocks
 
 export class KvMap {
   /** @param {HTMLElement} parent */
@@ -45,19 +42,11 @@ export class KvMap {
   show(view) {
     const names = new Map(view.lanes.map((/** @type {any} */ lane) => [lane.slot, lane.request_id]));
     const cells = view.blocks.map((/** @type {number} */ owner) => cellOf(owner, names));
-    const share = (/** @type {(owner: number) => boolean} */ is) => view.blocks.filter(is).length / Math.max(1, view.blocks.length);
+    const { held, cached } = heldShares(view.blocks);
     this.map.show(cells, [
       { name: this.name ?? "", value: t("overview.blocks", { count: count(view.num_blocks) }) },
-      { name: t("overview.held"), value: percent(share((owner) => owner >= 0 || owner === SHARED)), colour: "--series-0" },
-      { name: t("overview.cached"), value: percent(share((owner) => owner === CACHED)), colour: "--muted" },
+      { name: t("base.kv.held"), value: percent(held), colour: "--series-0" },
+      { name: t("base.kv.cached"), value: percent(cached), colour: "--muted" },
     ]);
   }
-}
-
-/** @param {number} owner a slot, or what stands in its place @param {Map<number, string>} names @returns {import("../../base/charts/heat_map.js").Cell} */
-export function cellOf(owner, names) {
-  if (owner === BLANK) return { colour: "--line", label: t("overview.block_blank") };
-  if (owner === CACHED) return { colour: "--muted", alpha: 0.6, label: t("overview.block_cached") };
-  if (owner === SHARED) return { colour: "--series-7", label: t("overview.block_shared") };
-  return { colour: `--series-${owner % NUM_COLOURS}`, label: names.get(owner) ?? String(owner) };
 }

@@ -10,7 +10,7 @@ import { KvMap } from "./kv_map.js";
 import { Latencies } from "./latencies.js";
 import { Occupancy } from "./occupancy.js";
 import { Problems } from "./problems.js";
-import { Rates } from "./rates.js";
+import { Rates } from "../../base/rates.js";
 import { Tiles } from "./tiles.js";
 
 const REDRAW_MS = 1000;

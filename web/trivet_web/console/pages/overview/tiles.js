@@ -24,7 +24,7 @@ export class Tiles {
     return h("div", { class: "card tile" }, h("h2", {}, t(`overview.tile.${name}`)), h("p", { class: "stat" }, value, unit), note);
   }
 
-  /** @param {Record<string, any>[]} instances @param {import("./rates.js").Rates} rates */
+  /** @param {Record<string, any>[]} instances @param {import("../../base/rates.js").Rates} rates */
   showInstances(instances, rates) {
     const loads = instances.map((one) => one.load).filter(Boolean);
     const sum = (/** @type {string} */ name) => loads.reduce((total, load) => total + load[name], 0);

@@ -1,0 +1,163 @@
+// A log that is followed: only the lines in sight are in the page, so that 50,000 cost no more than 50.
+
+import { follow, getText, isAbort } from "./api.js";
+import { piecesOf } from "./ansi.js";
+import { download } from "./csv.js";
+import { h, icon, setText } from "./dom.js";
+import { bindFilter } from "./filters.js";
+import { select } from "./form.js";
+import { levelOf, LogLines } from "./log_lines.js";
+import { visibleText, withoutEscapes } from "./plain_text.js";
+import { DataPlace } from "./states.js";
+import { t, tn } from "./texts.js";
+
+const LINE_PX = 19;
+const SPARE_LINES = 20; // above and below what is seen
+const FIRST_LINES = 10_000;
+const PAINT_MS = 100;
+const RETRY_MS = 3000;
+const MOST_SHOWN = 4000; // characters of one line; a click shows it whole
+
+export class LogView {
+  /** @param {HTMLElement} parent whose content it replaces @param {string} label */
+  constructor(parent, label) {
+    this.lines = new LogLines();
+    this.isFollowing = true;
+    this.numNew = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    this.rows = h("div", { class: "log-rows" });
+    this.height = h("div", { class: "log-height" }, this.rows);
+    this.box = h("div", { class: "log-box", tabindex: "0", role: "log", "aria-live": "off", "aria-label": label }, this.height);
+    this.more = h("button", { type: "button", class: "log-more primary small", hidden: true, onclick: () => this.toEnd() });
+    this.detail = h("pre", { class: "log-detail", tabindex: "0", hidden: true });
+    this.count = h("span", { class: "quiet" });
+    this.problem = h("span", { class: "error" });
+    const body = h("div");
+    parent.replaceChildren(this.toolbar(), body);
+    this.place = new DataPlace(body, h("div", { class: "log" }, this.box, this.more, this.detail));
+    this.box.addEventListener("scroll", () => this.onScroll());
+    this.box.addEventListener("click", (/** @type {MouseEvent} */ event) => this.open(event));
+    new ResizeObserver(() => this.paint()).observe(this.box);
+  }
+
+  toolbar() {
+    const words = h("input", { type: "search", name: "text", placeholder: t("base.log.filter"), "aria-label": t("base.log.filter"), autocomplete: "off", spellcheck: "false" });
+    const levels = /** @type {[string, string][]} */ ([["", t("base.log.all_levels")], ...["debug", "info", "warning", "error"].map((one) => [one, one])]);
+    const level = select("level", levels, "", { "aria-label": t("base.log.level") });
+    const apply = () => {
+      setText(this.problem, this.lines.filter(words.value, level.value) ?? "");
+      this.paint();
+    };
+    const save = h("button", { type: "button", class: "ghost", onclick: () => this.save() }, icon("download"), t("base.log.download"));
+    const bar = h("div", { class: "toolbar log-toolbar" }, words, level, this.problem, h("span", { class: "spacer" }), this.count, save);
+    bindFilter(words, apply);
+    bindFilter(level, apply);
+    return bar;
+  }
+
+  /** Read it from its end and as it grows, until something else is followed. @param {string} address @param {string} file its name when it is downloaded */
+  async followAddress(address, file) {
+    this.stop();
+    this.address = address;
+    this.file = file;
+    this.lines.clear();
+    const stopped = (this.running = new AbortController());
+    let tail = FIRST_LINES;
+    while (!stopped.signal.aborted) {
+      try {
+        const joint = address.includes("?") ? "&" : "?";
+        await this.read(await follow(`${address}${joint}follow=1&tail=${tail}`, stopped.signal), stopped.signal);
+        tail = 0;
+      } catch (error) {
+        if (isAbort(error) || stopped.signal.aborted) return;
+        this.place.fail(/** @type {any} */ (error), () => this.followAddress(address, file));
+        return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+
+  stop() {
+    this.running?.abort();
+  }
+
+  /** @param {ReadableStream<Uint8Array>} body @param {AbortSignal} signal */
+  async read(body, signal) {
+    const reader = body.pipeThrough(/** @type {any} */ (new TextDecoderStream())).getReader();
+    this.paintSoon();
+    while (!signal.aborted) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const more = this.lines.push(value);
+      if (!this.isFollowing) this.numNew += more;
+      this.paintSoon();
+    }
+  }
+
+  paintSoon() {
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      this.paint();
+    }, PAINT_MS);
+  }
+
+  paint() {
+    const { shown } = this.lines;
+    if (shown.length) this.place.show();
+    else this.place.empty(this.lines.all.length ? t("base.nothing_matches") : t("base.log.empty"));
+    this.height.style.height = `${shown.length * LINE_PX}px`;
+    if (this.isFollowing) this.box.scrollTop = this.box.scrollHeight;
+    const first = Math.max(0, Math.floor(this.box.scrollTop / LINE_PX) - SPARE_LINES);
+    const last = Math.min(shown.length, first + Math.ceil(this.box.clientHeight / LINE_PX) + 2 * SPARE_LINES);
+    this.rows.style.transform = `translateY(${first * LINE_PX}px)`;
+    this.first = first;
+    this.rows.replaceChildren(...shown.slice(first, last).map(lineNode));
+    this.more.hidden = this.isFollowing || !this.numNew;
+    if (this.numNew) setText(this.more, tn("base.log.new_lines", this.numNew));
+    setText(this.count, tn("base.log.lines", shown.length));
+  }
+
+  onScroll() {
+    const isAtEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 2 * LINE_PX;
+    this.isFollowing = isAtEnd;
+    if (isAtEnd) this.numNew = 0;
+    this.paintSoon();
+  }
+
+  toEnd() {
+    this.isFollowing = true;
+    this.numNew = 0;
+    this.paint();
+    this.box.focus();
+  }
+
+  /** A line whole; one of JSON laid out. @param {MouseEvent} event */
+  open(event) {
+    const row = /** @type {HTMLElement} */ (event.target).closest(".log-line");
+    if (!row || String(getSelection())) return;
+    const line = withoutEscapes(this.lines.shown[(this.first ?? 0) + [...this.rows.children].indexOf(row)] ?? "");
+    const isSame = this.detail.dataset.line === line && !this.detail.hidden;
+    this.detail.hidden = isSame;
+    this.detail.dataset.line = line;
+    setText(this.detail, visibleText(laidOut(line)));
+  }
+
+  async save() {
+    if (!this.address) return;
+    const joint = this.address.includes("?") ? "&" : "?";
+    download(this.file ?? "log.txt", "text/plain", await getText(`${this.address}${joint}tail=100000`).catch(() => this.lines.all.join("\n")));
+  }
+}
+
+/** @param {string} line */
+const lineNode = (line) => h("div", { class: `log-line ${levelOf(line)}` }, piecesOf(line.slice(0, MOST_SHOWN)).map(({ text, classes }) => (classes ? h("span", { class: classes }, text) : text)));
+
+/** @param {string} line */
+function laidOut(line) {
+  try {
+    return line.trim().startsWith("{") ? JSON.stringify(JSON.parse(line), null, 2) : line;
+  } catch {
+    return line;
+  }
+}
