@@ -221,7 +221,7 @@ def test_login_and_logout_work_without_javascript(accounts: Accounts) -> None:
     assert "<b>" not in wrong.text
     done = client.post("/login", data={"name": "user", "password": PASSWORD})
     assert (done.status_code, done.headers["Location"]) == (303, "/")
-    console = client.get("/", headers=html)
+    console = client.get("/console/playground", headers=html)
     token = re.search(r'name="csrf_token" value="(\w+)"', console.text)
     assert token is not None
     assert client.post("/logout").status_code == 403

@@ -13,7 +13,7 @@ import pytest
 from trivet.errors import Overloaded
 from trivet_web.console import event_feed
 from trivet_web.console.event_feed import EventFeed, Tab, Topic
-from trivet_web.mailbox import ClientGone
+from trivet_web.engines.mailbox import ClientGone
 
 EVENT = re.compile(rb"event: (\w+)\nid: (\S+)\ndata: (.+)\n\n")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trivet_web.bucket_history import INTERVAL_S, LENGTH, BucketHistory
-from trivet_web.web_metrics import Series
+from trivet_web.metrics.bucket_history import INTERVAL_S, LENGTH, BucketHistory
+from trivet_web.metrics.web_metrics import Series
 
 
 def totals(*counts: int, total: float = 0.0) -> dict[str, list[Series]]:
