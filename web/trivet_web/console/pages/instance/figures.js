@@ -3,6 +3,7 @@
 import { get } from "../../base/api.js";
 import { TimeChart, TimeGroup } from "../../base/charts/time_chart.js";
 import { h } from "../../base/dom.js";
+import { ratesOf } from "../../base/figure_history.js";
 import { count, percent, rate } from "../../base/format.js";
 import { t } from "../../base/texts.js";
 
@@ -74,14 +75,4 @@ export class Figures {
       return asked > 0 ? (one.values.prefix_cache_hits_total - before.prefix_cache_hits_total) / asked : null;
     });
   }
-}
-
-/** Of counters, over three samples; null where one is not known or a process has begun anew. @param {(number | null)[]} values @param {number[]} times */
-export function ratesOf(values, times) {
-  return values.map((value, index) => {
-    const before = Math.max(0, index - 3);
-    const first = values[before];
-    if (value === null || first === null || before === index || value < first) return null;
-    return (value - first) / (times[index] - times[before]);
-  });
 }

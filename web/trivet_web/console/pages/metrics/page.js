@@ -1,0 +1,86 @@
+// Metrics: all figures over time. A drag over a chart looks closer at that time in all of them.
+
+import { codeBlock } from "../../base/copy.js";
+import { byId, h } from "../../base/dom.js";
+import { FigureHistory } from "../../base/figure_history.js";
+import { bindFilter } from "../../base/filters.js";
+import { select, setChoices } from "../../base/form.js";
+import { live } from "../../base/live.js";
+import { TimeChart, TimeGroup } from "../../base/charts/time_chart.js";
+import { errorBox } from "../../base/states.js";
+import { t } from "../../base/texts.js";
+import { CHARTS, NAMES } from "./charts.js";
+
+const SPANS_S = [300, 900, 3600, 21_600, 86_400];
+const COARSE_MS = 15_000; // beyond a quarter of an hour the server has a sample in 15 s
+const MOST_SERIES = 8; // colours
+
+const group = new TimeGroup();
+const places = new Map(CHARTS.map((kind) => [kind.name, h("section", { class: "card" })]));
+byId("charts").append(...places.values());
+const charts = CHARTS.map((kind) => ({
+  kind,
+  chart: new TimeChart(/** @type {HTMLElement} */ (places.get(kind.name)), { title: t(`metrics.chart.${kind.name}`), file: kind.name, group, format: kind.format, isStacked: kind.isStacked, least: kind.least }),
+}));
+
+let history = new FigureHistory(NAMES, 300);
+/** @type {[number, number] | null} that is looked at closer, in milliseconds */
+let closer = null;
+let deployment = "";
+
+function draw() {
+  const times = history.times.map((at) => at * 1000);
+  const end = times[times.length - 1] ?? Date.now();
+  const span = closer ?? [end - history.spanS * 1000, end];
+  const picks = (/** @type {Record<string, string>} */ labels) => !deployment || labels.model_name === undefined || labels.model_name === deployment;
+  for (const { kind, chart } of charts) {
+    const found = [...kind.read(history, picks)].slice(0, MOST_SERIES);
+    const place = /** @type {HTMLElement} */ (places.get(kind.name));
+    place.hidden = !found.length;
+    const inside = times.map((at, index) => (at >= span[0] && at <= span[1] ? index : -1)).filter((index) => index >= 0);
+    chart.show(inside.map((index) => times[index]), found.map(([name, values]) => ({ name: name || t("metrics.all"), values: inside.map((index) => values[index]) })), /** @type {[number, number]} */ (span));
+  }
+  whole.hidden = closer === null;
+}
+
+async function load() {
+  const wanted = history;
+  try {
+    await wanted.load();
+    if (wanted === history) draw();
+  } catch (error) {
+    byId("charts").before(errorBox(/** @type {any} */ (error), () => location.reload()));
+  }
+}
+
+const spans = select("span", SPANS_S.map((one) => [String(one), t(`metrics.span.${one}`)]), "300", { "aria-label": t("metrics.range") });
+const deployments = select("deployment", [["", t("metrics.all_deployments")]], "", { "aria-label": t("metrics.deployment") });
+const whole = h("button", { type: "button", hidden: true, onclick: () => look(null) }, t("metrics.whole"));
+byId("toolbar").append(spans, deployments, whole, h("span", { class: "quiet" }, t("metrics.hint")));
+
+/** @param {[number, number] | null} span */
+function look(span) {
+  closer = span;
+  draw();
+}
+
+group.onBrush = (from, to) => look([from, to]);
+bindFilter(spans, (span) => {
+  if (!span) spans.value = String(SPANS_S[0]);
+  history = new FigureHistory(NAMES, Number(spans.value));
+  closer = null;
+  load();
+});
+bindFilter(deployments, (name) => {
+  deployment = name;
+  draw();
+});
+live.objects("deployments", (all) => setChoices(deployments, [["", t("metrics.all_deployments")], ...[...all.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))]));
+live.figures((at, figures) => {
+  history.add(at, figures);
+  if (history.intervalS === 1 && !closer) draw();
+});
+setInterval(() => document.hidden || closer || history.intervalS === 1 || load(), COARSE_MS);
+byId("scrape").append(
+  codeBlock(`scrape_configs:\n  - job_name: trivet\n    scheme: ${location.protocol.slice(0, -1)}\n    static_configs:\n      - targets: ["${location.host}"]\n    authorization:\n      credentials_file: /etc/prometheus/trivet.key  # a key with the scope "read"`),
+);
