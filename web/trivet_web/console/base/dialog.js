@@ -41,7 +41,7 @@ export function openDialog({ title, body, submit, isDanger = false, isWide = fal
   });
   document.body.append(node);
   node.showModal();
-  node.querySelector("input, select, textarea, .dialog-end button")?.focus();
+  (node.querySelector(".dialog-body :is(input, select, textarea)") ?? node.querySelector(".dialog-end button")).focus();
   return new Promise((resolve) => {
     node.addEventListener("close", () => {
       node.remove();

@@ -50,6 +50,6 @@ const eventNode = (event) =>
     {},
     h("span", { class: "timeline-time quiet" }, timeNode(event.at)),
     h("span", { class: `badge ${toneOf(event.to ?? "")}` }, event.to ? stateWord(event.to) : event.kind),
-    event.instance && h("code", {}, event.instance),
+    h("code", {}, event.instance ?? ""),
     h("span", { class: "grow" }, event.reason),
   );
