@@ -347,3 +347,11 @@ def test_a_name_that_is_no_text_is_400(client: FlaskClient, value: bytes) -> Non
     body = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "\x87a": ' + value + b"}"
     status, error = error_of(client, CHAT, body)
     assert (status, "no valid JSON" in error["message"]) == (400, True)
+
+
+def test_a_compressed_body_is_refused_by_its_name(client: FlaskClient) -> None:
+    body = {"json": HELLO}
+    refused = client.post(CHAT, headers={"Content-Encoding": "gzip"}, **body)
+    assert refused.status_code == 400
+    assert refused.get_json()["error"]["param"] == "Content-Encoding"
+    assert client.post(CHAT, headers={"Content-Encoding": "identity"}, **body).status_code == 200

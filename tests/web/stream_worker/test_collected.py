@@ -95,6 +95,33 @@ def test_body_far_over_the_limit_is_not_waited_for() -> None:
     assert collected(POST % (MAX_SWALLOWED_BYTES + 1)).is_complete
 
 
+@pytest.mark.parametrize("length", [b"9" * 14, b"9" * 5000, b"0" * 5000 + b"9" * 14])
+def test_a_length_of_any_number_of_digits_is_read(length: bytes) -> None:
+    one = collected(GET[:-2] + b"Content-Length: " + length + b"\r\n\r\n12345")
+    assert one.is_complete
+    assert one.has_rest, "gunicorn would wait 5 s for it, and hold a thread"
+
+
+@pytest.mark.parametrize("size", [b"f" * 16, b"ffffffff", b"%x" % (2 * MAX_BODY_BYTES)])
+def test_a_thread_begins_with_a_large_chunk_when_it_finds_enough_to_refuse_it(size: bytes) -> None:
+    one = collected(CHUNKED + size + b"\r\n" + b"x" * MAX_BODY_BYTES)
+    assert not one.is_complete, "it would wait for the client"
+    one.add(b"x")
+    assert one.is_complete
+    assert one.has_rest
+
+
+def test_small_chunks_count_by_what_they_carry() -> None:
+    chunks = (b"1000\r\n" + b"x" * 0x1000 + b"\r\n") * (MAX_BODY_BYTES // 0x1000)
+    one = collected(CHUNKED + chunks)
+    assert not one.is_complete
+    one.add(b"1\r\nx\r\n")
+    assert one.is_complete
+    whole = collected(CHUNKED + chunks + b"0\r\n\r\n")
+    assert whole.is_complete
+    assert not whole.has_rest
+
+
 def test_large_file_is_read_by_its_view_and_a_small_one_collected_like_all_else() -> None:
     upload = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
     one = collected(upload % (MAX_BODY_BYTES + 1) + b"x" * 100)

@@ -8,6 +8,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,10 @@ def is_blocked(worker: psutil.Process, slow: socket.socket) -> bool:
     """Whether the pump waits for the client's socket to be writable (EPOLLOUT; ERR and HUP always are)."""
     peer = slow.getsockname()
     fds = [one.fd for one in worker.net_connections("tcp") if one.raddr == peer]
-    waits = [file.read_text() for file in Path(f"/proc/{worker.pid}/fdinfo").iterdir()]
+    waits = []
+    for file in Path(f"/proc/{worker.pid}/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            waits.append(file.read_text())
     return any(re.search(rf"^tfd: *{fd} events: +1c ", text, re.MULTILINE) for fd in fds for text in waits)
 
 
@@ -88,6 +92,25 @@ def test_clients_that_do_not_close_hold_up_nobody(site: Site, start_server: Call
     finally:
         for sock in sockets:
             sock.close()
+
+
+def test_lengths_beyond_all_measure_hold_no_thread(site: Site, start_server: Callable[..., Server]) -> None:
+    """A chunk of 2^64 bytes was waited for 30 s, a body of 10^14 five: eight of them were all threads."""
+    server = start_server(TRIVET_WEB_THREADS="8")
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    chunk = head + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nx"
+    length = head + b"Content-Length: 99999999999999\r\n\r\nx"
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(server.connect()) for _ in range(80)]
+        for number, sock in enumerate(sockets):
+            sock.sendall((chunk, length)[number % 2])
+        with urllib.request.urlopen(f"{server.url}/health/live", timeout=4) as answer:
+            assert answer.status == 200
+        sockets[1].settimeout(4)
+        assert read_to_end(sockets[1]).startswith(b"HTTP/1.1 413")
+        late = read_to_end(sockets[0])
+    assert late.startswith(b"HTTP/1.1 408")
+    assert b"was not complete 10 s after it began" in late
 
 
 def test_bodies_of_strangers_share_a_bounded_memory(

@@ -89,6 +89,11 @@ def _is_same(value: object, neutral: object) -> bool:
 
 
 def _read() -> bytes:
+    coding = request.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+        raise RequestError(
+            f"the body is encoded as {coding[:80]}; send it as it is", param="Content-Encoding"
+        )
     try:
         return request.get_data(cache=True)
     except ParseException as error:  # a chunked body is parsed as it is read

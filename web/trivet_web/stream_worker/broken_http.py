@@ -50,6 +50,14 @@ def too_much_at_once() -> bytes:
     return _answer(HTTPStatus.SERVICE_UNAVAILABLE, error, "Retry-After: 1\r\n")
 
 
+def too_slow(limit_s: float) -> bytes:
+    """To a client of whose request a part has come."""
+    message = f"the request was not complete {limit_s:.0f} s after it began; send it at once"
+    return _answer(
+        HTTPStatus.REQUEST_TIMEOUT, ErrorObject(message, "invalid_request_error", None, "request_timeout")
+    )
+
+
 def no_tls_here() -> bytes:
     """To a client that greets in TLS: it can read only that this is none, and says so at once."""
     message = "this port speaks plain HTTP; ask for http://, or give the server tls_cert and tls_key"

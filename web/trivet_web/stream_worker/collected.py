@@ -16,9 +16,10 @@ MAX_LINE_BYTES = 4 << 10  # of a chunk's size, or of all trailers
 MAX_SWALLOWED_BYTES = 64 << 20  # of a body over the limit; beyond it the connection is broken
 FREE_BYTES = 16 << 10
 ALLOWANCE_BYTES = 128 << 20  # of a process: sixteen of the largest bodies at once
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*0*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _EXPECT = re.compile(rb"\r\nexpect:[ \t]*100-continue[ \t]*\r\n", re.IGNORECASE)
-_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]+)[ \t]*(?:;[^\r\n]*)?")
+_LENGTH_DIGITS = 18  # more are too many bytes whatever they say
 _TLS_GREETING = b"\x16\x03"  # the type of the record, and the first half of its version
 _UPLOAD = re.compile(rb"POST /v1/files(?:\?[^ ]*)? HTTP/")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
@@ -51,6 +52,7 @@ class Collected:
     body_bytes: int | None = 0  # None: chunked
     is_upload: bool = False  # a large file: a thread reads its body as it comes (api/files.py bounds them)
     _next_chunk: int = 0  # where its size stands, or will
+    _chunk_bytes: int = 0  # of the chunks before that, some of the last of which may be missing
 
     def add(self, new: bytes) -> None:
         if self.is_too_large:
@@ -69,7 +71,7 @@ class Collected:
         if not self.head_bytes:
             return len(self.data) > MAX_HEAD_BYTES  # gunicorn refuses it
         if self.body_bytes is None:
-            return len(self.data) > MAX_BODY_BYTES or self._has_last_chunk()
+            return self._has_last_chunk() or self._has_too_many_chunks
         if self.is_upload or self.body_bytes > MAX_SWALLOWED_BYTES:
             return True
         return len(self.data) + self.num_dropped >= self.head_bytes + self.body_bytes
@@ -83,6 +85,17 @@ class Collected:
     def is_too_large(self) -> bool:
         """The view refuses it by its length; a client sees that only when it has sent everything."""
         return (self.body_bytes or 0) > MAX_BODY_BYTES and not self.is_upload
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes of its body may follow that nobody reads: the connection carries no other request."""
+        return self.is_too_large or self.is_upload or (self.body_bytes is None and self._has_too_many_chunks)
+
+    @property
+    def _has_too_many_chunks(self) -> bool:
+        """The view finds as many bytes as it needs to refuse them: it waits for none."""
+        missing_bytes = max(0, self._next_chunk - 2 - len(self.data))
+        return self._chunk_bytes - missing_bytes > MAX_BODY_BYTES
 
     @property
     def charged_bytes(self) -> int:
@@ -103,7 +116,7 @@ class Collected:
         if _CHUNKED.search(head):
             self.body_bytes = None
         elif length := _LENGTH.search(head):
-            self.body_bytes = int(length[1])
+            self.body_bytes = int(length[1][:_LENGTH_DIGITS])
             self.is_upload = self.body_bytes > MAX_BODY_BYTES and _UPLOAD.match(head) is not None
         self._next_chunk = self.head_bytes
 
@@ -119,6 +132,7 @@ class Collected:
             if int(size[1], 16) == 0:
                 return self._has_trailers(end)
             self._next_chunk = end + 2 + int(size[1], 16) + 2
+            self._chunk_bytes += int(size[1], 16)
             if self._next_chunk > len(self.data):
                 return False
 

@@ -76,7 +76,6 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
     def hand_over(self) -> None:
         """Give what was collected to the parser."""
         self.parser.unreader.unread(bytes(self.collected.data))
-        # The rest of its body is gone, or may be left unread.
-        self.must_close = self.collected.is_too_large or self.collected.is_upload
+        self.must_close = self.collected.has_rest
         self.collected = Collected()
         self._has_continued = False

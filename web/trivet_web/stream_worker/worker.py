@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
-from trivet_web.stream_worker.broken_http import ErrorPage, no_tls_here, too_much_at_once
+from trivet_web.stream_worker.broken_http import ErrorPage, no_tls_here, too_much_at_once, too_slow
 from trivet_web.stream_worker.certificate import Certificate
 from trivet_web.stream_worker.client_socket import ClientSocket
 from trivet_web.stream_worker.collected import Allowance
@@ -332,9 +332,14 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         if not self.alive:
             for conn in self.pending_conns:
                 conn.timeout = min(conn.timeout, now + LINGER_S)
-        for conns in (self.pending_conns, self.lingering):
-            while conns and conns[0].timeout <= now:
-                self._forget(conns[0], conns)
+        while self.pending_conns and self.pending_conns[0].timeout <= now:
+            conn = self.pending_conns[0]
+            if conn.collected.data and self.alive:
+                self._refuse(conn, too_slow(READ_AHEAD_S))
+            else:
+                self._forget(conn, self.pending_conns)
+        while self.lingering and self.lingering[0].timeout <= now:
+            self._forget(self.lingering[0], self.lingering)
 
     # ---- the process -----------------------------------------------------------------------------
 
