@@ -78,7 +78,7 @@ def test_the_lower_priority_runs_first_though_it_came_later(sdk: openai.OpenAI, 
         ask(sdk, max_tokens=10, priority=priority)
         ended.append(priority)
 
-    with busy(sdk, shared_site, LONG_TOKENS), ThreadPoolExecutor(2) as pool:
+    with busy(sdk, shared_site, 5 * LONG_TOKENS), ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(wait_in_line, 5)]
         wait_for_load(shared_site, 2)
         asked.append(pool.submit(wait_in_line, 0))

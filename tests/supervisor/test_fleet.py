@@ -31,7 +31,7 @@ from trivet_supervisor.reconcile import Reconciler
 if TYPE_CHECKING:
     from conftest import FakePlaces, Site
 
-LIMITS = Limits(silence_s=1.0, answer_s=1.0, stop_s=0.3, terminate_s=0.3, drain_grace_s=0.3)
+LIMITS = Limits(silence_s=2.0, answer_s=3.0, stop_s=0.3, terminate_s=0.3, drain_grace_s=0.3)
 ENGINE = Path(__file__).with_name("fake_engine.py")
 
 
