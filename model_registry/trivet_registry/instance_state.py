@@ -5,9 +5,9 @@
     stopped <- stopping <- draining <-------------------------+
 
 `failed` (it ended by itself, or could not start) and `lost` (it fell silent or passed a deadline, and is
-being killed) are reached from every state with a process; `failed` leads back to `pending` when the
-supervisor tries again. Moves may skip `loading` and `warming`: heart-beats travel by PUB/SUB, and one may
-be missed.
+being killed) are reached from every state with a process but `stopping`; `failed` leads back to `pending`
+when the supervisor tries again. Moves may skip `loading` and `warming`: heart-beats travel by PUB/SUB, and
+one may be missed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trivet.errors import Conflict
 class InstanceState(StrEnum):
     """What the supervisor knows about one instance."""
 
-    PENDING = "pending"  # wanted, waiting for its turn or for the next attempt
-    PLACING = "placing"  # a backend and devices are being chosen, or no room is left and it waits for some
+    PENDING = "pending"  # wanted, waiting for its turn, for room or for the next attempt
+    PLACING = "placing"  # a backend and devices are being chosen
     STARTING = "starting"  # its process was started and has not spoken
     LOADING = "loading"
     WARMING = "warming"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import zmq
 
@@ -9,6 +11,7 @@ from trivet.config import Paths
 from trivet_supervisor.protocol import GetStatus, Request, ShutDown, SupervisorStatus, Wake
 
 ANSWER_TIMEOUT_S = 1.0
+OTHER_VERSION = "it is of another version of Trivet than who asks: start `trivet serve` anew"
 
 
 class SupervisorClient:
@@ -41,4 +44,9 @@ class SupervisorClient:
             socket.send(msgspec.msgpack.encode(request))
             if not socket.poll(self._timeout_ms):
                 return None
-            return msgspec.msgpack.decode(socket.recv(), type=SupervisorStatus)
+            try:
+                return msgspec.msgpack.decode(socket.recv(), type=SupervisorStatus)
+            except msgspec.DecodeError:  # it was started after Trivet was upgraded under this process
+                return SupervisorStatus(
+                    pid=0, version="", as_of=time.time(), num_followed=0, problem=OTHER_VERSION
+                )

@@ -35,6 +35,7 @@ SAVE_INTERVAL_S = 1.0
 WATCH_INTERVAL_S = 1.0
 REPEAT_DRAIN_S = 2.0
 REPEAT_KILL_S = 5.0
+SURVIVES = "SIGKILL does not end"
 OWN_GAP_S = 2.5  # this process itself was stopped or starved for so long: what it did not hear proves nothing
 
 S = InstanceState
@@ -318,17 +319,18 @@ class Fleet:
         now = self._means.clock()
         if watched.killed_s is None or now - watched.killed_s > REPEAT_KILL_S:
             if watched.killed_s is not None:
-                self._tell_survival(instance, watched.handle.identity.pid)
+                self._tell_survival(instance, watched.handle)
             watched.killed_s = now
             watched.handle.kill()
 
-    def _tell_survival(self, instance: Instance, pid: int) -> None:
+    def _tell_survival(self, instance: Instance, handle: EngineHandle) -> None:
         """It stays what it is: to call it stopped would be a lie, and nothing ends it but its driver."""
-        logger.error("instance=%s pid=%d survives SIGKILL", instance.id, pid)
-        note = f"pid {pid} survives SIGKILL, a device may hang: see dmesg"
-        if note not in instance.reason:
+        pids = ", ".join(str(each.pid) for each in handle.processes() or [handle.identity])
+        logger.error("instance=%s pids=%s survive SIGKILL", instance.id, pids)
+        if SURVIVES not in instance.reason:
+            reason = f"{instance.reason}; {SURVIVES} pid {pids}, a device may hang: see dmesg"
             with self._means.database.session() as session:
-                update_instance(session, instance.id, reason=f"{instance.reason}; {note}")
+                update_instance(session, instance.id, reason=reason)
 
     def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
         values: dict[str, Any] = {}

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from trivet.launching import EngineHandle
 from trivet.messages import SILENCE_LIMIT_S, Beat, EngineLoad, Phase
 from trivet_registry.instance_state import InstanceState
-from trivet_supervisor.launchers.local import STRAGGLER_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,7 @@ class Limits:
     drain_grace_s: float = 5.0  # past the drain's own deadline
     stop_s: float = 3.0  # from the Stop message to SIGTERM
     terminate_s: float = 5.0  # from SIGTERM to SIGKILL
+    kill_s: float = 10.0  # from SIGKILL until the kernel has ended an engine and its ranks
     silence_s: float = SILENCE_LIMIT_S
     # While it comes up: loading a library of 2 GB from a cold disk holds the GIL, and the heart with it.
     boot_silence_s: float = 120.0
@@ -39,7 +39,7 @@ class Limits:
     def ending_s(self) -> float:
         """From a drain's deadline until an engine is `stopped` that obeys nothing but SIGKILL."""
         signals_s = self.drain_grace_s + self.stop_s + self.terminate_s
-        return signals_s + STRAGGLER_LIMIT_S + self.memory_back_s
+        return signals_s + self.kill_s + self.memory_back_s
 
 
 @dataclass(slots=True)

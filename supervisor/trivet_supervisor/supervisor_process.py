@@ -30,6 +30,7 @@ RETRY_S = 2.0  # after a turn that failed: a full disk, a database that is away 
 WATCH_INTERVAL_S = 0.5
 MAX_TURNS_S = 1.0  # in a row: then who asks is answered
 PRUNE_INTERVAL_S = 600.0
+PRUNE_DELAY_S = 5.0  # after the start: one that dies again and again prunes, too
 
 
 class SupervisorProcess:
@@ -43,7 +44,7 @@ class SupervisorProcess:
         self._is_leaving = False
         self._is_woken = True
         self._next_tick_s = 0.0
-        self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
+        self._next_prune_s = time.monotonic() + PRUNE_DELAY_S
         self._problem = ""  # why the last turn failed
         self._poller = zmq.Poller()
         self._poller.register(wire.socket, zmq.POLLIN)

@@ -206,7 +206,7 @@ def test_a_process_that_nothing_ends_is_told_as_that(site: Site) -> None:
     site.settle()
     site.wait(30)
     assert site.states() == ["stopping"]
-    assert site.only().reason.count("pid 1001 survives SIGKILL, a device may hang: see dmesg") == 1
+    assert site.only().reason.count("SIGKILL does not end pid 1001, 6001, a device may hang: see dmesg") == 1
     assert site.process.signals.count("kill") > 1
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
@@ -75,6 +76,23 @@ def test_a_socket_file_that_was_deleted_is_bound_again(heard: list[Request], pat
         while SupervisorClient(paths, timeout_s=1).status() is None:
             assert time.monotonic() < deadline_s
     assert set(heard) == {GetStatus()}
+
+
+def test_a_supervisor_of_another_version_is_there_and_told_as_that(paths: Paths) -> None:
+    """Trivet was upgraded under a parent that runs, and the supervisor came back as the new one."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
+        other.bind(paths.supervisor_socket())
+
+        def answer() -> None:
+            frames = other.recv_multipart()
+            other.send_multipart([frames[0], msgspec.msgpack.encode({"of": "later"})])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        status = SupervisorClient(paths, timeout_s=30).status()
+        thread.join()
+    assert status is not None
+    assert "another version of Trivet" in status.problem
 
 
 def test_no_supervisor_is_told_at_once(paths: Paths) -> None:

@@ -7,8 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 
 from trivet.errors import Unavailable
 from trivet.launching import UNSEEN_EXIT, ProcessIdentity, ProcessOrder
@@ -16,8 +14,6 @@ from trivet_supervisor.launchers.confining import confine, on_cpus
 from trivet_supervisor.launchers.process_table import has_lease, leased_pids, start_time
 
 logger = logging.getLogger(__name__)
-
-STRAGGLER_LIMIT_S = 10.0
 
 
 class LocalHandle:
@@ -28,36 +24,27 @@ class LocalHandle:
         identity: ProcessIdentity,
         lease: str,
         child: subprocess.Popen[bytes] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
         self._lease = lease
         self._child = child
-        self._clock = clock
         # A pidfd names the process even after its pid is given to another (pidfd_open(2)).
         self._pidfd = None if child else _open_pidfd(identity)
-        self._ended_s: float | None = None
 
     def exit_code(self) -> int | None:
         """None until the engine and everything that it started has ended.
 
         What an engine leaves behind when it dies (ranks, compilers) is killed here, because it would
-        hold device memory that the next attempt needs.
+        hold device memory that the next attempt needs. A rank that survives that, in a driver that hangs,
+        has not ended: who waits for it says so.
         """
         code = self._own_exit_code()
         if code is None:
             return None
-        now = self._clock()
-        if self._ended_s is None:
-            self._ended_s = now
         stragglers = list(leased_pids(self._lease))
         for pid in stragglers:
             _send(pid, signal.SIGKILL)
-        if stragglers and now - self._ended_s < STRAGGLER_LIMIT_S:
-            return None
-        if stragglers:
-            logger.error("pids=%s lease=%s survive SIGKILL; a device may hang", stragglers, self._lease[:8])
-        return code
+        return None if stragglers else code
 
     def processes(self) -> list[ProcessIdentity]:
         """The engine and every rank of it that lives now, by the lease that they inherit."""

@@ -11,6 +11,7 @@ import pytest
 
 from trivet.errors import Unavailable
 from trivet.launching import UNSEEN_EXIT, Confinement, ProcessIdentity, ProcessOrder
+from trivet_supervisor.launchers import local
 from trivet_supervisor.launchers.local import LocalHandle, LocalLauncher
 from trivet_supervisor.launchers.process_table import leased_pids, start_time
 
@@ -73,6 +74,21 @@ def test_what_an_engine_leaves_behind_is_killed_before_its_end_is_told(
     handle = launch("import subprocess; subprocess.Popen(['/bin/sleep', '600'], start_new_session=True)")
     assert eventually(handle.exit_code) == 0
     assert not list(leased_pids(LEASE))
+
+
+def test_an_engine_whose_rank_survives_sigkill_has_not_ended(
+    launch: Callable[..., LocalHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that hangs holds it, and with it the device's memory."""
+    handle = launch("")
+    signalled: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "leased_pids", lambda lease: iter([424242]))
+        patch.setattr(local, "_send", lambda pid, number: signalled.append(pid))
+        eventually(handle._own_exit_code)
+        assert handle.exit_code() is None
+        assert signalled == [424242]
+    assert eventually(handle.exit_code) == 0
 
 
 def test_kill_ends_children_in_other_sessions_too(launch: Callable[..., LocalHandle]) -> None:
