@@ -1,8 +1,10 @@
 """How an engine process is started: the contract between the supervisor and launcher plugins.
 
-The local launcher (`trivet_supervisor.launchers`) spawns on this host; another may place the same
-process elsewhere. The supervisor decides, the launcher only acts: it asks handles and never looks at
-processes itself, so what a pid means and how one is signalled is the launcher's own business.
+The local launcher (`trivet_supervisor.launchers`) spawns processes of this account; another may start the
+same process in a container, under another account or by a queueing system. The supervisor decides, the
+launcher only acts: it asks handles and never looks at processes itself, so what a pid means and how one is
+signalled is the launcher's own business. What a launcher has to give an engine is the home's file system
+(its order, its log and its sockets lie there) and the host's CLOCK_MONOTONIC, on which deadlines count.
 """
 
 from __future__ import annotations
