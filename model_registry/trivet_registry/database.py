@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from trivet.errors import ConfigError, Conflict
+from trivet.lock_holder import write_holder
 from trivet_registry.migrations import HEAD, upgrade_to_head
 
 BUSY_TIMEOUT_S = 30.0
@@ -225,10 +226,7 @@ def _take_opening_lock(file: TextIO, path: str) -> None:
                     f"upgrades this registry (pid {holder}); see whether it hangs, and end it"
                 ) from None
         time.sleep(0.02)
-    with suppress(OSError):  # a full disk: the lock holds without a name
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+    write_holder(file.fileno(), str(os.getpid()))
 
 
 def revision_of(connection: Connection) -> str | None:

@@ -12,13 +12,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from trivet.errors import Conflict, Unavailable
+from trivet.lock_holder import write_holder
 from trivet_registry.database import Database
 
 logger = logging.getLogger(__name__)
@@ -95,10 +96,7 @@ class _LockFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        with suppress(OSError):  # a full disk: the lock holds without a name
-            self._file.truncate()
-            self._file.write(self._holder)
-            self._file.flush()
+        write_holder(self._file.fileno(), self._holder)
         return True
 
     def held_by(self) -> str:

@@ -79,6 +79,7 @@ def _tell_commands(settings: Settings) -> None:
             settings.paths.cert_file.write_text(str(Path(settings.tls_cert).expanduser().absolute()))
         settings.paths.url_file.write_text(local_url(settings))
     except OSError as error:  # a full disk: what can be served is served
+        settings.paths.url_file.unlink(missing_ok=True)  # half of an address is worse than none
         logger.warning("%s; commands need --url %s", error, local_url(settings))
 
 

@@ -8,12 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 
 from trivet.config import Paths, Settings
 from trivet.errors import ConfigError, Conflict
+from trivet.lock_holder import write_holder
 
 LOOK_INTERVAL_S = 0.1
 
@@ -63,8 +64,5 @@ def serve_lock(paths: Paths) -> Iterator[None]:
                 f"`trivet serve` runs already on {paths.home}, with pid {holder}; use that one, or end it: "
                 f"kill {holder}"
             ) from None
-        with suppress(OSError):  # a full disk: the lock holds without a name
-            file.truncate()
-            file.write(str(os.getpid()))
-            file.flush()
+        write_holder(file.fileno(), str(os.getpid()))
         yield
