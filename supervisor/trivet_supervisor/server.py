@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import zmq
 
+from trivet.bound_socket import keep_bound
 from trivet_supervisor.protocol import Request, SupervisorStatus
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,6 @@ class Server:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self._address = address
-        self._file = Path(address.removeprefix("ipc://"))
         self.socket = context.socket(zmq.ROUTER)  # for the caller's poller
         self.socket.linger = 500
         self.socket.bind(address)
@@ -46,10 +45,7 @@ class Server:
 
         Raises: zmq.ZMQError where it cannot be bound, as in a run directory that is gone.
         """
-        if not self._file.exists():
-            logger.warning("socket=%s was deleted: it is bound again", self._file)
-            self.socket.unbind(self._address)
-            self.socket.bind(self._address)
+        keep_bound(self.socket, self._address)
 
     def close(self) -> None:
         self.socket.close()

@@ -112,3 +112,21 @@ def test_stop_all_works_without_a_supervisor(serving: Any) -> None:
     done = serving.run("stop", "--all")
     assert done.returncode == 0, done.stderr
     assert not serving.processes()
+
+
+def test_an_engine_whose_sockets_were_deleted_is_reached_by_a_web_server_that_comes_anew(
+    serving: Any,
+) -> None:
+    (engine,) = serving.engine_pids()
+    sockets = [file for file in (serving.home / "run").glob("engine-*") if file.is_socket()]
+    assert len(sockets) == 3
+    for file in sockets:
+        file.unlink()
+    serving.wait_for("they are bound again", lambda: all(file.is_socket() for file in sockets))
+    for pid in serving._pids_of("trivet_web"):
+        os.kill(pid, signal.SIGKILL)
+    serving.wait_for("a new web server is up", serving._answers)
+    body = {"model": "m", "prompt": "Hello", "max_tokens": 4}
+    answer = httpx2.post(f"{serving.base_url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert serving.engine_pids() == [engine]

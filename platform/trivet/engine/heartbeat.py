@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from trivet.bound_socket import has_file, keep_bound
 from trivet.config import engine_address
 from trivet.engine.log_bound import LogBound
 from trivet.engine.step_pace import StepPace
@@ -44,7 +45,8 @@ class Heart(threading.Thread):
     """Publishes `Beat`s, hands `Drain` and `Stop` to `on_control`, and calls `on_hang` (on this thread).
 
     `on_hang` gets the seconds for which a step has run when its deadline is over at two beats in a row: a
-    process that was stopped and goes on finds the deadline over at its first.
+    process that was stopped and goes on finds the deadline over at its first. `on_unreachable`: the file of
+    the loop's socket is gone; no web server that comes anew could connect to it.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class Heart(threading.Thread):
         order: LaunchOrder,
         on_control: Callable[[ControlRequest], None],
         on_hang: Callable[[float], None],
+        on_unreachable: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self._order = order
         self._on_control = on_control
         self._on_hang = on_hang
+        self._on_unreachable = on_unreachable
         self._log = LogBound()
         self._memory: list[tuple[str, int]] = []
         self._pace = StepPace()
@@ -73,8 +77,8 @@ class Heart(threading.Thread):
         self._control = context.socket(zmq.ROUTER)
         self._beats.linger = 1000
         self._control.linger = 0
-        self._beats.bind(engine_address(order.run_dir, order.instance_id, "beat"))
-        self._control.bind(engine_address(order.run_dir, order.instance_id, "ctl"))
+        self._beats.bind(self._address("beat"))
+        self._control.bind(self._address("ctl"))
 
     # ---- called by the loop thread ----
 
@@ -134,6 +138,7 @@ class Heart(threading.Thread):
                 self._take_control_message()
             self._end_if_orphaned()
             self._look_at_step()
+            self._keep_bound()
             self._log.enforce()
         self._send_beat()
         self._beats.close()
@@ -143,6 +148,19 @@ class Heart(threading.Thread):
         """On this thread, before the process ends itself: the beat as it is reaches its subscribers."""
         self._send_beat()
         time.sleep(2 * BEAT_INTERVAL_S)
+
+    def _keep_bound(self) -> None:
+        """The loop's socket is bound again by the loop."""
+        try:
+            keep_bound(self._beats, self._address("beat"))
+            keep_bound(self._control, self._address("ctl"))
+        except zmq.ZMQError as error:
+            logger.error("a socket cannot be bound again: %s", error)
+        if self._beat.phase is Phase.READY and not has_file(self._address("sock")):
+            self._on_unreachable()
+
+    def _address(self, kind: str) -> str:
+        return engine_address(self._order.run_dir, self._order.instance_id, kind)
 
     def _look_at_step(self) -> None:
         beat, now = self._beat, time.monotonic()

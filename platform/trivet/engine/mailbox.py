@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import zmq
 
+from trivet.bound_socket import keep_bound
 from trivet.engine.commit import Update, failure_of
 from trivet.errors import TrivetError, Unavailable
 from trivet.messages import (
@@ -53,6 +54,7 @@ class Mailbox:
         self._socket.sndhwm = MAX_UNREAD
         self._socket.rcvhwm = 0
         self._socket.linger = 1000
+        self._address = address
         self._socket.bind(address)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -87,6 +89,13 @@ class Mailbox:
                 return None
             reason = f"the engine cannot read the request: {error}; start it again with the server's version"
             return Unreadable(request_id, Unavailable(reason))
+
+    def keep_bound(self) -> None:
+        """Bind again where somebody has deleted the socket's file."""
+        try:
+            keep_bound(self._socket, self._address)
+        except zmq.ZMQError as error:
+            logger.error("the socket cannot be bound again: %s", error)
 
     # ---- who waits for what ----
 

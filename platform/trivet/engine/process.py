@@ -78,7 +78,8 @@ class EngineProcess:
         self._loaded = engine
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._control: deque[ControlRequest] = deque()
-        self._heart = Heart(order, self._on_control, self._on_hang)
+        self._heart = Heart(order, self._on_control, self._on_hang, self._on_unreachable)
+        self._is_unreachable = False
         self._drain_deadline_s: float | None = None
         self._step_timeout_s = EngineSettings().step_timeout_s
         self._stopping = False
@@ -165,6 +166,9 @@ class EngineProcess:
                 for client, request in mailbox.drain(self._idle_wait_s(engine) if is_idle else 0.0):
                     self._handle(engine, mailbox, client, request)
                 self._take_control()
+                if self._is_unreachable:
+                    self._is_unreachable = False
+                    mailbox.keep_bound()
                 for sequence, failure in grammars.take():
                     self._add(engine, mailbox, sequence, failure)
                 if engine.core.has_work and not self._stopping:
@@ -284,6 +288,11 @@ class EngineProcess:
             logger.info("stopped while %s", self._heart.phase)
             os._exit(EXIT_STOPPED)
         self._control.append(request)
+        os.eventfd_write(self._wake, 1)
+
+    def _on_unreachable(self) -> None:
+        """On the heart's thread."""
+        self._is_unreachable = True
         os.eventfd_write(self._wake, 1)
 
     def _on_hang(self, age_s: float) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
+import zmq
 
+from trivet.bound_socket import has_file
 from trivet.engine.heartbeat import Heart
 from trivet.engine.step_pace import MIN_STALL_S
 from trivet.messages import (
@@ -124,6 +127,23 @@ def test_an_orphan_ends_itself(tmp_path: Path, received: list[ControlRequest]) -
     heart.stop()
     assert received == [Stop("secret")]
     assert heart._beat.reason == "no supervisor was heard for 0.2 s (orphan_timeout_s)"
+
+
+def test_sockets_that_were_deleted_are_bound_again(tmp_path: Path, received: list[ControlRequest]) -> None:
+    unreachable: list[bool] = []
+    heart = Heart(order(tmp_path), received.append, [].append, lambda: unreachable.append(True))
+    heart.start()
+    for kind in ("beat", "ctl"):
+        Path(heart._address(kind).removeprefix("ipc://")).unlink()
+    wait_for(lambda: has_file(heart._address("beat")) and has_file(heart._address("ctl")))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as control:
+        control.connect(heart._address("ctl"))
+        control.send(msgspec.msgpack.encode(Stop("secret")))
+        wait_for(lambda: received == [Stop("secret")])
+    assert not unreachable, "while it loads there is no socket of the loop"
+    heart.set_phase(Phase.READY)
+    wait_for(lambda: bool(unreachable))
+    heart.stop()
 
 
 def test_a_step_past_its_deadline_at_two_beats_hangs(heart: Heart, watcher: Any, hangs: list[float]) -> None:
