@@ -14,6 +14,7 @@ from trivet.engine import backend_answers
 from trivet.engine.assembly import Placement
 from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import DoesNotFit, TrivetError, Unavailable
+from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.served import has_served, rules_of, served_on
 from trivet_registry.tables import Instance, Version
 from trivet_supervisor.ledger import Ledger, ledger_of
@@ -40,11 +41,10 @@ def choose(places: Places, instance: Instance, living: Sequence[Instance]) -> Ch
     Raises: NoRoom, completed by whether the older instances of its deployment are what is in the way;
     Unavailable while what it served on is waited for; what `place` raises.
     """
-    own = [i for i in living if i.deployment_id == instance.deployment_id]
-    older = older_than(instance.generation, own)
+    siblings = [i for i in living if i.deployment_id == instance.deployment_id and i.id != instance.id]
+    older = older_than(instance.generation, siblings)
     try:
         placement, launch_env = _chosen(places, instance, ledger_of(living))
-        _check_home(places, instance, living, placement, older)
     except DoesNotFit as error:
         if not isinstance(error, NoRoom) and not has_served(instance):
             raise
@@ -53,6 +53,15 @@ def choose(places: Places, instance: Instance, living: Sequence[Instance]) -> Ch
         waits.older = older
         waits.fits_without_older = _backend_without(older, places, instance, living) is not None
         raise waits from error.__cause__
+    home = served_on(instance)
+    passing = placement.passed_over.get(home or "")
+    if older and isinstance(passing, NoRoom):
+        waits = NoRoom(str(passing))
+        waits.older = older
+        waits.fits_without_older = _backend_without(older, places, instance, living) == home
+        raise waits
+    if passing is not None and _waits_for(home, passing, instance, siblings):
+        raise Unavailable(_described(home, passing, instance, placement))
     return placement, launch_env
 
 
@@ -68,27 +77,25 @@ def _chosen(places: Places, instance: Instance, ledger: Ledger) -> Chosen:
     return placement, backend_answers.launch_env(placement.backend, placement.devices)
 
 
-def _check_home(
-    places: Places,
-    instance: Instance,
-    living: Sequence[Instance],
-    placement: Placement,
-    older: frozenset[str],
-) -> None:
-    """Raises: NoRoom, Unavailable where `placement` passes over the backend that it served on."""
-    home = served_on(instance)
-    error = placement.passed_over.get(home or "")
-    if error is None:
-        return
-    if isinstance(error, DoesNotFit):
-        if _backend_without(older, places, instance, living) == home:
-            raise NoRoom(str(error))
-    elif has_served(instance) and instance.boot_failures < HOME_ATTEMPTS:
-        left = HOME_ATTEMPTS - instance.boot_failures
-        raise Unavailable(
-            f"it served on {home}, which cannot take it now: {error}; it goes to {placement.backend.name} "
-            f"after {left} more attempt{'s' * (left != 1)}"
-        )
+def _waits_for(
+    home: str | None, error: TrivetError, instance: Instance, siblings: Sequence[Instance]
+) -> bool:
+    """Whether it is to be tried again before it goes elsewhere: what keeps it from its backend may pass."""
+    if not has_served(instance) or instance.boot_failures >= HOME_ATTEMPTS:
+        return False
+    # One more replica of what serves there may go where there is room.
+    is_one_more = instance.ready_at is None and any(
+        i.backend == home and i.instance_state in PROCESS_STATES for i in siblings
+    )
+    return not (is_one_more and isinstance(error, DoesNotFit))
+
+
+def _described(home: str | None, error: TrivetError, instance: Instance, placement: Placement) -> str:
+    left = HOME_ATTEMPTS - instance.boot_failures
+    return (
+        f"it served on {home}, which cannot take it now: {error}; it goes to {placement.backend.name} "
+        f"after {left} more attempt{'s' * (left != 1)}"
+    )
 
 
 def _backend_without(

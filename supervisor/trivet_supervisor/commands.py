@@ -86,6 +86,7 @@ def _stop_all(given: argparse.Namespace) -> int:
 
     from sqlalchemy.exc import OperationalError
 
+    from trivet.commands.starting_server import is_held
     from trivet.config import load_settings
     from trivet.errors import ConfigError, Conflict, Unavailable
     from trivet_registry.database import open_database
@@ -107,8 +108,8 @@ def _stop_all(given: argparse.Namespace) -> int:
     try:
         opened = open_database(settings.resolved_database_url)
     except ConfigError as error:
-        if supervisor.status() is not None:
-            raise
+        if supervisor.status() is not None or is_held(settings.paths.lock_file):
+            raise  # a serve lives, though it may be too busy to answer
         raise end_by_orders(settings, str(error)) from error
     with closing(opened) as database:
         names, unwritten = [], ""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy.exc import DBAPIError
+
 from trivet_registry.devices_store import save_devices
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
@@ -52,7 +54,9 @@ def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Eve
                 instances = list_instances(session, states=PROCESS_STATES)
                 users = users_of(usage, instances)
                 save_devices(session, found, ledger_of(instances).reserved, usage, users)
-        except Exception:  # a border like the loop's: a stranger's probe, or the database
+        except DBAPIError as error:  # a full disk, a database that is away
+            logger.warning("devices cannot be saved: %s; tried again in %g s", error.orig, DEVICES_INTERVAL_S)
+        except Exception:  # a border like the loop's: a stranger's probe
             logger.exception("devices cannot be probed or saved; tried again in %g s", DEVICES_INTERVAL_S)
         if not is_ending.is_set() and devices.is_asked.wait(DEVICES_INTERVAL_S):
             is_ending.wait(ASKED_INTERVAL_S)  # a tool is not started without end for one who waits

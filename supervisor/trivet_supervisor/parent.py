@@ -11,19 +11,19 @@ import logging
 import os
 import select
 import signal
+import ssl
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
-from trivet.access import is_loopback
+from trivet.client.home import local_url
 from trivet.config import Settings, inherited_environment, settings_to_environment
 from trivet.errors import TrivetError, Unavailable
-from trivet.tls import trust
 from trivet_supervisor.child import Child
 from trivet_supervisor.client import SupervisorClient
 from trivet_supervisor.direct_stop import KILL_MARGIN_S, EndedUnwritten, end_engines
@@ -37,6 +37,7 @@ MAX_FIRST_FAILURES = 3  # of a child that has never been up
 UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
 ASK_INTERVAL_S = 5.0
 DEAF_LIMIT_S = 60.0  # a slow disk may hold up a turn of the supervisor's loop, a crowd the web server
+COMING_UP_LIMIT_S = 180.0  # of a child that has not answered since its start
 WEB_END_TIMEOUT_S = 15.0
 ENGINES_GO_ON = "engines that run are left to the next serve (`trivet stop --all` ends them)"
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # not SIGHUP under nohup
@@ -51,6 +52,7 @@ class Parent:
         self._num_stop_requests = 0
         self._asked_s = clock()
         self._num_unanswered: Counter[str] = Counter()  # by child, in a row
+        self._heard_pids: dict[str, int | None] = {}  # by child, whose answer was heard last
         self._pipe_lock = threading.RLock()  # a signal may come while its own thread holds it
         self._has_ended = False
         self.has_left_engines = False  # though a stop was requested
@@ -131,17 +133,16 @@ class Parent:
         return self._client.status() is not None
 
     def _web_answers(self) -> bool:
-        settings = self._settings
-        host = settings.host if is_loopback(settings.host) else {"::": "::1"}.get(settings.host, "127.0.0.1")
-        connection = http.client.HTTPConnection(host.strip("[]"), settings.port, timeout=2.0)
-        if settings.tls_cert is not None:
-            context = trust(None, own_cert=str(Path(settings.tls_cert).expanduser()))
-            connection = http.client.HTTPSConnection(
-                host.strip("[]"), settings.port, timeout=2.0, context=context
-            )
+        """With whatever certificate: it is this host's own process, and its files may just be renewed."""
+        host, port = urlsplit(local_url(self._settings)).hostname or "", self._settings.port
+        connection = http.client.HTTPConnection(host, port, timeout=2.0)
+        if self._settings.tls_cert is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection = http.client.HTTPSConnection(host, port, timeout=2.0, context=context)
         try:
             connection.request("GET", "/health/live")
-            return connection.getresponse().status == 200
+            return connection.getresponse().status > 0
         except (OSError, http.client.HTTPException):
             return False
         finally:
@@ -157,20 +158,24 @@ class Parent:
                 )
 
     def _look_after_children(self) -> None:
-        """One that lives and answers nothing for a minute is replaced; a supervisor's engines are adopted.
+        """One that answered and answers nothing for a minute is replaced; a supervisor's engines are adopted.
 
-        Asked so many times: after a time in which this process itself was stopped both are asked first.
+        Asked so many times: after a time in which this process itself was stopped both are asked first. One
+        that has not answered yet has longer: it may wait for its predecessor, or for the registry's upgrade.
         """
         if self._clock() - self._asked_s < ASK_INTERVAL_S:
             return
         self._asked_s = self._clock()
         for child, answers in ((self.supervisor, self._supervisor_answers), (self.web, self._web_answers)):
             child.bound_log()
-            if child.pid is None or answers():
+            pid = child.pid
+            if pid is None or answers():
                 self._num_unanswered[child.name] = 0
+                self._heard_pids[child.name] = pid
                 continue
             self._num_unanswered[child.name] += 1
-            if self._num_unanswered[child.name] * ASK_INTERVAL_S >= DEAF_LIMIT_S:
+            limit_s = DEAF_LIMIT_S if pid == self._heard_pids.get(child.name) else COMING_UP_LIMIT_S
+            if self._num_unanswered[child.name] * ASK_INTERVAL_S >= limit_s:
                 logger.error("%s (pid %s) answers nothing: it is killed", child.name, child.pid)
                 child.kill()
                 self._num_unanswered[child.name] = 0

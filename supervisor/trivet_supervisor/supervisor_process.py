@@ -77,7 +77,10 @@ class SupervisorProcess:
     def _watch(self, is_over: threading.Event) -> None:
         """On a thread of its own: no transaction holds it up."""
         while not is_over.wait(WATCH_INTERVAL_S):
-            self._reconciler.fleet.tell_of_watch()
+            try:
+                self._reconciler.fleet.tell_of_watch()
+            except Exception:  # a border like the loop's: engines would take themselves for orphans
+                logger.exception("the watch could not be told; tried again in %s s", WATCH_INTERVAL_S)
 
     def _has_shut_down(self) -> bool:
         if self._reconciler.has_ended_unwritten:

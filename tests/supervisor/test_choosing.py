@@ -120,6 +120,39 @@ def test_an_update_without_room_beside_the_old_makes_room_and_stays_on_its_backe
     assert backends(site) == [("starting", "cuda")]
 
 
+def test_one_whose_room_another_took_waits_for_it_too(site: Site, both: tuple[MadeUp, MadeUp]) -> None:
+    cuda, _ = both
+    site.process.code = -9
+    cuda.need = 5000  # as if a stranger had taken what is free
+    site.wait(20)
+    assert backends(site) == [("pending", "cuda")]
+    assert "it served on cuda, which cannot take it now: it needs 5000 bytes" in site.only().reason
+    cuda.need = 100
+    site.wait(40)
+    assert backends(site) == [("starting", "cuda")]
+
+
+def test_an_update_whose_room_others_hold_does_not_leave_its_backend(
+    site: Site, both: tuple[MadeUp, MadeUp]
+) -> None:
+    cuda, _ = both
+    cuda.need = 600
+    with site.database.session() as session:
+        row = session.merge(site.only())
+        row.plan = {**(row.plan or {}), "total_bytes": 600}
+        version = register_model(session, open_model(find_demo_model()), "smol")
+        create_deployment(session, name="other", version=version, backend="cuda")
+    cuda.need = 350
+    site.settle()
+    (other,) = [i for i in site.instances() if i.deployment.name == "other"]
+    site.say(Phase.READY, other)
+    cuda.need = 700
+    site.change(update_deployment, "chat", Update(settings={"max_num_seqs": "2"}))
+    site.keep_alive(10)
+    chat = [(i.state, i.backend) for i in site.instances() if i.deployment.name == "chat"]
+    assert chat == [("ready", "cuda"), ("pending", None)], "neither made room in vain nor moved to the CPU"
+
+
 def test_one_more_replica_takes_the_next_backend_that_has_room(
     site: Site, both: tuple[MadeUp, MadeUp]
 ) -> None:

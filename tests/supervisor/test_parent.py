@@ -21,7 +21,7 @@ import pytest
 from trivet.access import setup_code
 from trivet.config import Settings
 from trivet_supervisor.child import Child
-from trivet_supervisor.parent import ASK_INTERVAL_S, DEAF_LIMIT_S, Parent
+from trivet_supervisor.parent import ASK_INTERVAL_S, COMING_UP_LIMIT_S, DEAF_LIMIT_S, Parent
 
 DEADLINE_S = 120.0
 TRIVET = str(Path(sys.executable).with_name("trivet"))
@@ -173,8 +173,9 @@ def test_a_log_that_cannot_be_opened_is_told_in_a_sentence() -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("has_answered", [True, False])
 @pytest.mark.parametrize("deaf", ["supervisor", "web"])
-def test_a_child_that_answers_nothing_is_replaced(tmp_path: Path, deaf: str) -> None:
+def test_a_child_that_answers_nothing_is_replaced(tmp_path: Path, deaf: str, has_answered: bool) -> None:
     """It lives, so nothing but its silence tells."""
     clock = FakeClock()
     parent = Parent(Settings(home=str(tmp_path)), clock)
@@ -186,8 +187,10 @@ def test_a_child_that_answers_nothing_is_replaced(tmp_path: Path, deaf: str) -> 
         getattr(parent, name).start()
     child, other = (parent.web, parent.supervisor)[:: 1 if deaf == "web" else -1]
     before, others = child.pid, other.pid
-    clock.now_s += 10 * DEAF_LIMIT_S  # this process was stopped itself: that proves nothing
-    for _ in range(int(DEAF_LIMIT_S / ASK_INTERVAL_S) - 1):
+    parent._heard_pids[deaf] = before if has_answered else None
+    limit_s = DEAF_LIMIT_S if has_answered else COMING_UP_LIMIT_S
+    clock.now_s += 10 * limit_s  # this process was stopped itself: that proves nothing
+    for _ in range(int(limit_s / ASK_INTERVAL_S) - 1):
         parent._look_after_children()
         clock.now_s += ASK_INTERVAL_S
     assert child.pid == before
