@@ -173,6 +173,39 @@ def test_a_log_that_cannot_be_opened_is_told_in_a_sentence() -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "localhost"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "::1"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("fd00::7", "fd00::7"),
+    ],
+)
+@pytest.mark.parametrize("tls_cert", [None, "/no/such/file.pem"])
+def test_web_is_asked_where_it_listens_whatever_its_certificate_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, asked: str, tls_cert: str | None
+) -> None:
+    """A certificate that is just being renewed ended the serve."""
+    made: list[tuple[str, str, int]] = []
+
+    def connection(kind: str) -> Any:
+        def make(host: str, port: int, **_: Any) -> Any:
+            made.append((kind, host, port))
+            answer = SimpleNamespace(status=421)
+            return SimpleNamespace(request=lambda *_: None, getresponse=lambda: answer, close=lambda: None)
+
+        return make
+
+    monkeypatch.setattr("http.client.HTTPConnection", connection("http"))
+    monkeypatch.setattr("http.client.HTTPSConnection", connection("https"))
+    parent = Parent(Settings(home=str(tmp_path), host=host, port=8123, tls_cert=tls_cert))
+    assert parent._web_answers(), "any answer is one"
+    assert made[-1] == ("http" if tls_cert is None else "https", asked, 8123)
+
+
 @pytest.mark.parametrize("has_answered", [True, False])
 @pytest.mark.parametrize("deaf", ["supervisor", "web"])
 def test_a_child_that_answers_nothing_is_replaced(tmp_path: Path, deaf: str, has_answered: bool) -> None:
