@@ -26,7 +26,7 @@ from trivet_cuda.visibility import BY_BUS, ORDER, VISIBLE, hidden_gpus
 BLOCK_SIZE = 16  # tokens
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 FIRST_ARCH = 80  # Ampere: bfloat16, and asynchronous copies that the kernels are pipelined by
-FIRST_FP8 = 89
+FIRST_FP8 = 89  # Ada: converts float8
 MAX_HEAD_DIM = 256
 KV_DTYPES = ("int8", "fp8_e4m3")
 FLASHINFER_HEAD_DIMS = (64, 128, 256)

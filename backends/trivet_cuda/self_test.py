@@ -21,6 +21,7 @@ from trivet.runners.op_check import OpCase, OpCheck, with_twins
 from trivet.runners.slices import Rank, local_spec
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
+from trivet_cuda.backend import FIRST_FP8
 from trivet_cuda.device import cure_for, is_fatal
 from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape, Product
 from trivet_cuda.op_table import EXACT, TWINS, OpTable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from trivet_cuda.device import Device
     from trivet_cuda.memory_plan import Shape
 
-FIRST_FP8 = 89  # architecture that converts float8
 # Of well-known models: head sizes 64 to 256, groups of one, three, four and seven query heads.
 FULL_SHAPES = (
     ModelShape(9, 3, 64, 576, 1536, 64),

@@ -20,9 +20,9 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from trivet.runners.op_check import OpCase
+from trivet_cuda.backend import FIRST_FP8
 from trivet_cuda.op_cases import CaseMaker, ModelShape
 from trivet_cuda.op_table import NAMES, OpTable, triton_table
-from trivet_cuda.self_test import FIRST_FP8
 
 # The loop over keys is the same for any number of splits: all of them for one shape.
 shaped = partial(ModelShape, num_splits=(4,))
