@@ -146,6 +146,13 @@ def _answering(ranks: Sequence[RankProcess], timeout_s: float) -> list[RankProce
     return [by_socket[number] for number, _ in poll.poll(timeout_s * 1000)]
 
 
+def told_by(ranks: Sequence[int], count: int, notice: str) -> str:
+    """The notice of some of `count` ranks."""
+    if len(ranks) == count:
+        return notice
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {notice}"
+
+
 class TensorParallelRunner:
     """`contract.Runner` over all ranks; sampling is rank 0's.
 
@@ -284,12 +291,7 @@ class TensorParallelRunner:
         for index, notices in told:
             for notice in notices:
                 ranks_of.setdefault(notice, []).append(index)
-        return tuple(self._of_ranks(notice, ranks) for notice, ranks in ranks_of.items())
-
-    def _of_ranks(self, notice: str, ranks: Sequence[int]) -> str:
-        if len(ranks) == 1 + len(self._ranks):
-            return notice
-        return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {notice}"
+        return tuple(told_by(ranks, len(told), notice) for notice, ranks in ranks_of.items())
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Raises: Unsupported."""

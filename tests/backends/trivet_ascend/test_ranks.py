@@ -28,7 +28,7 @@ from trivet.engine.agreement import compare
 from trivet.errors import DeviceLost, DoesNotFit
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import MEETING_TIMEOUT, OpensRank
-from trivet.runners.ranks import TensorParallelRunner
+from trivet.runners.ranks import TensorParallelRunner, told_by
 from trivet_ascend.backend import runner_shape
 from trivet_ascend.op_table import NPU
 from trivet_ascend.runner import AscendRunner
@@ -157,16 +157,19 @@ def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:
         launch.over_ranks(refuse_rank_1)
 
 
-@pytest.mark.parametrize("opener", ["leave_before_the_group", "leave_before_the_first_collective"])
+@pytest.mark.parametrize(
+    ("opener", "num_ranks"), [("leave_before_the_group", 4), ("leave_before_the_first_collective", 2)]
+)
 def test_a_rank_that_ends_while_the_ranks_meet_ends_the_start_and_all_others(
-    files: ModelFiles, opener: str
+    files: ModelFiles, opener: str, num_ranks: int
 ) -> None:
     """The others wait for it inside torch, which would let them for five minutes; so would this process."""
-    command = [sys.executable, "-m", "trivet_ascend_emulated.lost_meeting", str(files.path), opener]
+    module = "trivet_ascend_emulated.lost_meeting"
+    command = [sys.executable, "-m", module, str(files.path), opener, str(num_ranks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MEETING_TIMEOUT.seconds / 2)
     assert done.returncode == 0, done.stderr
     kind, reason, num_started, num_alive = json.loads(done.stdout)
-    assert (kind, num_started, num_alive) == ("DeviceLost", 3, 0)
+    assert (kind, num_started, num_alive) == ("DeviceLost", num_ranks - 1, 0)
     assert reason.startswith("rank 1 has ended with code 7 without a word")
 
 
@@ -212,18 +215,14 @@ def test_an_operator_is_told_of_an_operation_that_gave_way_to_its_twin(files: Mo
 
 
 def test_what_other_ranks_notice_is_told_with_their_numbers(files: ModelFiles) -> None:
-    runner = Launch(files, 4).over_ranks(open_noticing)
-    found = runner.notices()
-    runner.close()
-    assert found == ("ranks 1, 2, 3: swiglu runs as its twin",)
-
-
-def test_a_notice_of_all_ranks_is_told_once(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    notice = "swiglu runs as its twin"
     runner = Launch(files, 2).over_ranks(open_noticing)
-    monkeypatch.setattr(runner._inner, "notices", lambda: ("swiglu runs as its twin",))
-    found = runner.notices()
+    found = [runner.notices()]
+    runner._inner.notices = lambda: (notice,)  # type: ignore[method-assign]
+    found.append(runner.notices())
     runner.close()
-    assert found == ("swiglu runs as its twin",)
+    assert found == [(f"rank 1: {notice}",), (notice,)], "once where all have it"
+    assert told_by([1, 3], 4, notice) == f"ranks 1, 3: {notice}"
 
 
 def test_ranks_tell_nothing_where_all_is_well(files: ModelFiles) -> None:
