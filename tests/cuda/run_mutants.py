@@ -54,9 +54,11 @@ def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
     package, inner = mutant.place
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(
-            PACKAGES[package], Path(folder, package), ignore=shutil.ignore_patterns("__pycache__")
-        )
+            PACKAGES[package], Path(folder, package)
+        )  # with what is compiled of it: a second less
         file = Path(folder, package, inner)
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+            compiled.unlink()
         file.write_text(mutant.planted(file.read_text()))
         process = context.Process(target=run_test, args=(mutant.test, folder))
         process.start()
