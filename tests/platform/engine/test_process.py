@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ import zmq
 
 from trivet.config import engine_address
 from trivet.demo_model import find_demo_model
+from trivet.engine import process as engine_process
 from trivet.engine.assembly import Engine
 from trivet.engine.process import (
     EXIT_CANNOT_START,
@@ -397,6 +399,25 @@ def test_an_idle_engine_whose_rank_has_ended_does_not_wait_for_a_request(
     monkeypatch.setattr(process, "_load", loaded)
     assert process.run() == EXIT_DEVICE_LOST
     assert looks == [Phase.READY] * 3
+
+
+@pytest.mark.parametrize(("code", "is_left"), [(EXIT_DEVICE_LOST, True), (EXIT_CRASHED, False)])
+def test_threads_that_wait_for_a_lost_device_do_not_keep_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_left: bool
+) -> None:
+    """An ordinary exit would wait for what a driver holds."""
+    ended: list[int] = []
+    ends = SimpleNamespace(run=lambda: code, request_stop=lambda: None)
+    context = SimpleNamespace(instance=lambda: SimpleNamespace(term=lambda: None))
+    monkeypatch.setattr(engine_process, "EngineProcess", lambda order: ends)
+    monkeypatch.setattr(engine_process, "read_order", lambda file: None)
+    monkeypatch.setattr(engine_process, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
+    monkeypatch.setattr(engine_process, "zmq", SimpleNamespace(Context=context))
+    monkeypatch.setattr(engine_process.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(engine_process.sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr(engine_process.os, "_exit", ended.append)
+    assert engine_process.main([str(tmp_path / "order")]) == code
+    assert ended == [code] * is_left
 
 
 def test_an_unknown_setting_is_a_reason_not_a_traceback(start: Callable[..., EngineUnderTest]) -> None:
