@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trivet.commands.bench.options import add_load_options, add_shape_options, count, counts
+from trivet.commands.bench.options import add_load_options, add_shape_options, count, counts, positive
 from trivet.commands.connecting import add_server_options, add_settings_option
 from trivet.commands.output import add_json_option
 from trivet.plugins import Command
@@ -103,7 +103,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--extra-body", default="{}", metavar="JSON", help="fields of every request; a null leaves one out"
     )
     parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="S", help="of a whole request, in seconds (300)"
+        "--timeout", type=positive, default=300.0, metavar="S", help="of a whole request, in seconds (300)"
     )
     add_server_options(parser)
     parser.set_defaults(action=_serve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trivet.client import Client
 
 DEFAULT_CONCURRENCY = 8
+OTHER_FILES = 64  # that this process has open beside its connections, at most
 
 
 def bench_serve(given: argparse.Namespace) -> int:
@@ -44,6 +46,7 @@ def _bench(given: argparse.Namespace) -> Report:
     before = machine()
     if given.concurrency is None and given.rate is None:
         given.concurrency = DEFAULT_CONCURRENCY
+    _check_open_files(given)
     rungs = chosen([name for name in given.only.split(",") if name])
     extra = _extra_fields(given.extra_body)
     if given.url is not None:
@@ -67,6 +70,19 @@ def _bench(given: argparse.Namespace) -> Report:
     if memory is not None:
         report.figures["peak_rss_bytes"] = memory
     return report
+
+
+def _check_open_files(given: argparse.Namespace) -> None:
+    """Raises: ConfigError where the load takes more connections than this process may open."""
+    if given.suite or given.workload == "jsonl" or given.concurrency is None:
+        return
+    at_once = min(given.concurrency, given.num_prompts)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and at_once > limit - OTHER_FILES:
+        raise ConfigError(
+            f"{at_once:,} requests at once take as many connections, and this process may have {limit:,} "
+            "open files; lower --concurrency or --num-prompts, or raise the limit (ulimit -n)"
+        )
 
 
 def _sampling(given: argparse.Namespace) -> dict[str, object]:

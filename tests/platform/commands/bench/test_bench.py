@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import termios
@@ -95,6 +96,14 @@ def test_serve_names_what_the_server_said_where_nothing_was_answered(site, trive
     assert (done.code, done.err) == (1, "trivet: no request was answered: 2 x HTTP 429: the queue is full\n")
 
 
+def test_more_connections_than_files_may_be_open_are_refused_at_once(site, trivet) -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    done = trivet("bench", "serve", "smollm2", "-c", f"{limit}", "-n", f"{limit}")
+    assert done.code == 2
+    assert f"{limit:,} requests at once" in done.err
+    assert "lower --concurrency or --num-prompts, or raise the limit (ulimit -n)" in done.err
+
+
 def test_serve_sends_what_it_is_told(site, trivet) -> None:
     site.boot = ["ready"]
     trivet("launch", "smollm2", "--no-wait")
@@ -168,6 +177,8 @@ def test_interference_has_a_point_for_each_budget(trivet) -> None:
         ("--extra-body", "[]"),
         ("--seed", "-1"),
         ("--api-key", "secret"),
+        ("--timeout", "0"),
+        ("--timeout", "nan"),
     ],
 )
 def test_wrong_options_are_usage_errors(site, trivet, arguments) -> None:
