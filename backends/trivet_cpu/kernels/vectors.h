@@ -111,6 +111,11 @@ TRIVET_INLINE Floats select(const Ints& mask, const Floats& yes, const Floats& n
   TRIVET_EACH_PART r.p[i] = mask.p[i] ? yes.p[i] : no.p[i];
   return r;
 }
+TRIVET_INLINE Ints select(const Ints& mask, const Ints& yes, const Ints& no) {
+  Ints r;
+  TRIVET_EACH_PART r.p[i] = mask.p[i] ? yes.p[i] : no.p[i];
+  return r;
+}
 // Where a lane of either is NaN the lane of `b` is taken.
 TRIVET_INLINE Floats maximum(const Floats& a, const Floats& b) {
   Floats r;

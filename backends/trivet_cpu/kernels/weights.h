@@ -52,9 +52,9 @@ struct alignas(64) QuantisedGroup {
   int32_t offset;   // -128 * total: takes back the 128 of Q8
   int32_t start;    // for Q4 the bits of 1.5 * 2^(23 + e), / 128: what is added to them is added to a float,
   float zero;       // times 2^e; this takes them back, and 8 * total, too: nibbles count from -8 on
-  BFloat sums[2];   // scale * total of this group and the next; in each even group
   uint16_t at;      // where the weights of the word stand in a group of bytes
   uint16_t factor;  // step * LANES
+  BFloat sums[2];   // scale * total of this group and the next; in each even group
 
   // Scales are rounded up to eight of an octave: a group of weights is multiplied with eight factors once,
   // not with the scale of each row. The rest of a scale is the exponent of `start`, at no cost.

@@ -260,9 +260,9 @@ GROUP_TYPE = np.dtype(
         ("offset", "i4"),
         ("start", "i4"),
         ("zero", "f4"),
-        ("sums", "u2", 2),
         ("at", "u2"),
         ("factor", "u2"),
+        ("sums", "u2", 2),
         ("pad", "i4"),
     ]
 )
