@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -284,14 +286,18 @@ def test_placings_at_once_share_what_is_opened(
         with database.session() as session:
             versions.append(register_model(session, replace(opened, path=file, files=(file,)), f"m{number}"))
     cpu = placer(MadeUp("cpu", [device("cpu")]))
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            places = pool.map(lambda n: cpu.place(versions[n % 4], AUTO, "cpu", None, NOBODY), range(2000))
-            assert all(place.backend.name == "cpu" for place in places)
-    finally:
-        sys.setswitchinterval(interval_s)
+    cpu._opened = Yielding()
+    with ThreadPoolExecutor(8) as pool:
+        places = pool.map(lambda n: cpu.place(versions[n % 4], AUTO, "cpu", None, NOBODY), range(100))
+        assert all(place.backend.name == "cpu" for place in places)
+
+
+class Yielding(OrderedDict[str, Any]):
+    """Lets other threads go on as soon as something is in it."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        time.sleep(0.001)
 
 
 def test_a_probe_is_used_for_a_moment_and_then_repeated(clock: Any) -> None:
