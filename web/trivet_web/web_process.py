@@ -24,6 +24,7 @@ from trivet_web.accounts.limits import FILE as LIMITS_FILE
 from trivet_web.accounts.limits import Limits
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
+from trivet_web.answers.request_log import RequestLog
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.registry_view import table_reader
@@ -78,6 +79,7 @@ class WebProcess:
         self.engine_totals = EngineTotals(settings.paths.run / TOTALS_FOLDER if read_table is None else None)
         self.history = History()
         self.buckets = BucketHistory()
+        self.requests = RequestLog()
         self.relay = Relay(settings.paths.run)
         self.models = ServedModels(load_model)
         self.prompts = PromptEncoder()

@@ -19,19 +19,15 @@ from trivet.client.answers import (
 from trivet.client.client import AsyncClient, Client
 from trivet.client.fields import ChatFields, CompletionFields, DeploymentChanges
 from trivet.client.inference import ChatMessage
+from trivet.client.observations import BatchView, Histogram, Histograms, History, Lane, Request
 from trivet.client.results import (
     Alias,
     AliasMove,
-    BatchView,
     Bundle,
     Deployment,
     Device,
     Event,
-    Histogram,
-    Histograms,
-    History,
     Instance,
-    Lane,
     Model,
     Plan,
     Pull,
@@ -76,6 +72,7 @@ __all__ = [
     "Plan",
     "Pull",
     "Ranking",
+    "Request",
     "Response",
     "ResponseEvent",
     "Scores",

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 from trivet.client.calls import C, Call, Group, StreamCall, ask, ask_list, call, given, place, stream
 from trivet.client.fields import DeploymentChanges
 from trivet.client.inference import Encoding
+from trivet.client.observations import BatchView, Histograms, History, Request
 from trivet.client.results import (
-    BatchView,
     Deployment,
     Device,
     Event,
-    Histograms,
-    History,
     Instance,
     Plan,
     PrefixCacheReset,
@@ -183,6 +181,16 @@ class Operation(Encoding[C]):
         """Figures of the last `window_s` seconds; `names` are those of `/metrics` without the prefix."""
         query = {"window_s": window_s, "names": ",".join(names) or None, "deployment": deployment}
         return ask("GET", f"{ROOT}/history", History, query=query)
+
+    @call
+    def requests(self, limit: int = 200, *, deployment: str | None = None) -> Call[tuple[Request, ...]]:
+        """The newest requests, those that run first, of the web process that answers."""
+        return ask_list(f"{ROOT}/requests", Request, {"limit": limit, "deployment": deployment})
+
+    @call
+    def stop_request(self, request_id: str) -> Call[None]:
+        """End one that runs; its client is told so. Raises: NotFound."""
+        return ask("DELETE", f"{ROOT}/requests/{place(request_id)}", object).then(nothing)
 
     @call
     def histograms(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trivet.client.results import History, Series
+    from trivet.client.observations import History, Series
 
 PARTS = {
     "tokenize": "request_tokenize_time_seconds",

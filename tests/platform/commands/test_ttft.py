@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trivet.client.results import History, Series
+from trivet.client.observations import History, Series
 from trivet.commands.ttft import PARTS, PROMPT_TOKENS, TTFT, explain
 
 

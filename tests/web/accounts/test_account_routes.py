@@ -221,6 +221,7 @@ def test_every_act_leaves_one_entry_with_who_what_and_from_where(accounts: Accou
     elsewhere = {  # with files, an engine or a source; conftest.py fails a test whose act leaves no entry
         *("POST /platform/v1/models", "DELETE /platform/v1/models/<name>"),
         "POST /platform/v1/instances/<instance_id>/reset-prefix-cache",
+        "DELETE /platform/v1/requests/<request_id>",
         "POST /v1/model_registrations/<model_type>",
         *("POST /platform/v1/pulls", "DELETE /platform/v1/pulls/<pull_id>", "POST /platform/v1/bundles"),
         *("POST /platform/v1/versions/<reference>/verify", "POST /platform/v1/store/collect"),

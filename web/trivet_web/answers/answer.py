@@ -100,6 +100,12 @@ class Answer:
         """Whether the next `read` raises at once, whatever the mailbox holds."""
         return self.error is not None
 
+    @property
+    def finish_reason(self) -> str:
+        """Of the first sequence; empty while it has not ended."""
+        last = self._sequences[0].last if self._sequences else None
+        return "" if last is None else str(last.finish_reason or "")
+
     def instance_of(self, choice: int) -> str:
         """Where that sequence runs."""
         return self._sequences[choice].claim.instance_id

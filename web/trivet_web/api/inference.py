@@ -21,8 +21,10 @@ from trivet.text.reasoning import FORMATS as REASONING_FORMATS
 from trivet.text.reasoning import ReasoningFormat
 from trivet.text.tool_calls.formats import FORMATS as TOOL_FORMATS
 from trivet.text.tool_calls.parser import ToolParser
+from trivet_registry.usage_store import Tokens
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.answers.answer import Answer
+from trivet_web.answers.request_log import CANCELLED, DONE, FAILED, Entry
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
 from trivet_web.engines.fallback import model_of_request
@@ -114,10 +116,23 @@ class Exchange:
             is_whole=not is_streamed,
             waker=self._process.waker,
         )
+        self._entry = Entry(
+            id=self.id,
+            at_s=time.time(),
+            begun_s=self._begun_s,
+            model=target.deployed.name,
+            route=request.path,
+            who=self._principal.name,
+            is_streamed=is_streamed,
+            course=self._timer.course,
+            stop=self.answer.mailbox.fail,
+        )
+        self._process.requests.begin(self._entry)
         self.public_id = self.id  # in the answer; a client may choose it, so that two may have the same
         self.num_completions = 1  # of each prompt
         self._is_open = True
         self._has_failed = False
+        self._error: BaseException | None = None
         if self._fd is not None:
             self._process.hang_up.watch(self._fd, self._on_client_gone)
         if inner is not None:
@@ -185,9 +200,23 @@ class Exchange:
             self._leave()
             tokens = self.answer.tokens(self.num_completions)
             self._process.usage.add(self._principal, self.target.deployed.name, tokens)
+            self._log_end(tokens)
+
+    def _log_end(self, tokens: Tokens) -> None:
+        entry, error = self._entry, self.answer.error or self._error
+        entry.prompt_tokens, entry.cached_tokens = tokens.prompt, tokens.cached
+        entry.completion_tokens = tokens.completion
+        if isinstance(error, ClientGone):
+            entry.status, entry.reason = CANCELLED, error.code
+        elif error is not None:
+            entry.status, entry.reason = FAILED, getattr(error, "code", type(error).__name__)
+        else:
+            entry.status, entry.reason = DONE, self.answer.finish_reason
+        self._process.requests.end(entry)
 
     def count_failure(self, error: BaseException | None) -> None:
         """Once a request; of a client that has gone nothing failed."""
+        self._error = self._error or error
         if isinstance(error, TrivetError) and not isinstance(error, ClientGone) and not self._has_failed:
             self._has_failed = True
             name = self.target.deployed.name

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trivet import metrics
+from trivet_web.answers.request_log import Course
 from trivet_web.engines.mailbox import Arrival
 from trivet_web.metrics.web_metrics import WebMetrics
 
@@ -43,11 +44,13 @@ class RequestTimer:
         self._arrived_s = arrived_s
         self._place_of = place_of
         self._sent_s = arrived_s
+        self.course = Course()
         self._courses: dict[int, _Course] = {}  # by choice; of those with a token
 
     def sent(self, now_s: float, instance_id: str) -> None:
         """The request is tokenised and goes to its engine."""
-        self._sent_s = now_s
+        self._sent_s = self.course.sent_s = now_s
+        self.course.instance = instance_id
         self._metrics.observe(metrics.TOKENIZE_TIME, self._labels(instance_id), now_s - self._arrived_s)
 
     def observe(self, arrivals: list[Arrival], instance_of: Callable[[int], str]) -> None:
@@ -82,6 +85,9 @@ class RequestTimer:
     def _on_first(self, arrival: Arrival, instance: str) -> None:
         at_s, labels = arrival.at_s, self._labels(instance)
         self._courses[arrival.choice] = _Course(instance, labels, at_s, at_s, told_s=at_s)
+        if self.course.first_s is None:
+            self.course.first_s, self.course.queue_s = at_s, arrival.piece.queue_s
+            self.course.instance = instance
         self._metrics.observe(metrics.TIME_TO_FIRST_TOKEN, labels, at_s - self._arrived_s)
         if (queue_s := arrival.piece.queue_s) is not None:
             prefill_s = max(0.0, at_s - self._sent_s - queue_s)

@@ -1,0 +1,75 @@
+"""The newest requests: where their time went, how they ended, and that they can be ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conftest import Site
+    from flask.testing import FlaskClient
+
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": "canary-prompt-55e1"}], "max_tokens": 4}
+ROUTE = "/platform/v1/requests"
+
+
+def bearer(site: Site) -> dict[str, str]:
+    return {"Authorization": f"Bearer {site.token}"}
+
+
+def listed(site: Site, client: FlaskClient, query: str = "") -> list[dict[str, Any]]:
+    answer = client.get(f"{ROUTE}{query}", headers=bearer(site))
+    assert answer.status_code == 200, answer.text
+    assert "canary" not in answer.text
+    found: list[dict[str, Any]] = answer.get_json()["data"]
+    return found
+
+
+def test_a_request_tells_where_its_time_went(site: Site, site_client: FlaskClient) -> None:
+    engine = site.start_engine()
+    made = site_client.post("/v1/chat/completions", json=CHAT).get_json()
+    (one,) = listed(site, site_client)
+    assert (one["id"], one["model"], one["route"]) == (made["id"], "demo", "/v1/chat/completions")
+    assert (one["status"], one["reason"], one["instance"]) == ("done", "length", engine.instance)
+    assert (one["completion_tokens"], one["is_streamed"]) == (4, False)
+    assert one["prompt_tokens"] == made["usage"]["prompt_tokens"]
+    parts = [one["prepare_s"], one["queue_s"] or 0.0, one["prefill_s"], one["decode_s"]]
+    assert all(part >= 0 for part in parts)
+    assert sum(parts) <= one["total_s"] + 0.01
+
+
+def test_a_request_that_fails_says_by_which_code(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine("--refuse", "429", "--refuse-code", "overloaded")
+    assert site_client.post("/v1/chat/completions", json=CHAT).status_code == 429
+    (one,) = listed(site, site_client)
+    assert (one["status"], one["reason"]) == ("failed", "overloaded")
+
+
+def test_the_newest_stand_first_and_can_be_picked(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine()
+    for number in range(3):
+        site_client.post("/v1/chat/completions", json=CHAT | {"max_tokens": number + 1})
+    assert [one["completion_tokens"] for one in listed(site, site_client, "?limit=2")] == [3, 2]
+    assert listed(site, site_client, "?deployment=other") == []
+
+
+def test_one_that_runs_is_ended_by_an_operator(
+    site: Site, site_client: FlaskClient, eventually: Callable[..., None]
+) -> None:
+    site.start_engine("--step-s", "0.05")
+    answers: list[Any] = []
+    client = site_client.application.test_client()
+    thread = threading.Thread(
+        target=lambda: answers.append(client.post("/v1/chat/completions", json=CHAT | {"max_tokens": 400}))
+    )
+    thread.start()
+    eventually(lambda: [one["status"] for one in listed(site, site_client)] == ["running"], what="it runs")
+    (one,) = listed(site, site_client)
+    path = f"{ROUTE}/{one['id']}"
+    assert site_client.delete(path, headers=bearer(site)).status_code == 204
+    thread.join(20)
+    assert answers[0].status_code == 503
+    assert "has ended this request" in answers[0].get_json()["error"]["message"]
+    assert listed(site, site_client)[0]["status"] == "failed"
+    assert site_client.delete(path, headers=bearer(site)).status_code == 404
