@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Watch, log_in
 from console_site import PASSWORD, Site
 from playwright.sync_api import Page, expect
+from watched_page import Watch, log_in
 
 from trivet.client import Client
 from trivet.errors import AuthenticationError

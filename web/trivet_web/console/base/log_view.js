@@ -34,8 +34,8 @@ export class LogView {
     this.count = h("span", { class: "quiet" });
     this.problem = h("span", { class: "error" });
     const body = h("div");
-    parent.replaceChildren(this.toolbar(), body);
     this.place = new DataPlace(body, h("div", { class: "log" }, this.box, this.more, this.detail));
+    parent.replaceChildren(this.toolbar(), body);
     this.box.addEventListener("scroll", () => this.onScroll());
     this.box.addEventListener("click", (/** @type {MouseEvent} */ event) => this.open(event));
     new ResizeObserver(() => this.paint()).observe(this.box);

@@ -41,8 +41,12 @@ function show(found) {
   showConfig(panels.config, found);
 }
 
+let hasAsked = false;
+
 /** One that ended is in no stream. */
 async function showEnded() {
+  if (hasAsked) return;
+  hasAsked = true;
   try {
     const all = await list("/platform/v1/instances?all=1");
     const found = all.find((one) => one.id === id);
