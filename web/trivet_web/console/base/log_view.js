@@ -47,7 +47,7 @@ export class LogView {
     const level = select("level", levels, "", { "aria-label": t("base.log.level") });
     const apply = () => {
       setText(this.problem, this.lines.filter(words.value, level.value) ?? "");
-      this.paint();
+      if (this.running) this.paint();
     };
     const save = h("button", { type: "button", class: "ghost", onclick: () => this.save() }, icon("download"), t("base.log.download"));
     const bar = h("div", { class: "toolbar log-toolbar" }, words, level, this.problem, h("span", { class: "spacer" }), this.count, save);

@@ -1,0 +1,117 @@
+"""Launching, watching and stopping models, and reading what they write."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from console_site import Site
+from playwright.sync_api import Page, expect
+
+LONG_MS = 60_000
+NUM_LINES = 10_000
+MOST_ROWS = 300  # in the page, of all these lines
+
+
+@pytest.fixture
+def log_file(site: Site) -> Path:
+    """Of the null backend's engine, with many lines."""
+    with site.client() as client:
+        (instance,) = client.instances.list("null")
+    (file,) = (site.home / "logs").glob(f"{instance.id}*.log")
+    with file.open("a") as log:
+        for number in range(NUM_LINES):
+            log.write(f"INFO line {number}\n")
+        log.write("ERROR \x1b[31mred\x1b[0m <img src=x onerror=alert(1)> \u202eback\n")
+    return file
+
+
+def test_a_launch_that_does_not_fit_says_so_before_and_offers_what_does(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/launch?model=smollm2")
+    fit = page.get_by_role("region", name="What it takes")
+    expect(fit).to_contain_text("Fits", timeout=LONG_MS)
+    expect(fit).to_contain_text("Room for")
+    page.get_by_label("Share of memory").fill("0.001")
+    expect(fit).to_contain_text("Does not fit", timeout=LONG_MS)
+    expect(fit).to_contain_text("gpu_memory_utilization")
+    fit.get_by_role("button", name="Apply").first.click()
+    expect(fit.get_by_text("Fits", exact=True).first).to_be_visible(timeout=LONG_MS)
+
+    page.get_by_label("Deployment name").fill("second")
+    page.get_by_label("Context").fill("512")
+    expect(page.get_by_role("region", name="As a command")).to_contain_text("--name second")
+    page.get_by_role("button", name="Launch").click()
+    expect(page).to_have_url(f"{site.url}/console/deployments/second")
+    expect(page.get_by_role("table", name="Instances")).to_contain_text("Ready", timeout=LONG_MS)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("main")).to_contain_text("stopped", timeout=LONG_MS)
+
+
+def test_a_launch_with_a_wrong_setting_is_told_in_the_servers_words(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/launch?model=smollm2")
+    page.get_by_text("More settings").click()
+    page.get_by_label("Engine settings").fill("max_num_seq=4")
+    expect(page.get_by_role("region", name="What it takes")).to_contain_text("max_num_seqs", timeout=LONG_MS)
+
+
+def test_an_instance_shows_its_batch_plan_and_events(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/instances")
+    page.get_by_role("row", name=re.compile("smol")).get_by_role("link").first.click()
+    expect(page.get_by_role("main")).to_contain_text("of 8 slots")
+    page.get_by_role("tab", name="Configuration").click()
+    expect(page.get_by_role("row", name=re.compile("weights"))).to_contain_text("MiB")
+    page.get_by_role("tab", name="Events").click()
+    expect(page.get_by_role("list").filter(has_text="generated a token")).to_be_visible()
+    page.get_by_role("tab", name="Logs").click()
+    expect(page.get_by_role("log")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("tab", name="Logs")).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.usefixtures("log_file")
+def test_a_long_log_is_read_with_few_rows_and_nothing_of_it_acts(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    with site.client() as client:
+        (instance,) = client.instances.list("null")
+    page.goto(f"{site.url}/console/logs?source={instance.id}")
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("<img src=x onerror=alert(1)> ⟨U+202E⟩back")
+    expect(log.locator(".ansi-1")).to_have_text("red")
+    assert log.locator(".log-line").count() < MOST_ROWS
+    expect(log.locator("img")).to_have_count(0)
+    page.get_by_label("Text or /regular expression/").fill("/line 99\\d\\d$/")
+    expect(page.get_by_text("100 lines", exact=True)).to_be_visible()
+    expect(log).to_contain_text("line 9950")
+
+
+def test_requests_tell_where_their_time_went(site: Site, admin_page: Page) -> None:
+    with site.client() as client:
+        client.chat.complete("smol", [{"role": "user", "content": "Say hello."}], max_tokens=4)
+    admin_page.goto(f"{site.url}/console/requests")
+    row = admin_page.get_by_role("row", name=re.compile("smol")).first
+    expect(row).to_contain_text("Done")
+    expect(row.get_by_role("img")).to_have_attribute("aria-label", re.compile("prefill .+s"))
+
+
+def test_a_model_shows_its_template_and_its_tokens(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/models")
+    page.get_by_role("link", name="smollm2").click()
+    page.get_by_role("tab", name="Template and tokenizer").click()
+    expect(page.get_by_role("main")).to_contain_text("<|im_start|>user", timeout=LONG_MS)
+    page.get_by_label("Text", exact=True).fill("one two three")
+    expect(page.locator(".token-piece")).to_have_count(3)
+
+
+def test_metrics_are_drawn_and_can_be_read_as_a_table(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/metrics")
+    chart = page.get_by_role("img", name=re.compile("^Running:"))
+    expect(chart).to_be_visible()
+    page.get_by_role("button", name="As table: Running").click()
+    expect(page.get_by_role("region", name="Running")).to_contain_text("Time")
