@@ -61,6 +61,11 @@ class Site:
     def client(self) -> Client:
         return Client(self.url, self.token, timeout_s=DEADLINE_S)
 
+    def ensure_admin(self) -> None:
+        with self.client() as client:
+            if not client.users.list():
+                client.users.create(ADMIN, PASSWORD, "admin")
+
     def add_user(self, name: str, role: str) -> None:
         with self.client() as client:
             client.users.create(name, PASSWORD, role)

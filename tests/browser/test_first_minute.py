@@ -41,6 +41,7 @@ def test_a_new_site_is_set_up_and_answers(empty_site: Site, open_page: Callable[
 def test_setup_and_login_work_without_javascript(
     empty_site: Site, open_page: Callable[..., Page], watches: list[Watch]
 ) -> None:
+    empty_site.ensure_admin()
     page = open_page(empty_site.url, java_script_enabled=False)
     watches[0].expected.append("401")
     page.goto(f"{empty_site.url}/console/playground")
