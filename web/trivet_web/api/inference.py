@@ -206,8 +206,9 @@ class Exchange:
         entry, error = self._entry, self.answer.error or self._error
         entry.prompt_tokens, entry.cached_tokens = tokens.prompt, tokens.cached
         entry.completion_tokens = tokens.completion
-        if isinstance(error, ClientGone):
-            entry.status, entry.reason = CANCELLED, error.code
+        is_cut = error is None and not self.answer.finish_reason
+        if is_cut or isinstance(error, ClientGone):
+            entry.status, entry.reason = CANCELLED, ClientGone.code
         elif error is not None:
             entry.status, entry.reason = FAILED, getattr(error, "code", type(error).__name__)
         else:

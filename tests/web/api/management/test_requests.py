@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conftest import Site
+    from conftest import Live, Site
     from flask.testing import FlaskClient
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "canary-prompt-55e1"}], "max_tokens": 4}
@@ -73,3 +75,21 @@ def test_one_that_runs_is_ended_by_an_operator(
     assert "has ended this request" in answers[0].get_json()["error"]["message"]
     assert listed(site, site_client)[0]["status"] == "failed"
     assert site_client.delete(path, headers=bearer(site)).status_code == 404
+
+
+def test_one_whose_client_went_away_was_cancelled(live: Live, eventually: Callable[..., None]) -> None:
+    served = live.serve("--step-s", "0.05")
+    body = json.dumps(CHAT | {"model": served.model, "max_tokens": 400, "stream": True})
+    with live.server.connect() as client:
+        client.sendall(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        assert b"200 OK" in client.recv(4096)
+
+    def statuses() -> list[str]:
+        asked = urllib.request.Request(f"{live.server.url}{ROUTE}", headers=bearer(live.site))
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return [one["status"] for one in json.load(answer)["data"]]
+
+    eventually(lambda: statuses() == ["cancelled"], what="its end is known")

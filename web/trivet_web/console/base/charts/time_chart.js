@@ -1,6 +1,6 @@
 // Series over time, as lines or stacked areas. The cursor is shared by all charts of a page with one `group`.
 
-import { fullTime, rate, timeOfDay } from "../format.js";
+import { count, fullTime, rate, timeOfDay } from "../format.js";
 import { t } from "../texts.js";
 import { ChartFrame, drawGrid } from "./frame.js";
 import { ticks, timeTicks } from "./scale.js";
@@ -12,7 +12,7 @@ import { ticks, timeTicks } from "./scale.js";
  * @property {(number | null)[]} values one for each time; null where nothing is known
  */
 
-const LEFT = 44;
+const LEFT = 52;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
@@ -45,6 +45,7 @@ export class TimeChart extends ChartFrame {
     super(parent, given);
     this.isStacked = given.isStacked ?? false;
     this.format = given.format ?? rate;
+    this.axis = given.format && given.format !== rate && given.format !== count ? given.format : short;
     this.least = given.least ?? 1;
     this.group = given.group ?? new TimeGroup();
     this.group.charts.push(this);
@@ -87,7 +88,7 @@ export class TimeChart extends ChartFrame {
     const highest = marks[marks.length - 1];
     const x = (/** @type {number} */ at) => LEFT + ((width - LEFT - RIGHT) * (at - from)) / Math.max(1, to - from);
     const y = (/** @type {number} */ value) => TOP + (height - TOP - BOTTOM) * (1 - value / highest);
-    drawGrid(drawing, marks, y, { left: LEFT, right: RIGHT }, (value) => short(value));
+    drawGrid(drawing, marks, y, { left: LEFT, right: RIGHT }, this.axis);
     this.drawTimes(drawing, x, from, to);
     for (const stack of [...stacks].reverse()) this.drawOne(drawing, stack, x, y);
     this.drawCursor(drawing, x);
