@@ -83,6 +83,16 @@ def test_a_conversation_is_edited_and_asked_again(page: Page) -> None:
     expect(mine).to_contain_text("Say goodbye.")
 
 
+def test_a_conversation_ends_with_its_login(page: Page, site: Site) -> None:
+    page.get_by_label("Max tokens").fill("4")
+    ask(page, "A secret.")
+    expect(answers(page).last).to_contain_text("tok/s", timeout=LONG_MS)
+    page.get_by_role("button", name="Your account").click()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    assert "A secret." not in page.evaluate("JSON.stringify(localStorage)")
+
+
 def test_two_models_answer_side_by_side(page: Page) -> None:
     page.get_by_role("button", name="Compare").click()
     expect(page.get_by_label("Model", exact=True).nth(1)).to_have_value("null")

@@ -37,6 +37,13 @@ function setTheme() {
   });
 }
 
+/** What was talked of here is for nobody who comes after. */
+function forgetAtLogout() {
+  document.querySelector('form[action="/logout"]')?.addEventListener("submit", () => {
+    for (const key of Object.keys(localStorage)) if (key.startsWith("trivet-conversation")) localStorage.removeItem(key);
+  });
+}
+
 /** The address keeps its filters when the language changes. */
 function keepQuery() {
   for (const link of document.querySelectorAll("a[data-language]")) {
@@ -55,6 +62,7 @@ function keepQuery() {
 
 keepQuery();
 setTheme();
+forgetAtLogout();
 listenToKeys();
 if (may("read")) {
   showLive();

@@ -4,13 +4,13 @@ import { ApiError, isAbort, streamed } from "../../base/api.js";
 import { announce, byId, h, icon } from "../../base/dom.js";
 import { filterOf } from "../../base/filters.js";
 import { setChoices } from "../../base/form.js";
-import { may } from "../../base/page_data.js";
+import { may, pageData } from "../../base/page_data.js";
 import { t } from "../../base/texts.js";
 import { Answer } from "./answer.js";
 import { cutAt, instead, switchTo } from "./branches.js";
 import { Turn } from "./turn.js";
 
-const KEY = "trivet-conversation";
+const KEY = `trivet-conversation ${pageData.user ?? ""}`; // shell.js removes it at the end of a login
 const MOST_KEPT = 100;
 
 /**
