@@ -68,7 +68,7 @@ def test_the_keyboard_leads_everywhere(admin_page: Page, site: Site) -> None:
     page.get_by_label("Message", exact=True).fill("g o ? are letters here")
     page.keyboard.press("Control+k")
     page.keyboard.type("smol")
-    results = page.get_by_role("option")
+    results = page.get_by_role("listbox", name="Find a page").get_by_role("option")
     expect(results.first).to_contain_text("smol")
     page.keyboard.press("Escape")
     page.locator("h1").click()
