@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from console_site import Site
 from playwright.sync_api import Page, expect
+from watched_page import Watch
 
 LONG_MS = 60_000
 NUM_LINES = 10_000
@@ -19,7 +20,7 @@ def log_file(site: Site) -> Path:
     """Of the null backend's engine, with many lines."""
     with site.client() as client:
         (instance,) = client.instances.list("null")
-    (file,) = (site.home / "logs").glob(f"{instance.id}*.log")
+    (file,) = site.home.rglob(f"{instance.id}*.log")
     with file.open("a") as log:
         for number in range(NUM_LINES):
             log.write(f"INFO line {number}\n")
@@ -50,7 +51,10 @@ def test_a_launch_that_does_not_fit_says_so_before_and_offers_what_does(site: Si
     expect(page.get_by_role("main")).to_contain_text("stopped", timeout=LONG_MS)
 
 
-def test_a_launch_with_a_wrong_setting_is_told_in_the_servers_words(site: Site, admin_page: Page) -> None:
+def test_a_launch_with_a_wrong_setting_is_told_in_the_servers_words(
+    site: Site, admin_page: Page, watches: list[Watch]
+) -> None:
+    watches[0].expected.append("400")
     page = admin_page
     page.goto(f"{site.url}/console/launch?model=smollm2")
     page.get_by_text("More settings").click()
@@ -104,7 +108,7 @@ def test_a_model_shows_its_template_and_its_tokens(site: Site, admin_page: Page)
     page.get_by_role("link", name="smollm2").click()
     page.get_by_role("tab", name="Template and tokenizer").click()
     expect(page.get_by_role("main")).to_contain_text("<|im_start|>user", timeout=LONG_MS)
-    page.get_by_label("Text", exact=True).fill("one two three")
+    page.locator("textarea[name=text]").fill("one two three")
     expect(page.locator(".token-piece")).to_have_count(3)
 
 

@@ -72,7 +72,7 @@ def test_one_that_runs_is_ended_by_an_operator(
     assert site_client.delete(path, headers=bearer(site)).status_code == 204
     thread.join(20)
     assert answers[0].status_code == 503
-    assert "has ended this request" in answers[0].get_json()["error"]["message"]
+    assert "the request was ended by the run token" in answers[0].get_json()["error"]["message"]
     assert listed(site, site_client)[0]["status"] == "failed"
     assert site_client.delete(path, headers=bearer(site)).status_code == 404
 
