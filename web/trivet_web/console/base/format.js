@@ -40,6 +40,7 @@ export function bytes(value) {
 /** A short time: 840 µs, 84 ms, 1.2 s, 12 min. @param {number | null | undefined} seconds */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return NONE;
+  if (seconds === 0) return "0 ms";
   if (seconds < 0.001) return `${plain.format(seconds * 1e6)} µs`;
   if (seconds < 1) return `${(seconds < 0.01 ? precise : plain).format(seconds * 1000)} ms`;
   if (seconds < 60) return `${precise.format(seconds)} s`;
