@@ -24,7 +24,19 @@ pytest.register_assert_rewrite("trivet.contract_suite.cases")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """For `tests/run postgres`."""
-    parser.addoption("--postgres", metavar="URL", help="registries are databases of this server, not SQLite")
+    parser.addoption(
+        "--postgres",
+        metavar="URL",
+        help="registries are databases of this server, not SQLite, and stay there; others are left out",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On PostgreSQL a test without a registry would only be run twice."""
+    if config.getoption("--postgres") is not None:
+        kept = [item for item in items if "new_registry_url" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")
@@ -37,19 +49,14 @@ def new_registry_url(request: pytest.FixtureRequest) -> Iterator[Callable[[Path]
     from sqlalchemy import create_engine, make_url, text  # `tests/run clients` reads this file without it
 
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    made: list[str] = []
 
     def make(folder: Path) -> str:
         name = f"trivet_{uuid.uuid4().hex}"
         with engine.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
-        made.append(name)
         return make_url(server).set(database=name).render_as_string(hide_password=False)
 
     yield make
-    with engine.connect() as connection:
-        for name in made:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()
 
 

@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from trivet.errors import RequestError
+from trivet.errors import RequestError, Unavailable
 from trivet_registry.account_tables import AuditEntry, AuditHead
 from trivet_registry.tables import utc_now
 
@@ -25,6 +25,10 @@ HEAD = 1  # id of the one row of audit_head
 ROOT_HASH = "0" * 64
 DONE, REFUSED = "done", "refused"
 PAGE = 1000
+HEADLESS = (
+    "the audit log has lost its head (the row of audit_head), so that nothing can be added to it; put the "
+    "registry back from a backup"
+)
 Fields = Mapping[str, object]
 
 
@@ -59,7 +63,9 @@ def append(session: Session, act: Act) -> int:
     session.flush()
     head = session.execute(
         select(AuditHead.last_id, AuditHead.hash).where(AuditHead.id == HEAD).with_for_update()
-    ).one()
+    ).one_or_none()
+    if head is None:
+        raise Unavailable(HEADLESS)
     entry_id: int = head.last_id + 1
     values = {
         "id": entry_id,
@@ -125,8 +131,10 @@ def verify(session: Session, anchor: str | None = None) -> Verdict:
         if last_id == known_id and last_hash != known_hash:
             return Verdict(last_id, last_hash, f"entry {last_id} is not the one of the anchor")
     head = session.execute(select(AuditHead.last_id, AuditHead.hash)).one_or_none()
-    if head is None or max(head.last_id, known_id) > last_id:
-        newest = max(head.last_id if head else 0, known_id)
+    if head is None:
+        return Verdict(last_id, last_hash, HEADLESS)
+    if max(head.last_id, known_id) > last_id:
+        newest = max(head.last_id, known_id)
         return Verdict(last_id, last_hash, f"entries {last_id + 1} to {newest} are missing")
     if (head.last_id, head.hash) != (last_id, last_hash):
         return Verdict(last_id, last_hash, f"entry {last_id} is not the one that the head names")

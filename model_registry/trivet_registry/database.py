@@ -10,6 +10,7 @@ reading one sees one snapshot.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sqlite3
 import time
@@ -131,23 +132,45 @@ def open_database(url: str, *, is_durable: bool = True, patience_s: float = BUSY
 def _create_engine(url: URL, is_durable: bool, patience_s: float = BUSY_TIMEOUT_S) -> Engine:
     if url.get_backend_name() != "sqlite":
         is_libpq = url.get_driver_name() in ("psycopg", "psycopg2")
-        arguments = _libpq_patience(patience_s) if is_libpq else {}
-        return create_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+        arguments = _libpq_arguments(url, patience_s) if is_libpq else {}
+        return create_engine(
+            url,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args=arguments,
+            json_deserializer=_lenient_json,
+        )
     if url.database is None or url.database == ":memory:":
         raise ArgumentError("a registry in memory cannot be shared by processes; give a file")
     # SQLite gives -wal and -shm the mode of the database file.
     os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
     os.chmod(url.database, 0o600)
-    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": patience_s})
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": patience_s},
+        json_deserializer=_lenient_json,
+    )
     event.listen(engine, "connect", lambda connection, record: _set_up_sqlite(connection, is_durable))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _libpq_patience(lock_timeout_s: float) -> dict[str, Any]:
+def _lenient_json(text: str) -> object:
+    """What is no JSON, as half a row of an older release, reads as nothing: one row must not stop a site."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _libpq_arguments(url: URL, lock_timeout_s: float) -> dict[str, Any]:
+    """Ours, but for what the operator's URL says: its options come later and so count."""
+    ours: dict[str, Any] = {name: v for name, v in _LIBPQ_PATIENCE.items() if name not in url.query}
     # Of the server: a client that hangs in a transaction holds up the others no longer than this.
     options = f"-c idle_in_transaction_session_timeout=60s -c lock_timeout={int(lock_timeout_s * 1000)}"
-    return {**_LIBPQ_PATIENCE, "options": options}
+    given = url.query.get("options")
+    return {**ours, "options": f"{options} {given}" if isinstance(given, str) else options}
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, is_durable: bool) -> None:

@@ -100,6 +100,11 @@ def _check(settings: KeySettings) -> None:
         raise RequestError(
             f"name has {len(settings.name.strip())} characters; it must have 1 to 128", param="name"
         )
+    if not settings.name.isprintable():
+        raise RequestError(
+            f"name {settings.name!r} has control characters or marks of direction in it; leave them out",
+            param="name",
+        )
     if not settings.scopes:
         raise RequestError("scopes is empty; a key that may do nothing is of no use", param="scopes")
     if not 0 <= settings.priority <= MAX_PRIORITY:

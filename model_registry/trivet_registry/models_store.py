@@ -34,6 +34,15 @@ class Signature:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """By what files are known again."""
+
+    fingerprint: str
+    digest: str | None
+    is_stored: bool
+
+
 def register_model(
     session: Session,
     files: ModelFiles,
@@ -44,7 +53,11 @@ def register_model(
     is_stored: bool = False,
     signature: Signature | None = None,
 ) -> Version:
-    """The version of these files: an existing one where path, sizes and times, or all digests are the same.
+    """The version of these files, which may be there already.
+
+    It is where path, sizes and times are the same and no digest says otherwise; of a named model also where
+    the store has it with the same digests. What is in the store outlasts what lies elsewhere, and so is never
+    answered by that.
 
     Without a name the files' own name is taken, or the name under which they are registered already.
 
@@ -57,10 +70,13 @@ def register_model(
     listed = [_describe_file(path) for path in files.files]
     fingerprint = hashlib.sha256(json.dumps([str(files.path), listed]).encode()).hexdigest()
     digest = None if digests is None else content_digest(digests)
-    existing = _existing_version(session, fingerprint, digest, name)
+    content = _Content(fingerprint, digest, is_stored)
+    existing = _existing_version(session, content, name)
     if existing is not None:
         if digests is not None:
             remember_digests(existing, digests)
+        if signature is not None and existing.signed_by is None:
+            existing.signed_by, existing.signed_version = signature.key, signature.version
         return existing
     model = _get_or_create_model(session, check_name(name or _usable_name(files.name), "model"))
     version = Version(
@@ -155,12 +171,14 @@ def remove_model(session: Session, reference: str) -> None:
     record_event(session, "model", f"removed {reference}")
 
 
-def _existing_version(
-    session: Session, fingerprint: str, digest: str | None, name: str | None
-) -> Version | None:
-    is_same = Version.fingerprint == fingerprint
-    if digest is not None and name is not None:
-        is_same |= Version.digest == digest
+def _existing_version(session: Session, content: _Content, name: str | None) -> Version | None:
+    is_same = Version.fingerprint == content.fingerprint
+    if content.digest is not None:
+        is_same &= Version.digest.is_(None) | (Version.digest == content.digest)
+        if name is not None:
+            is_same |= (Version.digest == content.digest) & Version.is_stored
+    if content.is_stored:
+        is_same &= Version.is_stored
     known = select(Version).where(is_same).order_by(Version.id.desc())
     if name is not None:
         known = known.join(Version.model).where(Model.name == check_name(name, "model"))

@@ -87,7 +87,8 @@ def report(session: Session, pull_id: str, done_bytes: int, total_bytes: int) ->
 def end_pull(
     session: Session, pull_id: str, state: str, message: str = "", version: str | None = None
 ) -> None:
-    """Once; a second end changes nothing."""
+    """Once; a second end changes nothing. A message may be a stranger's server's."""
+    message = message.replace("\0", "")[:2000]  # PostgreSQL takes no zero character
     values = {"state": state, "message": message, "version": version, "ended_at": utc_now()}
     ours = update(Pull).where(Pull.id == pull_id, Pull.state == RUNNING)
     session.execute(ours.values(**values).execution_options(synchronize_session=False))
@@ -96,8 +97,17 @@ def end_pull(
     )
 
 
+def has_lost(session: Session, folder: Path) -> bool:
+    """Whether `end_lost` has anything to do."""
+    return bool(_lost(session, folder))
+
+
 def end_lost(session: Session, folder: Path) -> None:
     """Say of those whose process has ended that they did."""
-    for row in session.scalars(select(Pull).where(Pull.state == RUNNING)):
-        if not is_held(folder, row.id):
-            end_pull(session, row.id, FAILED, LOST)
+    for row in _lost(session, folder):
+        end_pull(session, row.id, FAILED, LOST)
+
+
+def _lost(session: Session, folder: Path) -> list[Pull]:
+    running = session.scalars(select(Pull).where(Pull.state == RUNNING))
+    return [row for row in running if not is_held(folder, row.id)]

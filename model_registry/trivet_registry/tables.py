@@ -29,7 +29,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column, relat
 
 from trivet_registry.instance_state import InstanceState
 
-SET_ONCE = frozenset({"digests", "digest"})  # columns of a version that may be unknown at first
+# Columns of a version that may be unknown at first.
+SET_ONCE = frozenset({"digests", "digest", "signed_by", "signed_version"})
 
 
 def utc_now() -> datetime:
@@ -54,6 +55,16 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class JsonObject(TypeDecorator[dict[str, str]]):
+    """JSON whose null, as a half-written row may have it, reads as an empty object."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_result_value(self, value: object, dialect: Dialect) -> dict[str, str]:
+        return value if isinstance(value, dict) else {}
 
 
 class Base(DeclarativeBase):
@@ -214,7 +225,7 @@ class Deployment(Base):
     backend: Mapped[str] = mapped_column(String(64))  # "auto", or names with commas, the preferred first
     device: Mapped[str | None] = mapped_column(String(128))  # uid or index; None: the supervisor chooses
     replicas: Mapped[int]
-    settings: Mapped[dict[str, str]]  # engine_settings.EngineSettings as text
+    settings: Mapped[dict[str, str]] = mapped_column(JsonObject)  # engine_settings.EngineSettings as text
     desired: Mapped[str] = mapped_column(String(16))  # "running" | "stopped"
     drain_timeout_s: Mapped[float | None]  # of its last stop; None: the site's setting
     generation: Mapped[int] = mapped_column(default=1)

@@ -11,7 +11,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from trivet.config import Settings
+from trivet.config import Paths, Settings
 from trivet.errors import ConfigError
 from trivet.tls import server_context
 
@@ -63,7 +63,7 @@ def check_users(settings: Settings, has_users: bool) -> None:
 
 
 def management_token(file: Path) -> str:
-    """The token of a home, made once: 256 random bits in a file of mode 0600.
+    """The token of a home, made where there is none: 256 random bits in a file of mode 0600.
 
     It appears whole: processes that start at the same time read the same token.
     """
@@ -75,6 +75,28 @@ def management_token(file: Path) -> str:
             os.link(draft, file)
         os.unlink(draft)
     return file.read_text().strip()
+
+
+def new_management_token(file: Path) -> str:
+    """Another one in its place, for a start of `serve`: what was copied from it before is worth nothing."""
+    handle, draft = tempfile.mkstemp(dir=file.parent)  # of mode 0600
+    token = secrets.token_urlsafe(32)
+    with open(handle, "w") as new:
+        new.write(token + "\n")
+    os.replace(draft, file)
+    return token
+
+
+def is_served(paths: Paths) -> bool:
+    """Whether the `trivet serve` lives that wrote itself into the home's lock file.
+
+    By pid and account, and not by the lock: /proc/locks may name another device than stat does.
+    """
+    try:
+        pid, owner = int(paths.lock_file.read_text()), paths.lock_file.stat().st_uid
+        return Path(f"/proc/{pid}").stat().st_uid == owner
+    except (OSError, ValueError):
+        return False
 
 
 def setup_code(token: str) -> str:

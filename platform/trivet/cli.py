@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from trivet import __version__
 from trivet.commands import core_commands
+from trivet.commands.output import note
 from trivet.errors import ConfigError, PluginError, TrivetError
 from trivet.plugins import Command, load_plugins
 
@@ -105,7 +106,7 @@ def _all_commands() -> tuple[list[Command], list[PluginError]]:
 
 
 def _fail(error: TrivetError, code: int) -> int:
-    print(f"trivet: {error}", file=sys.stderr)
+    note(f"trivet: {error}")
     return code
 
 

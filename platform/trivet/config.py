@@ -24,6 +24,7 @@ from trivet.errors import ConfigError
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_PROXY = re.compile(r"https?://[^/\s]+/?")
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
 
 
@@ -74,6 +75,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hf_endpoint: str = "https://huggingface.co"  # or a mirror of it
     ms_endpoint: str = "https://modelscope.cn"
     private_sources: bool = False  # models may be pulled from private addresses, and without TLS
+    source_proxy: str = ""  # URL of an HTTP proxy through which public sources are reached
+    pull_timeout_s: float = 86_400.0  # of a whole pull; what has come by then stays
     allow_pickle: bool = False  # pickled weights may be pulled; they are converted to safetensors
     currency: str = ""  # of the prices
     price: dict[str, PriceSettings] = {}
@@ -224,9 +227,21 @@ def load_settings(
     for name, is_good, wanted in _rules(settings):
         if not is_good:
             raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")
+    _check_parts(settings, where, file)
+    return settings
+
+
+def _check_parts(settings: Settings, where: str, file: Path) -> None:
+    """Raises: ConfigError."""
+    if settings.source_proxy and not _PROXY.fullmatch(settings.source_proxy):
+        raise ConfigError(
+            f"{where}: source_proxy is no address such as http://proxy:3128"
+        )  # of what may hold a password
+    for name, price in settings.price.items():
+        if not all(0 <= value < math.inf for value in msgspec.structs.astuple(price) if value is not None):
+            raise ConfigError(f"{file} [price.{name}]: prices are numbers from 0 on")
     for name, backend in settings.backend.items():
         _check_backend(backend, f"{file} [backend.{name}]")
-    return settings
 
 
 def _check_backend(backend: BackendSettings, where: str) -> None:
@@ -272,6 +287,7 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
         ("web_workers", settings.web_workers >= 1, "at least 1"),
         ("web_threads", settings.web_threads >= 1, "at least 1"),
         ("drain_timeout_s", 0 <= settings.drain_timeout_s < math.inf, "seconds, 0 or more"),
+        ("pull_timeout_s", settings.pull_timeout_s > 0, "seconds, more than 0"),
         ("retention_days", 0 < settings.retention_days < math.inf, "days, more than 0"),
         ("orphan_timeout_s", orphan_s is None or 0 < orphan_s < math.inf, "seconds, more than 0"),
     ]
@@ -296,6 +312,13 @@ def inherited_environment(environ: Mapping[str, str] | None = None) -> dict[str,
     """This process's environment without Trivet's own variables, which may hold a database password."""
     environ = os.environ if environ is None else environ
     return {name: value for name, value in environ.items() if not name.startswith("TRIVET_")}
+
+
+def environment_of_home(home: Path, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """As `inherited_environment`, with the home, and where kernels were built ahead of time."""
+    environ = os.environ if environ is None else environ
+    kernels = {name: environ[name] for name in (KERNELS_VARIABLE,) if name in environ}
+    return {**inherited_environment(environ), **kernels, "TRIVET_HOME": str(home)}
 
 
 def type_sentence(

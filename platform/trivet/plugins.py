@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pluggy
 
+from trivet.config import Settings
 from trivet.contract import Backend
 from trivet.errors import ConfigError, PluginError, Unsupported
 from trivet.launching import Launcher
@@ -63,6 +65,15 @@ class HookSpecs(Protocol):
     @hookspec
     def trivet_launcher(self) -> Launcher:
         """Offer a way to start engine processes; the setting `launcher` chooses by its `name`."""
+
+    @hookspec(firstresult=True)
+    def trivet_offline_accounts(
+        self, settings: Settings
+    ) -> AbstractContextManager[tuple[Callable[..., Any], str]]:
+        """Offer users, keys, audit log and usage of a home whose server is off.
+
+        A WSGI application with those routes of the management API, and a token that may all.
+        """
 
     @hookspec
     def trivet_commands(self) -> list[Command]:
@@ -129,6 +140,13 @@ class PluginHost:
             known = ", ".join(sorted(launchers)) or "none"
             raise ConfigError(f"launcher {name!r} is not installed; installed: {known}")
         return launchers[name]
+
+    def offline_accounts(
+        self, settings: Settings
+    ) -> AbstractContextManager[tuple[Callable[..., Any], str]] | None:
+        """None where no plugin has a registry."""
+        found = self._manager.hook.trivet_offline_accounts(settings=settings)
+        return cast("AbstractContextManager[tuple[Callable[..., Any], str]] | None", found)
 
     @property
     def commands(self) -> list[Command]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from trivet.access import check_bind, check_users, management_token
+from trivet.access import check_bind, check_users, new_management_token
 from trivet.client import Client
 from trivet.client.client import local_url
 from trivet.config import Settings
@@ -48,7 +48,7 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
         # The url file outlives a serve that was killed, whose web server is about to leave the port.
         was_killed = settings.paths.url_file.exists()
         settings = with_free_port(settings, PREDECESSOR_S if was_killed else 0.0)
-        token = management_token(settings.paths.token_file)
+        token = new_management_token(settings.paths.token_file)  # engines that are adopted do not know it
         parent = Parent(settings)
         show = _Show(settings, token, parent, once) if launches_demo else None
 

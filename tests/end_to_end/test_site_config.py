@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,15 @@ def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_pa
             "smol:prod", name="chat", backend="null", settings={"max_num_seqs": "4"}, fallback="helper"
         )
         key = client.keys.create("ci", models=["chat"], requests_per_minute=60)
+        expires_at = datetime.now(UTC) + timedelta(seconds=1)
+        client.keys.create("old", expires_at=expires_at)
+    site.wait_for("the key has expired", lambda: datetime.now(UTC) > expires_at)
     file = tmp_path / "site.toml"
     exported = site.run("config", "export")
     assert exported.returncode == 0, exported.stderr
     file.write_text(exported.stdout)
     assert str(key.key) not in exported.stdout
+    assert 'name = "old"' not in exported.stdout
     same = site.run("config", "diff", str(file))
     assert (same.returncode, same.stdout) == (0, "")
     with tempfile.TemporaryDirectory(prefix="tv") as home:

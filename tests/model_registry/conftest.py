@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.models.model_files import open_model
 from trivet.weights.index import WeightIndex
+from trivet_registry.bundles.exporting import export_version
+from trivet_registry.bundles.signing import own_key
 from trivet_registry.database import Database, open_database
+from trivet_registry.digests import digests_of
+from trivet_registry.model_store.store import ModelStore
+from trivet_registry.models_store import register_model
+
+sys.path.append(str(Path(__file__).parent))  # bundle_sites
+from bundle_sites import Home
 
 
 @dataclass(frozen=True)
@@ -49,3 +60,47 @@ def make_files(tmp_path: Path) -> Callable[..., Files]:
         return Files(path=file, name=name, files=(file,), size_bytes=len(content))
 
     return make
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
+    made: list[Home] = []
+
+    def make(name: str) -> Home:
+        folder = tmp_path / name
+        folder.mkdir()
+        database = open_database(f"sqlite:///{folder / 'registry.db'}")
+        made.append(Home(folder, database, ModelStore(folder / "models")))
+        return made[-1]
+
+    yield make
+    for home in made:
+        home.database.close()
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model("llama-tied", tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def here(homes: Callable[[str], Home], tiny_folder: Path) -> Home:
+    """With tiny:1 and tiny:2, which differ in one small file."""
+    home = homes("here")
+    for number in (1, 2):
+        (tiny_folder / "generation_config.json").write_text(f'{{"top_k": {number}}}')
+        files = open_model(tiny_folder)
+        with home.database.session() as session:
+            register_model(session, files, "tiny", digests=digests_of(files))
+    return home
+
+
+@pytest.fixture
+def there(homes: Callable[[str], Home]) -> Home:
+    return homes("there")
+
+
+@pytest.fixture
+def bundle(here: Home, tmp_path: Path) -> Path:
+    export_version(here.database, "tiny:2", tmp_path / "tiny.bundle", own_key(here.keys))
+    return tmp_path / "tiny.bundle"

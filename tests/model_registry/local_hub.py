@@ -26,6 +26,7 @@ class Hub:
     refuse: list[int] = field(default_factory=list)  # status of each next answer with a file
     ignores_ranges: bool = False
     corrupts: str = ""  # this file is sent with a byte flipped
+    sha256_of: dict[str, str] = field(default_factory=dict)  # which are said to be these of files
     redirects_to: str = ""  # where files are said to be; empty: on this server
     token: str = ""  # without it everything is 401
     large: int = 512  # files of so many bytes are LFS's
@@ -50,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         path, query = unquote(parts.path), parse_qs(parts.query)
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}" and "/cdn/" not in path:
             self._json(401, {"error": "no"})
-        elif re.fullmatch(r"/api/models/org/tiny/revision/(main|v1)", path):
+        elif re.fullmatch(rf"/api/models/org/tiny/revision/(main|v1|{COMMIT})", path):
             siblings = [self._sibling(name, data) for name, data in hub.files.items()]
             self._json(200, {"sha": COMMIT, "siblings": siblings, "likes": 3})
         elif path == "/api/v1/models/org/tiny/repo/files":
@@ -76,10 +77,13 @@ class Handler(BaseHTTPRequestHandler):
     def _sibling(self, name: str, data: bytes) -> dict[str, object]:
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         large = {"lfs": lfs(data)} if len(data) >= self.hub.large else {}
+        if name in self.hub.sha256_of:
+            large = {"lfs": {"sha256": self.hub.sha256_of[name], "size": len(data)}}
         return {"rfilename": name, "size": len(data), "blobId": blob, **large}
 
     def _scope(self, name: str, data: bytes) -> dict[str, object]:
-        return {"Path": name, "Size": len(data), "Sha256": hashlib.sha256(data).hexdigest(), "Type": "blob"}
+        sha256 = self.hub.sha256_of.get(name, hashlib.sha256(data).hexdigest())
+        return {"Path": name, "Size": len(data), "Sha256": sha256, "Type": "blob"}
 
     def _json(self, status: int, value: object) -> None:
         body = json.dumps(value).encode()

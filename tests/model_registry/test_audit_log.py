@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
-from trivet.errors import RequestError
+from trivet.errors import RequestError, Unavailable
 from trivet_registry import audit_log
 from trivet_registry.audit_log import REFUSED, Act, accounts_version, append, list_entries, verify
 from trivet_registry.events_store import list_events, record_event
@@ -95,7 +95,7 @@ def test_an_edited_time_is_found(log: Database) -> None:
         ("DELETE FROM audit_log", "entries 1 to 5 are missing"),
         ("UPDATE audit_log SET id = id + 10 WHERE id = 5", "entry 5 is missing"),
         ("UPDATE audit_head SET hash = 'x'", "entry 5 is not the one that the head names"),
-        ("DELETE FROM audit_head", "are missing"),
+        ("DELETE FROM audit_head", "has lost its head"),
     ],
 )
 def test_a_removed_row_is_named(log: Database, statement: str, found: str) -> None:
@@ -168,3 +168,10 @@ def test_what_was_refused_changes_nothing_that_is_remembered_of_accounts(db: Dat
     with db.session() as session:
         append(session, Act("user bob", "key.create", outcome=REFUSED))
         assert (accounts_version(session), verify(session).last_id) == (1, 2)
+
+
+def test_an_act_without_the_head_of_the_log_is_not_done_and_says_why(log: Database) -> None:
+    with log.session() as session:
+        session.execute(text("DELETE FROM audit_head"))
+    with pytest.raises(Unavailable, match="lost its head"), log.session() as session:
+        append(session, Act("me", "test"))

@@ -2,124 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
+import sys
 import tarfile
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.errors import Conflict, ModelFilesError, ModelNotFound, PermissionDenied, TrivetError
 from trivet.models.model_files import open_model
 from trivet_registry.bundles import archive, exporting
 from trivet_registry.bundles.exporting import export_version
-from trivet_registry.bundles.importing import Import, import_bundle
-from trivet_registry.bundles.manifest import BLOBS, MANIFEST, SIGNATURE, BundledFile, Manifest
+from trivet_registry.bundles.manifest import MANIFEST
 from trivet_registry.bundles.signing import PRIVATE, PUBLIC, fingerprint, own_key
-from trivet_registry.database import Database, open_database
-from trivet_registry.digests import digests_of, ignore_progress
+from trivet_registry.digests import digests_of
 from trivet_registry.model_store.keeping import verify_version
-from trivet_registry.model_store.store import ModelStore
-from trivet_registry.models_store import list_models, register_model, remove_model
+from trivet_registry.models_store import register_model
 from trivet_registry.references import find_version
 
-Members = dict[str, bytes]
-
-
-@dataclass
-class Home:
-    """One site."""
-
-    folder: Path
-    database: Database
-    store: ModelStore
-    tested: list[Path] = field(default_factory=list)
-
-    @property
-    def keys(self) -> Path:
-        return self.folder / "keys"
-
-    def take(
-        self,
-        path: Path,
-        signer: Home | None = None,
-        progress: Callable[[int], None] = ignore_progress,
-        **fields: object,
-    ) -> str:
-        key = None if signer is None else (signer.keys / PUBLIC).read_text()
-        wanted = replace(Import(path, self.keys, key=key), **fields)
-        place = self.store, self.database, open_model
-        return import_bundle(wanted, *place, self.tested.append, progress, ignore_progress)
-
-    def models(self) -> list[str]:
-        with self.database.reading() as session:
-            return [version.reference for model in list_models(session) for version in model.versions]
-
-
-@pytest.fixture
-def homes(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
-    made: list[Home] = []
-
-    def make(name: str) -> Home:
-        folder = tmp_path / name
-        folder.mkdir()
-        database = open_database(f"sqlite:///{folder / 'registry.db'}")
-        made.append(Home(folder, database, ModelStore(folder / "models")))
-        return made[-1]
-
-    yield make
-    for home in made:
-        home.database.close()
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model("llama-tied", tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture
-def here(homes: Callable[[str], Home], tiny: Path) -> Home:
-    """With tiny:1 and tiny:2, which differ in one small file."""
-    home = homes("here")
-    for number in (1, 2):
-        (tiny / "generation_config.json").write_text(f'{{"top_k": {number}}}')
-        files = open_model(tiny)
-        with home.database.session() as session:
-            register_model(session, files, "tiny", digests=digests_of(files))
-    return home
-
-
-@pytest.fixture
-def there(homes: Callable[[str], Home]) -> Home:
-    return homes("there")
-
-
-@pytest.fixture
-def bundle(here: Home, tmp_path: Path) -> Path:
-    export_version(here.database, "tiny:2", tmp_path / "tiny.bundle", own_key(here.keys))
-    return tmp_path / "tiny.bundle"
-
-
-def members(bundle: Path) -> Members:
-    with tarfile.open(bundle) as tar:
-        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
-
-
-def write(path: Path, content: Members) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in content.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
+sys.path.append(str(Path(__file__).parent))  # bundle_sites
+from bundle_sites import Home, members, write
 
 
 def test_a_bundle_brings_the_whole_version(here: Home, there: Home, bundle: Path) -> None:
@@ -186,10 +94,10 @@ def test_only_trusted_keys_count(here: Home, there: Home, homes: Callable[[str],
 
 
 def test_an_older_version_is_refused_after_a_newer_one(
-    here: Home, there: Home, bundle: Path, tmp_path: Path, tiny: Path
+    here: Home, there: Home, bundle: Path, tmp_path: Path, tiny_folder: Path
 ) -> None:
     older = tmp_path / "older"
-    (tiny / "generation_config.json").write_text('{"top_k": 1}')
+    (tiny_folder / "generation_config.json").write_text('{"top_k": 1}')
     export_version(here.database, "tiny:1", older, own_key(here.keys))
     there.take(bundle, here)
     with pytest.raises(Conflict, match="version 1 of tiny, and version 2 was taken in"):
@@ -198,11 +106,11 @@ def test_an_older_version_is_refused_after_a_newer_one(
 
 
 def test_a_delta_leaves_out_what_the_other_site_has(
-    here: Home, there: Home, homes: Callable[[str], Home], bundle: Path, tmp_path: Path, tiny: Path
+    here: Home, there: Home, homes: Callable[[str], Home], bundle: Path, tmp_path: Path, tiny_folder: Path
 ) -> None:
     there.take(bundle, here)
-    (tiny / "generation_config.json").write_text('{"top_k": 3}')
-    files = open_model(tiny)
+    (tiny_folder / "generation_config.json").write_text('{"top_k": 3}')
+    files = open_model(tiny_folder)
     with here.database.session() as session:
         register_model(session, files, "tiny", digests=digests_of(files))
     have = there.store.digests()
@@ -214,19 +122,21 @@ def test_a_delta_leaves_out_what_the_other_site_has(
         homes("empty").take(tmp_path / "delta", here)
 
 
-def test_what_changed_since_it_was_registered_is_not_exported(here: Home, tmp_path: Path, tiny: Path) -> None:
-    (tiny / "generation_config.json").write_text('{"top_k": 9}')
+def test_what_changed_since_it_was_registered_is_not_exported(
+    here: Home, tmp_path: Path, tiny_folder: Path
+) -> None:
+    (tiny_folder / "generation_config.json").write_text('{"top_k": 9}')
     with pytest.raises(ModelFilesError, match=r"generation_config\.json has SHA-256"):
         export_version(here.database, "tiny:2", tmp_path / "x", own_key(here.keys))
     assert not (tmp_path / "x").exists()
 
 
 def test_what_changes_after_it_was_verified_is_not_exported(
-    here: Home, tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+    here: Home, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def verified(*args: Any) -> dict[str, str]:
         wrong = verify_version(*args)
-        (tiny / "generation_config.json").write_text('{"top_k": 7}')
+        (tiny_folder / "generation_config.json").write_text('{"top_k": 7}')
         return wrong
 
     monkeypatch.setattr(exporting, "verify_version", verified)
@@ -350,62 +260,6 @@ def test_files_over_8_gib_have_plain_headers(tmp_path: Path) -> None:
         found = archive.Archive(file, "large").next()
     assert found is not None
     assert (found.name, found.size) == (member.name, member.size)
-
-
-Numbered = Callable[[int, int], Path]
-
-
-@pytest.fixture
-def numbered(here: Home, bundle: Path, tmp_path: Path) -> Numbered:
-    """A signed bundle of tiny with this number, and this in one of its files."""
-    key = own_key(here.keys)
-
-    def make(version: int, top_k: int) -> Path:
-        content = members(bundle)
-        manifest = msgspec.json.decode(content[MANIFEST], type=Manifest)
-        data = b'{"top_k": %d}' % top_k
-        old = next(file for file in manifest.files if file.name == "generation_config.json")
-        new = BundledFile(old.name, len(data), hashlib.sha256(data).hexdigest(), is_included=True)
-        files = [new if file is old else file for file in manifest.files]
-        changed = msgspec.json.encode(msgspec.structs.replace(manifest, version=version, files=files))
-        blobs = {BLOBS + new.sha256 if n == BLOBS + old.sha256 else n: d for n, d in content.items()}
-        blobs |= {MANIFEST: changed, SIGNATURE: key.sign(changed), BLOBS + new.sha256: data}
-        return write(tmp_path / f"v{version}-{top_k}", blobs)
-
-    return make
-
-
-def test_the_newest_number_counts_where_its_files_were_there_before(
-    here: Home, there: Home, numbered: Numbered
-) -> None:
-    for version, top_k in ((3, 33), (4, 44), (5, 33)):
-        there.take(numbered(version, top_k), here)
-    with pytest.raises(Conflict, match="version 4 of tiny, and version 5 was taken in"):
-        there.take(numbered(4, 44), here)
-
-
-def test_the_newest_number_is_known_after_removal_and_under_another_name(
-    here: Home, there: Home, numbered: Numbered
-) -> None:
-    there.take(numbered(3, 33), here)
-    there.take(numbered(4, 44), here)
-    with pytest.raises(Conflict, match="version 3 of tiny"):
-        there.take(numbered(3, 33), here, name="other")
-    with there.database.session() as session:
-        remove_model(session, "tiny")
-    with pytest.raises(Conflict, match="version 3 of tiny"):
-        there.take(numbered(3, 33), here)
-    assert there.take(numbered(3, 33), here, allows_older=True) == "tiny:3"
-    with pytest.raises(Conflict, match="version 3 of tiny"):
-        there.take(numbered(3, 33), here)
-
-
-def test_one_number_has_one_content(here: Home, there: Home, numbered: Numbered) -> None:
-    there.take(numbered(3, 33), here)
-    for allows_older in (False, True):
-        with pytest.raises(Conflict, match="with other files"):
-            there.take(numbered(3, 44), here, allows_older=allows_older)
-    assert there.take(numbered(3, 33), here, name="again") == "again:1"
 
 
 def test_a_key_that_was_not_written_whole_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

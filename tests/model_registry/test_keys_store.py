@@ -75,6 +75,8 @@ def test_another_users_key_is_as_one_that_does_not_exist(db: Database) -> None:
     [
         ({"name": " "}, "name"),
         ({"name": "n" * 129}, "name"),
+        ({"name": "two\nlines"}, "name"),
+        ({"name": "right\u202eleft"}, "name"),
         ({"scopes": []}, "scopes"),
         ({"priority": -1}, "priority"),
         ({"priority": 10}, "priority"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, select
 
 from trivet.config import Settings
 from trivet.errors import ConfigError, DoesNotFit
@@ -31,44 +30,10 @@ from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
 from trivet_web.engines.registry_view import table_reader
 
+sys.path.append(str(Path(__file__).parent))  # old_registries
+from old_registries import AT, ROWS, moved
+
 EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"]
-AT = "'2026-01-01 00:00:00'"
-ROWS = (  # in the columns of 0001, which every later revision has
-    f"""INSERT INTO models (id, name, created_at) VALUES (1, 'tiny', {AT})""",
-    f"""INSERT INTO versions (id, model_id, version, path, format, architecture, size_bytes, context_length,
-        files, fingerprint, source, created_at)
-        VALUES (1, 1, 1, '/m', 'gguf', 'llama', 4, 2048, '[]', 'f', 'local', {AT})""",
-    f"""INSERT INTO deployments (id, name, version_id, backend, replicas, settings, desired, generation,
-        created_at, updated_at)
-        VALUES (1, 'chat', 1, 'auto', 2, '{{"max_num_seqs": "4"}}', 'running', 3, {AT}, {AT})""",
-    f"""INSERT INTO instances (id, deployment_id, version_id, generation, state, reason, device_uids, attempt,
-        boot_failures, pid, process_start_time, lease, progress_done, progress_total, created_at, state_since,
-        as_of)
-        VALUES ('ab', 1, 1, 3, 'ready', 'serves', '["host"]', 1, 0, 17, 12.5, 'secret', 0, 0, {AT}, {AT},
-        {AT})""",
-    f"""INSERT INTO devices (kind, uid, device_index, name, arch, total_bytes, free_bytes, reserved_bytes,
-        dtypes, versions, as_of)
-        VALUES ('cpu', 'host', 0, 'a CPU', 'x86-64', 10, 5, 0, '[]', '{{}}', {AT})""",
-    f"""INSERT INTO events (at, kind, deployment, reason) VALUES ({AT}, 'deployment', 'chat', 'launch')""",
-)
-
-
-def moved(url: str, to: str, *, is_upgrade: bool, statements: tuple[str, ...] = ()) -> None:
-    """With foreign keys on, as the product opens it: rebuilding a table then deletes what refers to it."""
-    scripts = Config()
-    scripts.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    scripts.set_main_option("path_separator", "os")
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.execute(text("PRAGMA foreign_keys=ON"))
-            connection.commit()
-        with connection.begin():
-            scripts.attributes["connection"] = connection
-            (command.upgrade if is_upgrade else command.downgrade)(scripts, to)
-            for statement in statements:
-                connection.exec_driver_sql(statement)
-    engine.dispose()
 
 
 @pytest.mark.parametrize("revision", EARLIER)
@@ -129,7 +94,7 @@ HALF_WRITTEN = (  # as a release that crashed, or a hand, may have left them
     *ROWS,
     """UPDATE versions SET files = 'null', quantization = NULL""",
     """UPDATE instances SET state = 'loading', device_uids = 'null', plan = 'null', pid = NULL""",
-    """UPDATE deployments SET settings = '{}', device = 'GPU-gone'""",
+    """UPDATE deployments SET settings = 'null', device = 'GPU-gone'""",
     """DELETE FROM devices""",
     """UPDATE events SET deployment = NULL, reason = ''""",
 )
@@ -232,7 +197,8 @@ def test_every_earlier_revision_is_tried() -> None:
 
 
 SIGNED = (
-    """UPDATE versions SET signed_by = 'key', signed_version = 7""",
+    f"""UPDATE versions SET signed_by = 'key', signed_version = 7,
+        path = '/home/models/trees/{"ab" * 32}/a.gguf'""",
     f"""INSERT INTO versions (id, model_id, version, path, format, architecture, size_bytes, context_length,
         files, fingerprint, source, created_at)
         VALUES (2, 1, 5, '/n', 'gguf', 'llama', 4, 2048, '[]', 'g', 'local', {AT})""",
@@ -246,5 +212,20 @@ def test_numbers_that_were_given_before_are_known(registry_url: str) -> None:
     with database.reading() as session:
         assert [(row.model, row.newest) for row in session.scalars(select(VersionNumber))] == [("tiny", 5)]
         (bundle,) = session.scalars(select(BundleNumber))
-        assert (bundle.signer, bundle.model, bundle.newest, bundle.digest) == ("key", "tiny", 7, None)
+        assert (bundle.signer, bundle.model, bundle.newest) == ("key", "tiny", 7)
+        assert bundle.digest == "ab" * 32, "the tree in which the files lie is named after them"
+    database.close()
+
+
+@pytest.mark.usefixtures("sqlite_only")
+def test_settings_that_are_no_json_are_none(registry_url: str) -> None:
+    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
+    ready = "UPDATE instances SET ready_at = created_at"
+    moved(registry_url, "0007", is_upgrade=True, statements=("UPDATE deployments SET settings = ''", ready))
+    assert check_upgrade(registry_url).num_rows > 0
+    database = open_database(registry_url)
+    with database.session() as session:
+        deployment = get_deployment(session, "chat")
+        assert (deployment.settings, newest_rules(deployment).settings) == ({}, {})
+        deployment.settings = {"max_num_seqs": "8"}
     database.close()

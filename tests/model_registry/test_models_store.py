@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ from trivet_registry.database import Database
 from trivet_registry.deployments_store import create_deployment, list_deployments, stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import create_instance, move_instance
-from trivet_registry.models_store import list_models, register_model, remove_model
+from trivet_registry.models_store import Signature, list_models, register_model, remove_model
 from trivet_registry.references import find_version
 from trivet_registry.tables import Event, Version
 
@@ -138,3 +142,49 @@ def test_a_number_is_not_given_again_after_removal(db: Database, make_files: Cal
     with db.session() as session:
         remove_model(session, "tiny")
     assert register(b"1") == "tiny:4"
+
+
+def digests(content: bytes) -> dict[str, str]:
+    return {"tiny.gguf": hashlib.sha256(content).hexdigest()}
+
+
+def test_other_bytes_with_the_old_size_and_time_are_another_version(
+    db: Database, make_files: MakeFiles
+) -> None:
+    files = make_files(content=b"one")
+    times = files.path.stat()
+    with db.session() as session:
+        register_model(session, files, "tiny", digests=digests(b"one"))
+    files.path.write_bytes(b"two")
+    os.utime(files.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with db.session() as session:
+        assert register_model(session, files, "tiny", digests=digests(b"two")).version == 2
+        assert register_model(session, files, "tiny").version == 2, "nobody says what the bytes are"
+
+
+def test_a_folder_that_was_moved_is_registered_where_it_is_now(
+    db: Database, make_files: MakeFiles, tmp_path: Path
+) -> None:
+    files = make_files(content=b"one")
+    with db.session() as session:
+        register_model(session, files, "tiny", digests=digests(b"one"))
+    (tmp_path / "moved").mkdir()
+    moved = files.path.rename(tmp_path / "moved" / files.path.name)
+    there = replace(files, path=moved, files=(moved,))
+    with db.session() as session:
+        version = register_model(session, there, "tiny", digests=digests(b"one"))
+        assert (version.version, version.path) == (2, str(moved))
+
+
+def test_a_copy_in_the_store_is_no_version_that_lies_elsewhere(db: Database, make_files: MakeFiles) -> None:
+    files = make_files(content=b"one")
+    known = digests(b"one")
+    signature = Signature("key", 7)
+    with db.session() as session:
+        register_model(session, files, "tiny", digests=known)
+        stored = register_model(session, files, "tiny", digests=known, is_stored=True)
+        assert (stored.version, stored.is_stored) == (2, True)
+    with db.session() as session:
+        for _ in range(2):
+            again = register_model(session, files, "tiny", digests=known, is_stored=True, signature=signature)
+            assert (again.version, again.signed_by, again.signed_version) == (2, "key", 7)

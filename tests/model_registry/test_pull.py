@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trivet.contract_suite.tiny_models import make_tiny_model
+from trivet.demo_model import find_demo_model
 from trivet.errors import (
     ModelFilesError,
     ModelNotFound,
@@ -136,6 +137,45 @@ def test_a_server_that_never_gets_well_is_given_up(pulls: Pulls, hub: Hub) -> No
     assert len(hub.ranges) == download.NUM_TRIES
 
 
+def test_the_source_of_a_version_brings_the_same_files_again(pulls: Pulls, hub: Hub, db: Database) -> None:
+    demo = find_demo_model().read_bytes()
+    hub.files = {"tiny-Q4_1.gguf": demo, "tiny-Q8_0.gguf": demo + bytes(32)}
+    assert pulls("hf:org/tiny:q8_0") == "tiny:1"
+    with db.reading() as session:
+        version = find_version(session, "tiny")
+    assert version.source == f"hf:org/tiny@{COMMIT}:q8_0"
+    assert pulls(version.source) == "tiny:1"
+
+
+def test_a_pull_that_takes_too_long_ends_and_is_gone_on_with(pulls: Pulls, hub: Hub) -> None:
+    hub.held = threading.Event()  # the server is silent after the first bytes
+    with pytest.raises(Unavailable, match=r"not done after 1 s \(pull_timeout_s\)"):
+        pulls(timeout_s=1.0)
+    hub.held.set()
+    assert pulls() == "tiny:1"
+
+
+def test_a_source_that_trickles_is_given_up(pulls: Pulls, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.cut_after = [300] * 50  # each try brings something, and none enough
+    with pytest.raises(Unavailable, match="pull again"):
+        pulls()
+    assert len(hub.ranges) < 50
+
+
+def test_a_file_of_modelscope_without_a_checksum_is_refused(
+    pulls: Pulls, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.sha256_of["config.json"] = ""
+    with pytest.raises(ModelFilesError, match=r"'config\.json' without its SHA-256"):
+        pulls("ms:org/tiny")
+
+
+def test_what_moved_after_modelscope_listed_it_is_refused(pulls: Pulls, hub: Hub) -> None:
+    hub.corrupts = "model-00001-of-00006.safetensors"
+    with pytest.raises(ModelFilesError, match="SHA-256"):
+        pulls("ms:org/tiny")
+
+
 def test_a_token_is_sent_and_its_absence_said(pulls: Pulls, hub: Hub) -> None:
     hub.token = "hf_secret"
     with pytest.raises(PermissionDenied, match="it needs a key"):
@@ -160,6 +200,26 @@ def test_a_source_that_is_none_says_what_would_do(
 ) -> None:
     with pytest.raises(error, match=words):
         pulls(source)
+
+
+@pytest.mark.parametrize("source", ["hf:org/tiny", "ms:org/tiny"])
+@pytest.mark.parametrize("said", ["{secret}", "../../../secret", "A" * 64, "", "0" * 63, "0" * 64 + "\n"])
+def test_a_checksum_that_is_a_path_leads_nowhere(
+    pulls: Pulls, hub: Hub, tmp_path: Path, store: ModelStore, source: str, said: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the run token")
+    hub.sha256_of["README.md"] = said.format(secret=secret)
+    with pytest.raises((ModelFilesError, Unavailable)):
+        pulls(source)
+    assert secret.read_text() == "the run token"
+    assert not [file for file in store.root.rglob("*") if file.is_file() and file.samefile(secret)]
+
+
+@pytest.mark.parametrize("said", ["/etc/passwd", "../../x", "A" * 64, "", "0" * 64 + "\n"])
+def test_the_store_has_no_place_for_what_is_no_checksum(store: ModelStore, said: str) -> None:
+    with pytest.raises(ModelFilesError, match="is no SHA-256"):
+        store.blob(said)
 
 
 def test_names_that_lead_out_of_the_folder_are_refused(pulls: Pulls, hub: Hub, tmp_path: Path) -> None:
@@ -242,16 +302,18 @@ def test_collecting_leaves_what_versions_need_and_waits_for_pulls(
     assert verify_version(db, "tiny:1") == {}
     hub.held = threading.Event()
     hub.files["tokenizer_config.json"] = b'{"a": "%s"}' % (b"x" * 600)
-    thread = threading.Thread(target=pulls)
+    ended: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(pulls()))
     thread.start()
     try:
-        while not hub.ranges or len(list(store.partial.iterdir())) == 0:
-            threading.Event().wait(0.01)
+        while thread.is_alive() and (not hub.ranges or not list(store.partial.iterdir())):
+            thread.join(0.01)
         with pytest.raises(TrivetError, match="being pulled"):
             collect(db, store)
     finally:
         hub.held.set()
         thread.join()
+    assert ended == ["tiny:3"]
     with db.session() as session:
         remove_model(session, "tiny")
     collect(db, store)

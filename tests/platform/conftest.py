@@ -6,6 +6,7 @@ It plays a server whose supervisor moves instances one state further each time t
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class Site:
     break_stream: str | None = None  # "cut": the stream ends early; "error": it carries an error event
     supervisor_up: bool = True
     requests: list[tuple[str, str, Any]] = field(default_factory=list)  # method, path, JSON body
+    token: str = TOKEN
     authorization: list[str | None] = field(default_factory=list)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -158,7 +160,7 @@ class Views:
         )
         given = request.headers.get("Authorization")
         self.site.authorization.append(given)
-        if request.path.startswith("/platform") and given != f"Bearer {TOKEN}":
+        if request.path.startswith("/platform") and given != f"Bearer {self.site.token}":
             return _error(401, "invalid_api_key", "this needs the site's token")
         return None
 
@@ -375,6 +377,7 @@ def site(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     run.mkdir(parents=True, mode=0o700)
     (run / "token").write_text(TOKEN + "\n")
     (run / "token").chmod(0o600)
+    (run / "serve.lock").write_text(str(os.getpid()))  # as `trivet serve` writes itself there
     monkeypatch.setenv("TRIVET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TRIVET_HOST", "127.0.0.1")
     monkeypatch.setenv("TRIVET_PORT", str(server.server_port))

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from trivet.access import check_bind, check_users, is_loopback, management_token, setup_code
+from trivet.access import (
+    check_bind,
+    check_users,
+    is_loopback,
+    management_token,
+    new_management_token,
+    setup_code,
+)
 from trivet.config import Settings
 from trivet.errors import ConfigError
 
@@ -71,3 +78,12 @@ def test_all_that_ask_at_once_get_the_same_token(tmp_path: Path) -> None:
         thread.join()
     assert len(set(found)) == 1
     assert found[0]
+
+
+def test_another_token_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    first = management_token(file)
+    second = new_management_token(file)
+    assert (len(second), second != first, management_token(file)) == (43, True, second)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [file]

@@ -178,3 +178,20 @@ def test_cores_and_memory_of_a_backends_engines(tmp_path: Path) -> None:
         file.write_text(f"[backend.cpu]\n{wrong}\n")
         with pytest.raises(ConfigError, match=r"\[backend\.cpu\]: (cpus is '|memory_limit_gib is 0)"):
             load_settings({"home": str(tmp_path)}, {})
+
+
+def test_a_proxy_is_a_setting_of_the_site_and_no_variable_of_a_shell(tmp_path: Path) -> None:
+    environ = {"TRIVET_HOME": str(tmp_path), "HTTPS_PROXY": "http://shell:1", "https_proxy": "http://shell:1"}
+    assert load_settings(environ=environ).source_proxy == ""
+    proxy = "http://me:secret@proxy:3128"
+    assert load_settings(environ={**environ, "TRIVET_SOURCE_PROXY": proxy}).source_proxy == proxy
+    with pytest.raises(ConfigError, match="source_proxy is no address") as caught:
+        load_settings(environ={**environ, "TRIVET_SOURCE_PROXY": "me:secret@proxy"})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("price", ["-1", "nan", "inf"])
+def test_a_price_is_a_number_from_0_on(tmp_path: Path, price: str) -> None:
+    (tmp_path / "trivet.toml").write_text(f"[price.m]\nprompt = {price}\n")
+    with pytest.raises(ConfigError, match=r"\[price\.m\]: prices are numbers"):
+        load_settings(environ={"TRIVET_HOME": str(tmp_path)})

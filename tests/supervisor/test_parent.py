@@ -120,6 +120,23 @@ def test_children_come_back_and_end_with_their_parent(served: Served) -> None:
         )
 
 
+def test_each_start_has_another_token_and_the_one_before_is_refused(served: Served) -> None:
+    def ask(of: Served, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx2.get(f"{of.url}/platform/v1/status", headers=headers, timeout=10).status_code
+
+    first = (served.home / "run" / "token").read_text().strip()
+    assert ask(served, first) == 200
+    served.parent.terminate()
+    assert served.parent.wait(DEADLINE_S) == 0
+    again = Served(served.home)
+    try:
+        second = (served.home / "run" / "token").read_text().strip()
+        assert (ask(again, first), ask(again, second)) == (401, 200)
+    finally:
+        again.clean_up()
+
+
 def test_sigterm_ends_everything_with_exit_code_0(served: Served) -> None:
     served.parent.terminate()
     assert served.parent.wait(DEADLINE_S) == 0

@@ -269,7 +269,8 @@ def test_another_model_with_the_id_of_a_removed_one_is_planned_by_its_own_files(
         with database.session() as session:
             remove_model(session, name)
         assert {Path(tensor.file) for tensor in backend.weights.tensors} == {file}
-    assert ids[0] == ids[1], "SQLite gives the id of a removed row to the next"
+    if database.engine.dialect.name == "sqlite":  # PostgreSQL gives none twice
+        assert ids[0] == ids[1], "SQLite gives the id of a removed row to the next"
 
 
 def test_placings_at_once_share_what_is_opened(

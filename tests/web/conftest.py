@@ -145,10 +145,15 @@ class Site:
             assert beats.poll(20_000), "the fake engine did not start"
 
 
+NewSite = Callable[[], AbstractContextManager[Site]]
+
+
 @contextmanager
-def new_site() -> Iterator[Site]:
+def _new_site(new_registry_url: Callable[[Path], str]) -> Iterator[Site]:
     home = tempfile.mkdtemp(prefix="tv")  # socket paths are limited to 107 bytes
-    settings = Settings(home=home, drain_timeout_s=3.0, web_threads=64)
+    settings = Settings(
+        home=home, database_url=new_registry_url(Path(home)), drain_timeout_s=3.0, web_threads=64
+    )
     settings.paths.create()
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
@@ -167,16 +172,16 @@ def _every_act_leaves_an_entry(caplog: pytest.LogCaptureFixture) -> Iterator[Non
     assert not missing
 
 
+@pytest.fixture(scope="session")
+def new_site(new_registry_url: Callable[[Path], str]) -> NewSite:
+    """For fixtures of a wider scope."""
+    return partial(_new_site, new_registry_url)
+
+
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site(new_site: NewSite) -> Iterator[Site]:
     with new_site() as made:
         yield made
-
-
-@pytest.fixture(scope="session", name="new_site")
-def site_maker() -> Callable[[], AbstractContextManager[Site]]:
-    """For fixtures of a wider scope."""
-    return new_site
 
 
 @pytest.fixture(scope="session")
@@ -185,7 +190,7 @@ def served_model() -> ServedModel:
 
 
 @pytest.fixture(scope="module")
-def client(served_model: ServedModel) -> Iterator[FlaskClient]:
+def client(new_site: NewSite, served_model: ServedModel) -> Iterator[FlaskClient]:
     """Flask's test client of an application with one ready engine; for tests that change nothing."""
     with new_site() as made:
         made.start_engine()
@@ -250,9 +255,11 @@ def run_server(site: Site, kind: str = "", **environment: str) -> Server:
     command = [sys.executable, "-m", "trivet_web", "--home", home, "--port", str(port)]
     if kind:
         command = [sys.executable, str(OTHER_SERVER), kind, home, str(port)]
-    env = {**os.environ, "TRIVET_DRAIN_TIMEOUT_S": "3", "TRIVET_WEB_THREADS": "64", **environment}
+    ours = {"TRIVET_DATABASE_URL": site.settings.resolved_database_url, "TRIVET_DRAIN_TIMEOUT_S": "3"}
+    env = {**os.environ, **ours, "TRIVET_WEB_THREADS": "64", **environment}
     process = subprocess.Popen(command, env=env)
     server = Server(process, port)
+    site.settings.paths.lock_file.write_text(str(process.pid))  # as `trivet serve` writes itself there
 
     def end() -> None:
         if process.poll() is None:
@@ -287,7 +294,7 @@ class Live:
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
+def live(new_site: NewSite) -> Iterator[Live]:
     with new_site() as made:
         yield Live(made, run_server(made))
 

@@ -7,8 +7,9 @@ import io
 import os
 import secrets
 import tarfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,7 @@ from trivet_registry.bundles.manifest import BLOBS, FORMAT, MANIFEST, SIGNATURE,
 from trivet_registry.bundles.signing import fingerprint
 from trivet_registry.database import Database
 from trivet_registry.model_store.keeping import verify_version
+from trivet_registry.model_store.opening import CheckPlace, anywhere, open_in_place
 from trivet_registry.models_store import version_files
 from trivet_registry.references import find_version
 from trivet_registry.tables import utc_now
@@ -42,12 +44,13 @@ def export_version(
     path: Path,
     key: Ed25519PrivateKey,
     have: Collection[str] = (),
+    check: CheckPlace = anywhere,
 ) -> Bundle:
     """Write it to `path`, which must not exist; it appears there when it is whole.
 
     All files are read through first: what has changed since it was registered is not passed on.
 
-    Args: have: SHA-256 of files that the other site has, which are left out.
+    Args: have: SHA-256 of files that the other site has, which are left out; check: see `open_in_place`.
 
     Raises: ModelNotFound; ModelFilesError naming a file that is not as it was; Conflict; Unavailable.
     """
@@ -59,6 +62,8 @@ def export_version(
         version = find_version(session, reference)
         digests = version.digests or {}
         files = {name: file for name, file in version_files(version).items() if name in digests}
+        place = Path(version.path)
+        opens = partial(open_in_place, folder=place if place.is_dir() else place.parent, check=check)
     listed = [
         BundledFile(name, file["size_bytes"], digests[name], digests[name] not in have)
         for name, file in sorted(files.items())
@@ -77,7 +82,7 @@ def export_version(
     included = {file.sha256: Path(files[file.name]["name"]) for file in listed if file.is_included}
     temporary = path.with_name(f".{secrets.token_hex(8)}.partial")  # others may write to the same path now
     try:
-        _write(temporary, manifest, key.sign(manifest), included)
+        _write(temporary, manifest, key.sign(manifest), included, opens)
         _put_in_place(temporary, path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}; check disk and rights") from error
@@ -110,7 +115,13 @@ def _put_in_place(temporary: Path, path: Path) -> None:
         temporary.replace(path)
 
 
-def _write(path: Path, manifest: bytes, signature: bytes, blobs: dict[str, Path]) -> None:
+def _write(
+    path: Path,
+    manifest: bytes,
+    signature: bytes,
+    blobs: dict[str, Path],
+    opens: Callable[[Path], BinaryIO],
+) -> None:
     with path.open("xb") as file:
         # GNU's headers have room for sizes over 8 GiB; PAX needs a second header, which imports refuse.
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -120,8 +131,8 @@ def _write(path: Path, manifest: bytes, signature: bytes, blobs: dict[str, Path]
                 tar.addfile(member, io.BytesIO(data))
             for sha256, blob in blobs.items():
                 member = tarfile.TarInfo(BLOBS + sha256)
-                member.size = blob.stat().st_size
-                with blob.open("rb") as content:
+                with opens(blob) as content:
+                    member.size = os.fstat(content.fileno()).st_size
                     reader = _HashingReader(content)
                     tar.addfile(member, reader)
                 if reader.digest.hexdigest() != sha256:

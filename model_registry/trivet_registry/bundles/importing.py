@@ -29,7 +29,7 @@ from trivet_registry.bundles.signing import check_signature, trusted_keys
 from trivet_registry.database import Database
 from trivet_registry.digests import Progress
 from trivet_registry.model_store.keeping import open_stored, register_stored
-from trivet_registry.model_store.store import ModelStore, safe_name
+from trivet_registry.model_store.store import ModelStore, check_names
 from trivet_registry.models_store import Signature
 from trivet_registry.references import check_name
 
@@ -66,7 +66,7 @@ def import_bundle(
         file that is missing or changed.
     """
     try:
-        with store.adding(), wanted.path.open("rb") as file:
+        with wanted.path.open("rb") as file, store.adding():
             tar = Archive(file, str(wanted.path))
             manifest, signed_by = _manifest(tar, wanted)
             name = check_name(wanted.name or manifest.model, "model")
@@ -76,6 +76,7 @@ def import_bundle(
             _take_files(tar, manifest, store, progress)
             files = open_stored(store, manifest.digests, opens)
             smoke_test(files.path)
+            progress(0)  # the last moment to cancel
             with database.session() as session:  # another may have been taken in meanwhile
                 refuse_older(session, manifest, signed_by, allows_older=wanted.allows_older)
                 remember(session, manifest, signed_by)
@@ -101,8 +102,7 @@ def _manifest(tar: Archive, wanted: Import) -> tuple[Manifest, str]:
         raise ModelFilesError(
             f"{wanted.path} is of format {manifest.format[:80]!r}, and this release reads {FORMAT!r}"
         )
-    for file in manifest.files:
-        safe_name(file.name)
+    check_names([file.name for file in manifest.files])
     return manifest, signed_by
 
 

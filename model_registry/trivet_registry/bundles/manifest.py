@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from trivet_registry.digests import Sha256, Size
+
 FORMAT = "trivet-bundle 1"
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs/"
 MAX_MANIFEST_BYTES = 16 << 20
@@ -14,8 +16,8 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of the model; whether its bytes are in this bundle."""
 
     name: str
-    size_bytes: int
-    sha256: str
+    size_bytes: Size
+    sha256: Sha256
     is_included: bool
 
 

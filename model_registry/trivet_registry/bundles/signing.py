@@ -34,8 +34,17 @@ def own_key(folder: Path) -> Ed25519PrivateKey:
     if not file.exists():
         _make_key(file)
     key = _private(file)
-    (folder / PUBLIC).write_bytes(public_pem(key.public_key()))
+    _write_public(folder / PUBLIC, public_pem(key.public_key()))
     return key
+
+
+def _write_public(file: Path, pem: bytes) -> None:
+    """Whole at any moment: imports read it meanwhile."""
+    if file.is_file() and file.read_bytes() == pem:
+        return
+    temporary = file.with_name(f".{secrets.token_hex(8)}")
+    temporary.write_bytes(pem)
+    temporary.replace(file)
 
 
 def _make_key(file: Path) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from trivet.errors import Conflict
 from trivet_registry.database import Database
 from trivet_registry.digests import Progress, ignore_progress, names_of, sha256_of
+from trivet_registry.model_store.opening import CheckPlace, anywhere
 from trivet_registry.model_store.store import ModelStore, Stored, differences
 from trivet_registry.models_store import Signature, register_model, remember_digests, version_files
 from trivet_registry.references import find_version
@@ -25,10 +26,21 @@ if TYPE_CHECKING:
     Opens = Callable[[Path], ModelFiles]
 
 
-def copy_into(store: ModelStore, files: ModelFiles, progress: Progress = ignore_progress) -> dict[str, str]:
-    """Copy a model's files into the store, with `adding` held. Returns their SHA-256 by name."""
+def copy_into(
+    store: ModelStore,
+    files: ModelFiles,
+    progress: Progress = ignore_progress,
+    check: CheckPlace = anywhere,
+) -> dict[str, str]:
+    """Copy a model's files into the store, with `adding` held. Returns their SHA-256 by name.
+
+    Args: check: see `open_in_place`.
+    """
     store.require_room(files.size_bytes)
-    return {name: store.add_file(path, progress) for name, path in sorted(names_of(files).items())}
+    folder = files.path if files.path.is_dir() else files.path.parent
+    return {
+        name: store.add_file(path, progress, folder, check) for name, path in sorted(names_of(files).items())
+    }
 
 
 def open_stored(store: ModelStore, digests: Mapping[str, str], opens: Opens) -> ModelFiles:

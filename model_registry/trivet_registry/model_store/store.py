@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from trivet.errors import Conflict, ModelFilesError, Unavailable
-from trivet_registry.digests import CHUNK_BYTES, Progress, content_digest, ignore_progress, sha256_of
+from trivet_registry.digests import (
+    CHUNK_BYTES,
+    Progress,
+    content_digest,
+    ignore_progress,
+    is_sha256,
+    sha256_of,
+    unchanged,
+)
+from trivet_registry.model_store.opening import CheckPlace, anywhere, open_in_place
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _BUILDING = "building-"  # a tree whose links are not all there
 
 
@@ -36,9 +47,20 @@ class ModelStore:
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """While it lasts nothing is collected. Around all from the first file to the version's row."""
-        with self._locked(fcntl.LOCK_SH):
-            yield
+        """While it lasts nothing is collected. Around all from the first file to the version's row.
+
+        Raises: Unavailable for a disk that takes nothing more.
+        """
+        try:
+            with self._locked(fcntl.LOCK_SH):
+                yield
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise Unavailable(
+                f"{self.root} takes nothing more: {error.strerror}; make room (trivet models gc), or set "
+                "TRIVET_HOME to a larger disk, then do it again: what has come stays"
+            ) from error
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -58,7 +80,9 @@ class ModelStore:
             yield
 
     def blob(self, sha256: str) -> Path:
-        """Where a file of these bytes is, or would be."""
+        """Where a file of these bytes is, or would be. Raises: ModelFilesError for what is no SHA-256."""
+        if not is_sha256(sha256):
+            raise ModelFilesError(f"{sha256[:200]!r} is no SHA-256; do not use this model")
         return self._blobs / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
@@ -78,12 +102,27 @@ class ModelStore:
                 "make room (trivet models gc), or set TRIVET_HOME to a larger disk"
             )
 
-    def add_file(self, source: Path, progress: Progress = ignore_progress) -> str:
-        """Copy a file in. Returns its SHA-256. Raises: ModelFilesError where it cannot be read."""
+    def add_file(
+        self,
+        source: Path,
+        progress: Progress = ignore_progress,
+        folder: Path | None = None,
+        check: CheckPlace = anywhere,
+    ) -> str:
+        """Copy a file in. Returns its SHA-256.
+
+        Args: folder: of the model, where it is somebody's; check: see `open_in_place`.
+
+        Raises: ModelFilesError where it cannot be read.
+        """
         temporary = self.partial / f"copy-{secrets.token_hex(8)}"
         digest = hashlib.sha256()
         try:
-            with source.open("rb") as reading, temporary.open("xb") as writing:
+            with (
+                open_in_place(source, folder or source.parent, check) as reading,
+                unchanged(reading, source),
+                temporary.open("xb") as writing,
+            ):
                 while chunk := reading.read(CHUNK_BYTES):
                     digest.update(chunk)
                     writing.write(chunk)
@@ -211,6 +250,20 @@ class ModelStore:
         """All blobs."""
         sizes = [blob.stat().st_size for blob in self._blobs.glob("??/*")]
         return Stored(len(sizes), sum(sizes))
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Of files that shall lie in one folder. Raises: ModelFilesError."""
+    seen: set[str] = set()
+    for name in names:
+        safe_name(name)
+        if name in seen:
+            raise ModelFilesError(f"file {name[:200]!r} is listed twice; do not use this model")
+        seen.add(name)
+    for name in names:
+        above = next((str(folder) for folder in Path(name).parents if str(folder) in seen), None)
+        if above is not None:
+            raise ModelFilesError(f"{name[:200]!r} would lie below the file {above!r}; do not use this model")
 
 
 def safe_name(name: str) -> Path:

@@ -17,8 +17,10 @@ from trivet.errors import ModelFilesError, NotFound, PermissionDenied, Unavailab
 from trivet_registry.digests import CHUNK_BYTES, Progress
 from trivet_registry.model_store.store import ModelStore
 from trivet_registry.sources.remote import RemoteFile
+from trivet_registry.sources.watched_network import STALL_BYTES
 
-NUM_TRIES = 6  # in a row without a byte more
+NUM_TRIES = 6  # in a row that brought next to nothing
+MIN_GAIN_BYTES = STALL_BYTES  # of a try that brought something
 FIRST_WAIT_S = 0.5
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -33,7 +35,7 @@ def fetch(
     headers: Mapping[str, str],
     store: ModelStore,
     progress: Progress,
-    wait: Callable[[float], None] = time.sleep,
+    wait: Callable[[float], object] = time.sleep,
 ) -> str:
     """Into the store, with `adding` held. Returns the file's SHA-256.
 
@@ -54,14 +56,15 @@ def fetch(
             try:
                 _fetch_rest(http, file, headers, partial, progress)
             except Cut as error:
-                failures = 0 if partial.seek(0, os.SEEK_END) > before else failures + 1
+                gained = partial.seek(0, os.SEEK_END) - before
+                failures = 0 if gained >= MIN_GAIN_BYTES else failures + 1
                 if failures >= NUM_TRIES:
                     raise Unavailable(
                         f"{file.name} cannot be fetched: {error}; pull again to go on"
                     ) from None
-                wait(FIRST_WAIT_S * 2**failures)
+                _wait(FIRST_WAIT_S * 2**failures, wait, progress)
         path = store.partial / key
-        sha256 = _checked(file, partial, path)
+        sha256 = _checked(file, partial, path, progress)
         partial.flush()
         return store.take(path, sha256)
 
@@ -127,7 +130,15 @@ def _check_status(file: RemoteFile, response: httpx2.Response) -> None:
     raise Unavailable(f"{file.name}: the server answers {status}")
 
 
-def _checked(file: RemoteFile, partial: BinaryIO, path: Path) -> str:
+def _wait(seconds: float, wait: Callable[[float], object], progress: Progress) -> None:
+    """In short pieces, so that it can be cancelled."""
+    while seconds > 0:
+        progress(0)
+        wait(min(seconds, 1.0))
+        seconds -= 1.0
+
+
+def _checked(file: RemoteFile, partial: BinaryIO, path: Path, progress: Progress) -> str:
     """SHA-256 of what has come. Raises: ModelFilesError; the file is then fetched anew."""
     partial.seek(0)
     sha256, git_sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
@@ -135,6 +146,7 @@ def _checked(file: RemoteFile, partial: BinaryIO, path: Path) -> str:
         sha256.update(chunk)
         if file.git_sha1 is not None:
             git_sha1.update(chunk)
+        progress(0)
     for kind, expected, found in (
         ("SHA-256", file.sha256, sha256.hexdigest()),
         ("git's SHA-1", file.git_sha1, git_sha1.hexdigest()),

@@ -3,6 +3,10 @@
 A name is resolved once, all its addresses are looked at, and the connection goes to the one that was looked
 at: a name that answers differently a second later (DNS rebinding) gains nothing. Each redirect is a request
 of its own and is looked at alike. Certificates are checked against the name.
+
+Through the site's proxy (`source_proxy`) go requests to public hosts, by name: proxies decide by names, and
+resolve them again. A name that is private here is refused all the same, and one that only the proxy can
+resolve is left to its rules. Private addresses that the site allows are reached directly.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Callable, Iterable
 import httpx2
 
 from trivet.errors import PermissionDenied, Unavailable
+from trivet_registry.sources.watched_network import Check, WatchedTransport
 
 CONNECT_TIMEOUT_S = 20.0
 READ_TIMEOUT_S = 60.0  # the longest silence
@@ -32,22 +37,26 @@ class GuardedTransport(httpx2.BaseTransport):
     """Pins addresses and refuses those that are not public.
 
     Args:
+        inner: makes the connections to addresses that were looked at.
         trusted: "host:port" of addresses that the site's own settings name; these may be private, and http.
         allows_private: the site allows private addresses, and http, for all.
+        proxied: reaches public hosts by their names; None: they are reached by their addresses.
     """
 
     def __init__(
         self,
+        inner: httpx2.BaseTransport,
         trusted: frozenset[str] = frozenset(),
         *,
         allows_private: bool = False,
         resolves: Resolve = resolve,
-        inner: httpx2.BaseTransport | None = None,
+        proxied: httpx2.BaseTransport | None = None,
     ) -> None:
+        self._inner = inner
         self._trusted = trusted
         self._allows_private = allows_private
         self._resolve = resolves
-        self._inner = inner or httpx2.HTTPTransport(retries=1)
+        self._proxied = proxied
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
@@ -56,6 +65,8 @@ class GuardedTransport(httpx2.BaseTransport):
         if url.scheme != "https" and not is_trusted:
             raise PermissionDenied(f"{_shown(url)} is not https; set private_sources to allow it")
         address = self._address(url.host, port, is_trusted)
+        if self._proxied is not None and (address is None or _is_public(address)):
+            return self._proxied.handle_request(request)
         request.url = url.copy_with(host=address)  # the Host header was made of the name
         request.extensions = {**request.extensions, "sni_hostname": url.host}
         try:
@@ -63,10 +74,13 @@ class GuardedTransport(httpx2.BaseTransport):
         finally:
             request.url = url  # redirects are relative to it
 
-    def _address(self, host: str, port: int, is_trusted: bool) -> str:
+    def _address(self, host: str, port: int, is_trusted: bool) -> str | None:
+        """None: only the proxy may know."""
         try:
             addresses = list(self._resolve(host, port))
         except OSError as error:
+            if self._proxied is not None:
+                return None
             raise Unavailable(f"host {host!r} cannot be found: {error.strerror or error}") from error
         for address in addresses:
             if not is_trusted and not _is_public(address):
@@ -80,15 +94,28 @@ class GuardedTransport(httpx2.BaseTransport):
 
     def close(self) -> None:
         self._inner.close()
+        if self._proxied is not None:
+            self._proxied.close()
 
 
 def guarded_client(
-    trusted: Iterable[str] = (), *, allows_private: bool = False, resolves: Resolve = resolve
+    trusted: Iterable[str] = (),
+    *,
+    allows_private: bool = False,
+    resolves: Resolve = resolve,
+    proxy: str = "",
+    check: Check = lambda: None,
 ) -> httpx2.Client:
-    """Args: trusted: URLs of the site's settings."""
+    """Args: trusted: URLs of the site's settings. proxy: the site's. check: see `watched_network`."""
     hosts = frozenset(_place_of(httpx2.URL(url)) for url in trusted)
     return httpx2.Client(
-        transport=GuardedTransport(hosts, allows_private=allows_private, resolves=resolves),
+        transport=GuardedTransport(
+            WatchedTransport(check),
+            hosts,
+            allows_private=allows_private,
+            resolves=resolves,
+            proxied=WatchedTransport(check, proxy) if proxy else None,
+        ),
         timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         follow_redirects=True,
         max_redirects=MAX_REDIRECTS,

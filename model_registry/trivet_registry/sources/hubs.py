@@ -9,7 +9,8 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from trivet.errors import ModelNotFound, PermissionDenied, RequestError, Unavailable
+from trivet.errors import ModelFilesError, ModelNotFound, PermissionDenied, RequestError, Unavailable
+from trivet_registry.digests import Sha256, Size, is_sha256
 from trivet_registry.sources.remote import Remote, RemoteFile
 
 T = TypeVar("T")
@@ -19,13 +20,13 @@ _REVISION = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
 
 
 class _Lfs(msgspec.Struct):
-    sha256: str
-    size: int
+    sha256: Sha256
+    size: Size
 
 
 class _Sibling(msgspec.Struct, rename="camel"):
     rfilename: str
-    size: int | None = None
+    size: Size | None = None
     blob_id: str | None = None
     lfs: _Lfs | None = None
 
@@ -37,10 +38,9 @@ class _ModelInfo(msgspec.Struct):
 
 class _ScopeFile(msgspec.Struct, rename="pascal"):
     path: str
-    size: int = 0
+    size: Size = 0
     sha256: str | None = None
     type: str = "blob"
-    revision: str = ""
 
 
 class _ScopeData(msgspec.Struct, rename="pascal"):
@@ -77,7 +77,10 @@ def hugging_face(
 def model_scope(
     http: httpx2.Client, endpoint: str, repository: str, revision: str | None, token: str | None
 ) -> Remote:
-    """As `hugging_face`; ModelScope names a branch or tag, and each file its SHA-256."""
+    """As `hugging_face`. ModelScope lists a branch or tag, and each file's SHA-256, which is what pins it.
+
+    Raises: also ModelFilesError for a file without one: the branch could move before it has come.
+    """
     _check(repository, revision)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     branch = quote(revision or "master", safe="")
@@ -91,12 +94,22 @@ def model_scope(
             name=one.path,
             size_bytes=one.size,
             url=f"{base}?Revision={branch}&FilePath={quote(one.path, safe='')}",
-            sha256=one.sha256 or None,
+            sha256=_sha256(one, repository),
         )
         for one in answer.data.files
         if one.type == "blob"
     ]
     return Remote(f"ms:{repository}@{revision or 'master'}", repository.partition("/")[2], files, headers)
+
+
+def _sha256(file: _ScopeFile, repository: str) -> str:
+    """Raises: ModelFilesError."""
+    if file.sha256 is None or not is_sha256(file.sha256):
+        raise ModelFilesError(
+            f"ms:{repository} lists {file.path[:200]!r} without its SHA-256, so that nobody could tell "
+            "whether it is the file of this list; take the model from elsewhere"
+        )
+    return file.sha256
 
 
 def read_json(http: httpx2.Client, url: str, headers: dict[str, str], kind: type[T], what: str) -> T:

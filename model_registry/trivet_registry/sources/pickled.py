@@ -6,13 +6,14 @@ and refuses everything else; memory and processor time of the process are limite
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trivet.child_limits import limit_this_process
 from trivet.errors import WeightsError
+from trivet_registry.child_process import run_child
+from trivet_registry.digests import Progress, ignore_progress
 from trivet_registry.model_store.store import ModelStore
 
 TIMEOUT_S = 3600.0
@@ -20,7 +21,9 @@ _FACTOR = 4  # address space for a file of so many bytes: the tensors twice, and
 _TORCH_BYTES = 16 << 30  # of address space, little of it used
 
 
-def as_safetensors(store: ModelStore, digests: Mapping[str, str]) -> dict[str, str]:
+def as_safetensors(
+    store: ModelStore, digests: Mapping[str, str], progress: Progress = ignore_progress
+) -> dict[str, str]:
     """The same files, with safetensors in place of pickles. Raises: WeightsError naming the file."""
     pickles = sorted(name for name in digests if name.endswith(".bin"))
     kept = {n: d for n, d in digests.items() if not n.endswith((".bin", ".bin.index.json"))}
@@ -28,7 +31,7 @@ def as_safetensors(store: ModelStore, digests: Mapping[str, str]) -> dict[str, s
         made = "model.safetensors" if len(pickles) == 1 else _piece(number, len(pickles))
         output = store.partial / f"convert-{digests[name]}"
         try:
-            _convert(store.blob(digests[name]), output, name)
+            _convert(store.blob(digests[name]), output, name, lambda: progress(0))
             kept[made] = store.add_file(output)
         finally:
             output.unlink(missing_ok=True)
@@ -41,17 +44,15 @@ def _piece(number: int, count: int) -> str:
     return f"model-{number:05}-of-{count:05}.safetensors"
 
 
-def _convert(source: Path, output: Path, name: str) -> None:
+def _convert(source: Path, output: Path, name: str, check: Callable[[], None]) -> None:
     limit = source.stat().st_size * _FACTOR + _TORCH_BYTES
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, str(source), str(output), str(limit)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"its process ended with {done.returncode}"]
+    command = [sys.executable, "-m", __name__, str(source), str(output), str(limit)]
+    try:
+        code, said = run_child(command, TIMEOUT_S, check)
+    except TimeoutError:
+        code, said = 1, f"it was not read within {TIMEOUT_S:.0f} s"
+    if code != 0:
+        reason = said.strip().splitlines()[-1:] or [f"its process ended with {code}"]
         raise WeightsError(f"{name} cannot be read as plain tensors: {reason[0][:500]}; use safetensors")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx2
 
-from trivet.errors import RequestError
+from trivet.errors import RequestError, Unavailable
 from trivet_registry.database import Database
 from trivet_registry.digests import Progress
 from trivet_registry.model_store.keeping import open_stored, register_stored
@@ -37,6 +39,8 @@ class Rules:
     ms_endpoint: str
     allows_private: bool = False
     allows_pickle: bool = False
+    timeout_s: float = math.inf
+    proxy: str = ""
     resolves: Resolve = resolve
 
     @classmethod
@@ -46,6 +50,8 @@ class Rules:
             settings.ms_endpoint.rstrip("/"),
             settings.private_sources,
             settings.allow_pickle,
+            settings.pull_timeout_s,
+            settings.source_proxy,
         )
 
 
@@ -72,15 +78,19 @@ def pull(
     Args:
         opens: opens a model's files, and refuses what cannot be served.
         progress, expect: are told of bytes that have come, and first how many will; both may raise to cancel.
+            `progress` is also asked each second, with 0, while nothing comes.
 
     Raises: TrivetError with the reason.
     """
+    progress = _timed(progress, rules.timeout_s)
     with (
         store.adding(),
         guarded_client(
             (rules.hf_endpoint, rules.ms_endpoint),
             allows_private=rules.allows_private,
             resolves=rules.resolves,
+            proxy=rules.proxy,
+            check=lambda: progress(0),
         ) as http,
     ):
         remote, part = list_source(http, wanted, rules)
@@ -89,8 +99,28 @@ def pull(
         missing = [f for f in files if f.sha256 is None or not store.has(f.sha256)]
         store.require_room(sum(file.size_bytes for file in missing))
         digests = {file.name: fetch(http, file, remote.headers, store, progress) for file in files}
-        digests = as_safetensors(store, digests)
-        return _register(database, store, opens, digests, remote, wanted)
+        digests = as_safetensors(store, digests, progress)
+        model = open_stored(store, digests, opens)
+        progress(0)  # the last moment to cancel
+        with database.session() as session:
+            source = remote.source if part is None else f"{remote.source}:{part}"
+            row = register_stored(session, model, digests, wanted.name or remote.name, source)
+            return row.reference
+
+
+def _timed(progress: Progress, timeout_s: float) -> Progress:
+    """It raises Unavailable once the whole pull has taken longer."""
+    end_s = time.monotonic() + timeout_s
+
+    def timed(count: int) -> None:
+        if time.monotonic() > end_s:
+            raise Unavailable(
+                f"the pull was not done after {timeout_s:.0f} s (pull_timeout_s); what has come stays: "
+                "pull again to go on"
+            )
+        progress(count)
+
+    return timed
 
 
 def list_source(http: httpx2.Client, wanted: Wanted, rules: Rules) -> tuple[Remote, str | None]:
@@ -108,17 +138,3 @@ def list_source(http: httpx2.Client, wanted: Wanted, rules: Rules) -> tuple[Remo
     if kind == "hf":
         return hugging_face(http, rules.hf_endpoint, repository, revision, wanted.key), part
     return model_scope(http, rules.ms_endpoint, repository, revision, wanted.key), part
-
-
-def _register(
-    database: Database,
-    store: ModelStore,
-    opens: Opens,
-    digests: Mapping[str, str],
-    remote: Remote,
-    wanted: Wanted,
-) -> str:
-    files = open_stored(store, digests, opens)
-    with database.session() as session:
-        row = register_stored(session, files, digests, wanted.name or remote.name, remote.source)
-        return row.reference

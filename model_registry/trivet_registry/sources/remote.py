@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trivet.errors import ModelFilesError, ModelNotFound
-from trivet_registry.model_store.store import safe_name
+from trivet_registry.model_store.store import check_names
 
 _SMALL = re.compile(
     r"config\.json|generation_config\.json|tokenizer\.json|tokenizer_config\.json|tokenizer\.model|vocab\.json"
@@ -32,7 +32,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One revision of a model. `source` names it for ever: a commit, not a branch."""
+    """One revision of a model; `source` names its commit, where the source tells it (ModelScope does not)."""
 
     source: str
     name: str
@@ -45,8 +45,7 @@ def chosen_files(files: Sequence[RemoteFile], wanted: str | None, *, allows_pick
 
     Raises: ModelFilesError, ModelNotFound naming what is there.
     """
-    for file in files:
-        safe_name(file.name)
+    check_names([file.name for file in files])
     ggufs = [
         f for f in files if f.name.endswith(".gguf") and not f.name.rpartition("/")[2].startswith("mmproj")
     ]

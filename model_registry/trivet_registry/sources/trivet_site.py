@@ -8,14 +8,15 @@ import httpx2
 import msgspec
 
 from trivet.errors import ModelFilesError, RequestError
+from trivet_registry.digests import Sha256, Size
 from trivet_registry.sources.hubs import read_json
 from trivet_registry.sources.remote import Remote, RemoteFile
 
 
 class _File(msgspec.Struct):
     name: str
-    size_bytes: int
-    sha256: str | None = None
+    size_bytes: Size
+    sha256: Sha256 | None = None
 
 
 class _Version(msgspec.Struct):

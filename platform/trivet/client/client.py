@@ -10,7 +10,7 @@ from trivet.client.accounts import Audit, Keys, Sessions, Usage, Users
 from trivet.client.async_connection import AsyncConnection
 from trivet.client.calls import C
 from trivet.client.connection import Connection
-from trivet.client.home import found, local_url, trust_of
+from trivet.client.home import TokenOfHome, found, local_url, trust_of
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import Deployments, Instances, Operation
 from trivet.client.registry import Aliases, Models
@@ -27,9 +27,9 @@ MAX_CONNECTIONS = 100
 class Server(Operation[C]):
     """The calls of both clients; each is written once (`calls.py`)."""
 
-    def __init__(self, connection: C, api_key: str | None) -> None:
+    def __init__(self, connection: C, api_key: str | None, token: TokenOfHome | None = None) -> None:
         super().__init__(connection)
-        self.api_key = api_key  # what it sends; None: nothing
+        self._api_key, self._token = api_key, token
         self.chat = Chat(connection)
         self.completions = Completions(connection)
         self.responses = Responses(connection)
@@ -44,6 +44,11 @@ class Server(Operation[C]):
         self.keys = Keys(connection)
         self.audit = Audit(connection)
         self.usage = Usage(connection)
+
+    @property
+    def api_key(self) -> str | None:
+        """What it sends now; None: nothing."""
+        return self._api_key if self._token is None else self._token.read()
 
     @property
     def base_url(self) -> str:
@@ -80,6 +85,7 @@ class Client(Server[Connection]):
         max_retries: int = MAX_RETRIES,
         max_connections: int = MAX_CONNECTIONS,
         ca_file: str | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """Args:
 
@@ -87,16 +93,21 @@ class Client(Server[Connection]):
         max_retries: of a request that the server has certainly not begun with (`retries.py`).
         ca_file: certificates (PEM) to trust of an https server, instead of the system's. The server of this
             home is known by its own certificate.
+        transport: instead of connections, such as to an application in this process.
         """
-        url, key = found(base_url, api_key)
-        http = httpx2.Client(**pool_options(url, key, max_connections, trust_of(url, ca_file)))
+        url, key, token = found(base_url, api_key)
+        options = pool_options(url, key, max_connections, trust_of(url, ca_file))
+        http = httpx2.Client(auth=token, transport=transport, **options)
         wire = Wire(url.rstrip("/"), timeout_s)
-        super().__init__(Connection(http, wire, Retries(max_retries, timeout_s)), key)
+        connection = Connection(http, wire, Retries(max_retries, timeout_s))
+        super().__init__(connection, key, token)
 
     def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> Client:
         """The same server and connections, which stay this client's to close."""
         copy = Client.__new__(Client)
-        Server.__init__(copy, self._connection.with_options(timeout_s, max_retries), self.api_key)
+        Server.__init__(
+            copy, self._connection.with_options(timeout_s, max_retries), self._api_key, self._token
+        )
         return copy
 
     def health(self, *, ready: bool = False) -> bool:
@@ -141,15 +152,19 @@ class AsyncClient(Server[AsyncConnection]):
         ca_file: str | None = None,
     ) -> None:
         """As `Client`'s."""
-        url, key = found(base_url, api_key)
-        http = httpx2.AsyncClient(**pool_options(url, key, max_connections, trust_of(url, ca_file)))
+        url, key, token = found(base_url, api_key)
+        options = pool_options(url, key, max_connections, trust_of(url, ca_file))
+        http = httpx2.AsyncClient(auth=token, **options)
         wire = Wire(url.rstrip("/"), timeout_s)
-        super().__init__(AsyncConnection(http, wire, Retries(max_retries, timeout_s)), key)
+        connection = AsyncConnection(http, wire, Retries(max_retries, timeout_s))
+        super().__init__(connection, key, token)
 
     def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> AsyncClient:
         """The same server and connections, which stay this client's to close."""
         copy = AsyncClient.__new__(AsyncClient)
-        Server.__init__(copy, self._connection.with_options(timeout_s, max_retries), self.api_key)
+        Server.__init__(
+            copy, self._connection.with_options(timeout_s, max_retries), self._api_key, self._token
+        )
         return copy
 
     async def health(self, *, ready: bool = False) -> bool:

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Generator
 
+import httpx2
+
+from trivet.access import is_served
 from trivet.client.wire import is_loopback
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
 from trivet.tls import trust
 
 
-def found(base_url: str | None, api_key: str | None) -> tuple[str, str | None]:
-    """URL and key of the server that a client was made for; None stands for what this home has.
+class TokenOfHome(httpx2.Auth):
+    """The token of this home as it is at each request: every start of `trivet serve` makes another.
+
+    It is sent while this home is served. Without that, any account of the host may listen where the server
+    would, and would be told what may all.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Raises: ConfigError where it may not be read."""
+        if token := self.read():
+            request.headers["Authorization"] = f"Bearer {token}"
+        yield request
+
+    def read(self) -> str | None:
+        """None while nobody serves this home."""
+        return _token_of_home(self._settings) if is_served(self._settings.paths) else None
+
+
+def found(base_url: str | None, api_key: str | None) -> tuple[str, str | None, TokenOfHome | None]:
+    """URL, key and token of the server that a client was made for; None stands for what this home has.
 
     The token of this home goes to its own server, and to others on this host only. Raises: ConfigError.
     """
     url = base_url or _url_of_home(load_settings())
     if api_key is None and (base_url is None or is_loopback(url)):
-        api_key = _token_of_home(load_settings())
-    return url, api_key
+        token = TokenOfHome(load_settings())
+        token.read()  # what it cannot be read for is told at once
+        return url, None, token
+    return url, api_key, None
 
 
 def local_url(settings: Settings) -> str:

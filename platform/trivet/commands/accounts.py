@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trivet.commands.connecting import add_server_options, connect
+from trivet.commands.connecting import add_server_options, connect_or_open
 from trivet.commands.output import add_json_option, age_text, note, print_json, print_table
 from trivet.errors import ConfigError
 from trivet.plugins import Command
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trivet.client.account_results import ApiKey
     from trivet.client.accounts import KeyChanges, UserChanges
 
+AUDIT_PAGE = 500
 ROLES = ("admin", "operator", "user", "viewer")
 
 
@@ -65,7 +66,7 @@ def _add_users(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_users(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         users = client.users.list()
     if given.json:
         print_json(users)
@@ -78,14 +79,14 @@ def _list_users(given: argparse.Namespace) -> int:
 
 
 def _add_user(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         user = client.users.create(given.name, _password(), given.role)
     _tell(given, user, f"{user.name} can log in, as {user.role}")
     return 0
 
 
 def _change_user(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         if given.what == "remove":
             client.users.remove(given.name)
             _tell(given, {"removed": given.name}, f"{given.name} is removed, with its keys")
@@ -137,7 +138,7 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_keys(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         keys = client.keys.list(everybody=given.all)
     if given.json:
         print_json(keys)
@@ -171,7 +172,7 @@ def _key_state(key: ApiKey) -> str:
 
 
 def _create_key(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         made = client.keys.create(
             given.name,
             scopes=given.scope or ["infer"],
@@ -199,14 +200,14 @@ def _update_key(given: argparse.Namespace) -> int:
         "expires_at": _moment(given.expires),
     }
     changes: KeyChanges = {name: value for name, value in asked.items() if value is not None}  # type: ignore[assignment]
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         key = client.keys.update(given.key_id, changes)
     _tell(given, key, f"key {key.id} is changed")
     return 0
 
 
 def _revoke_key(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         key = client.keys.revoke(given.key_id)
     _tell(given, key, f"key {key.id} ({key.prefix}...) is revoked")
     return 0
@@ -237,12 +238,13 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
     listing = _action(actions, "list", "who did what, the newest first", _list_audit)
     listing.add_argument("--limit", type=int, default=50, metavar="N")
     listing.add_argument("--action", dest="act", help="such as deployment.launch")
+    _action(actions, "export", "print every entry, the newest first, as lines of JSON", _export_audit)
     verify = _action(actions, "verify", "name the first entry that was edited or removed", _verify)
     verify.add_argument("--anchor", metavar="ID:HASH", help="what an earlier run printed")
 
 
 def _list_audit(given: argparse.Namespace) -> int:
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         entries = client.audit.list(given.limit, action=given.act)
     if given.json:
         print_json(entries)
@@ -255,6 +257,16 @@ def _list_audit(given: argparse.Namespace) -> int:
     return 0
 
 
+def _export_audit(given: argparse.Namespace) -> int:
+    before = None
+    with connect_or_open(given) as client:
+        while page := client.audit.list(AUDIT_PAGE, before=before):
+            for entry in page:
+                print(msgspec.json.encode(entry).decode())
+            before = page[-1].id
+    return 0
+
+
 def _diff(before: object, after: object) -> str:
     """Fields that differ."""
     old, new = (value if isinstance(value, dict) else {} for value in (before, after))
@@ -264,7 +276,7 @@ def _diff(before: object, after: object) -> str:
 
 def _verify(given: argparse.Namespace) -> int:
     """Exit status 1 where the log is not what was written."""
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         verdict = client.audit.verify(given.anchor)
     if given.json:
         print_json(verdict)
@@ -288,7 +300,7 @@ def _add_usage(parser: argparse.ArgumentParser) -> None:
 def _usage(given: argparse.Namespace) -> int:
     first = None if given.first is None else _date(given.first, "--first")
     last = None if given.last is None else _date(given.last, "--last")
-    with connect(given) as client:
+    with connect_or_open(given) as client:
         if given.csv:
             print(client.usage.csv(first, last, key=given.key, everybody=given.all), end="")
             return 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trivet.commands.output import note
 from trivet.errors import ConfigError, ModelNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -54,6 +57,33 @@ def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: f
         wait_for_start(answers, load_settings().paths, patience_s)
     # Without retries: who types sees at once why, and when to come again.
     return Client(given.url, key, max_connections=max_connections, max_retries=0, ca_file=given.ca_file)
+
+
+@contextmanager
+def connect_or_open(given: argparse.Namespace) -> Iterator[Client]:
+    """As `connect`; where the server of this home is off, what is asked for is done on the home itself.
+
+    Raises: ConfigError.
+    """
+    with connect(given) as client:
+        is_ours = given.url is None and given.api_key_file is None
+        if not is_ours or client.health():
+            yield client
+            return
+    import httpx2
+
+    from trivet.client import Client
+    from trivet.config import load_settings
+    from trivet.plugins import load_plugins
+
+    offered = load_plugins(check_backends=False).offline_accounts(load_settings())
+    if offered is None:
+        raise Unavailable("no server answers; start it with trivet serve")
+    note("no server is running: this is done on the home itself")
+    with offered as (app, token):
+        transport = httpx2.WSGITransport(app, raise_app_exceptions=False)
+        with Client("http://localhost", token, transport=transport, max_retries=0) as client:
+            yield client
 
 
 def model_argument(text: str) -> str:

@@ -24,11 +24,16 @@ def print_json(value: object) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Left-aligned columns, two spaces apart; None and "" show as "-"."""
-    cells = [["-" if cell in (None, "") else str(cell) for cell in row] for row in rows]
+    """Left-aligned columns, two spaces apart; None and "" show as "-", a row is one line."""
+    cells = [["-" if cell in (None, "") else on_one_line(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(headers), *cells]) for i in range(len(headers))]
     for row in [list(headers), *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def on_one_line(text: str) -> str:
+    """What strangers wrote, such that a terminal shows it and does nothing by it: controls are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shortened(text: str, width: int) -> str:
@@ -39,7 +44,7 @@ def shortened(text: str, width: int) -> str:
 
 def note(text: str) -> None:
     """Something for the person and not for the pipe: standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print("\n".join(map(on_one_line, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def bytes_text(size_bytes: int | None) -> str:

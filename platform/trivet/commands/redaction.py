@@ -52,9 +52,9 @@ def secrets_of(settings: Settings, environ: Mapping[str, str]) -> list[str]:
     found = [value for name, value in environ.items() if _NAME.search(name)]
     for backend in settings.backend.values():
         found += [value for name, value in backend.env.items() if _NAME.search(name)]
-    password = urlsplit(settings.resolved_database_url).password
-    if password:
-        found += [password, unquote(password)]
+    for url in (settings.resolved_database_url, settings.source_proxy):
+        if password := urlsplit(url).password:
+            found += [password, unquote(password)]
     try:
         found.append(settings.paths.token_file.read_text().strip())
     except OSError:

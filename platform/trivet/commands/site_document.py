@@ -7,7 +7,7 @@ versions and one that is made of its document then have the same document.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -136,8 +136,14 @@ def _deployment(one: Deployment, models: dict[str, Model]) -> DeploymentEntry:
 
 
 def _keys(client: Client) -> list[KeyEntry]:
-    found = client.keys.list(everybody=True)
-    return _sorted(key_entry(key) for key in found if key.revoked_at is None)
+    """Those that work: no site makes a key that has expired."""
+    now = datetime.now(UTC)
+    living = [
+        key
+        for key in client.keys.list(everybody=True)
+        if key.revoked_at is None and (key.expires_at is None or key.expires_at > now)
+    ]
+    return _sorted(map(key_entry, living))
 
 
 def key_entry(key: ApiKey) -> KeyEntry:

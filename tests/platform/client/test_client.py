@@ -34,12 +34,31 @@ def test_the_address_that_a_running_server_left_goes_before_the_settings(
 def test_the_token_of_this_home_never_goes_to_another_host(site) -> None:
     with Client("http://trivet.invalid:8000") as client:
         assert "authorization" not in client._connection.http.headers
+        assert client._connection.http.auth is None
 
 
 def test_the_server_of_this_home_gets_its_token_wherever_it_listens(site, monkeypatch) -> None:
     monkeypatch.setenv("TRIVET_HOST", "192.0.2.1")
     with Client() as client:
-        assert client._connection.http.headers["authorization"] == "Bearer the-token"
+        assert client.api_key == "the-token"
+
+
+def test_the_token_goes_to_nobody_while_this_home_is_not_served(site, tmp_path: Path) -> None:
+    (tmp_path / "home/run/serve.lock").write_text(str(2**22 + 1))  # no process has such a pid
+    with Client() as client:
+        assert client.health()
+        with pytest.raises(errors.AuthenticationError):
+            client.status()
+    assert set(site.authorization) == {None}, "another account may listen there"
+
+
+def test_a_client_follows_the_token_of_its_home_over_a_restart_of_the_server(site, tmp_path: Path) -> None:
+    with Client() as client:
+        client.status()
+        site.token = "another"
+        (tmp_path / "home/run/token").write_text("another")
+        assert client.status().version == "0.1.0"
+    assert site.authorization == ["Bearer the-token", "Bearer another"]
 
 
 @pytest.mark.parametrize(

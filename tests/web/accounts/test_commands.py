@@ -14,6 +14,9 @@ from sqlalchemy import text
 
 from trivet.client import Client
 from trivet.errors import AuthenticationError, ModelNotFound, PermissionDenied
+from trivet_registry.audit_log import list_entries
+from trivet_registry.users_store import create_user, get_user, set_disabled
+from trivet_web.accounts.passwords import hash_password, is_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,3 +119,34 @@ def test_a_mistake_is_told_in_a_sentence(
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_forgotten_password_is_set_anew_on_the_host_without_a_server(site: Site, tmp_path: Path) -> None:
+    database_url = site.settings.resolved_database_url
+    env = {**os.environ, "TRIVET_HOME": site.settings.home, "TRIVET_DATABASE_URL": database_url}
+
+    def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        command = [TRIVET, *arguments]
+        return subprocess.run(command, env=env, input=given, capture_output=True, text=True, timeout=60)
+
+    with site.database.session() as session:
+        create_user(session, "root", "admin", hash_password("a password nobody knows"))
+        create_user(session, "other", "admin", hash_password("a password nobody knows"))
+        set_disabled(session, get_user(session, "other"), True)
+    done = run("users", "passwd", "root", given=PASSWORD + "\n")
+    assert (done.returncode, "done on the home itself" in done.stderr) == (0, True), done.stderr
+    with site.database.reading() as session:
+        assert is_password(PASSWORD, get_user(session, "root").password_hash)
+        entry = list_entries(session)[0]
+        assert (entry.actor, entry.action, entry.target) == ("the run token", "user.change", "root")
+    assert run("users", "enable", "other").returncode == 0
+    assert "root" in run("users", "list").stdout
+    short = run("users", "passwd", "root", given="short\n")
+    assert (short.returncode, "at least 12" in short.stderr) == (1, True)
+    assert run("keys", "create", "ci").stdout.startswith("sk-tv-")
+    assert "whole" in run("audit", "verify").stdout
+    exported = [json.loads(line) for line in run("audit", "export").stdout.splitlines()]
+    assert [entry["id"] for entry in exported] == list(range(len(exported), 0, -1))
+    assert run("usage", "--csv").returncode == 0
+    elsewhere = run("users", "list", "--url", "http://127.0.0.1:9")
+    assert elsewhere.returncode != 0, "another site's server is off: this home is none of it"

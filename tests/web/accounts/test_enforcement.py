@@ -90,6 +90,13 @@ def test_a_model_that_a_key_may_not_use_is_as_one_that_does_not_exist(served: Ac
     assert chat(served.with_key("user"), "secret").status_code == 200
 
 
+def test_without_a_name_a_key_is_answered_by_what_it_may_use(served: Accounts) -> None:
+    key = served.with_key("user", models=["secret"])  # behind `demo`, which is of the same model
+    assert chat(key, "secret").status_code == 200
+    assert key.post("/tokenize", json={"prompt": "Hello"}).status_code == 200
+    assert key.get("/tokenizer_info").status_code == 200
+
+
 def test_what_a_key_may_not_use_shows_by_no_other_name(served: Accounts) -> None:
     admin = served.with_token()
     variant = {"model": "pet", "from": "secret", "system": "a hidden prompt"}

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from trivet.errors import Overloaded
@@ -129,6 +130,17 @@ def test_a_process_that_ends_gives_its_places_back(tmp_path: Path, processes: li
     holder.wait(30)
     holder.stdout.close()
     processes[0].enter(ONE)
+
+
+def test_a_clock_of_the_host_that_is_set_takes_no_place_away(
+    processes: list[Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = [limits.enter(ONE) for limits in processes]
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: 1e9)  # it moves with the clock
+    with pytest.raises(Overloaded):
+        processes[0].enter(ONE)
+    for one in leave:
+        one()
 
 
 def test_the_file_is_closed_to_others_and_a_spoilt_one_lets_requests_through(

@@ -133,3 +133,12 @@ def test_a_key_has_no_more_rights_than_its_owner(accounts: Accounts) -> None:
 
 def test_all_is_all() -> None:
     assert frozenset(Right) == ALL
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/nothing/here", "~root/x"])
+def test_who_may_only_look_is_told_nothing_of_files_of_the_host(shared_accounts: Accounts, path: str) -> None:
+    response = shared_accounts.log_in("viewer").post("/platform/v1/plan", json={"model": path})
+    assert response.status_code == 403
+    assert "GGUF" not in response.text
+    asked = {"model": path}
+    assert shared_accounts.with_token().post("/platform/v1/plan", json=asked).status_code in (400, 404)

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from trivet.errors import Overloaded
+from trivet_supervisor.launchers.process_table import start_time
 from trivet_web.accounts.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Limits:
         """Args: clock: the same for all processes of the host, as CLOCK_MONOTONIC is."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._pid, self._born = os.getpid(), psutil.Process().create_time()
+        self._pid, self._born = os.getpid(), start_time(os.getpid())
         with open(os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
             fcntl.flock(
                 lock, fcntl.LOCK_EX
@@ -133,7 +132,7 @@ class Limits:
 
     def _forget_dead(self) -> None:
         for pid, born in self._connection.execute("SELECT DISTINCT pid, born FROM running").fetchall():
-            if not _is_alive(pid, born):
+            if start_time(pid) != born:
                 self._connection.execute("DELETE FROM running WHERE pid = ? AND born = ?", (pid, born))
 
     @contextmanager
@@ -167,13 +166,6 @@ def _connect(file: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _is_alive(pid: int, born: float) -> bool:
-    try:
-        return bool(psutil.Process(pid).create_time() == born)
-    except psutil.Error:
-        return False
 
 
 def _nothing() -> None:

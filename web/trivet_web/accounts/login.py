@@ -53,14 +53,19 @@ def log_in(name: str, password: str) -> Login:
     newer_hash = hash_password(password) if is_good and known and is_outdated(known.password_hash) else None
     with database.session() as session:
         user = find_user(session, name) if is_good else None
-        if user is None or user.disabled_at is not None:
-            _record_failure(session, None if known is None else known.name)
+        # A password may have been changed, or a user made anew, while this one was looked at.
+        if user is None or known is None or not _is_as_before(user, known):
+            record_failed_guess(session, "session.open", None if known is None else known.name)
         else:
             end_good_attempt(session, name, _address(), utc_now())
             if newer_hash is not None:
                 set_password_hash(session, user, newer_hash)
             return _open(session, user)
     raise AuthenticationError("name or password is wrong")
+
+
+def _is_as_before(user: User, earlier: User) -> bool:
+    return user.disabled_at is None and (user.id, user.password_hash) == (earlier.id, earlier.password_hash)
 
 
 def is_guess_right(name: str, password: str, password_hash: str | None) -> bool:
@@ -153,7 +158,7 @@ def _open(session: Session, user: User) -> Login:
     return Login(secret, user.name, user.role)
 
 
-def _record_failure(session: Session, name: str | None) -> None:
+def record_failed_guess(session: Session, action: str, name: str | None) -> None:
     """A name that nobody has is not kept: it may be a password, typed in the wrong field."""
     target = "somebody unknown" if name is None else f"user {name}"
-    append(session, Act("nobody", "session.open", target, None, None, REFUSED, _address(), request_id()))
+    append(session, Act("nobody", action, target, None, None, REFUSED, _address(), request_id()))

@@ -22,6 +22,13 @@ _DUMMY = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAA
 
 def hash_password(password: str) -> str:
     """Raises: RequestError for one that is too easy or too long; Overloaded."""
+    check_new_password(password)
+    with _place():
+        return _hasher.hash(password)
+
+
+def check_new_password(password: str) -> None:
+    """Raises: RequestError for one that is too easy or too long."""
     if len(password) < MIN_LENGTH:
         raise RequestError(
             f"password has {len(password)} characters; it must have at least {MIN_LENGTH}: several words are "
@@ -32,8 +39,6 @@ def hash_password(password: str) -> str:
         raise RequestError(
             f"password has {len(password.encode())} bytes; at most {MAX_BYTES} are taken", param="password"
         )
-    with _place():
-        return _hasher.hash(password)
 
 
 def is_password(password: str, password_hash: str | None) -> bool:

@@ -150,7 +150,7 @@ def target_of(name: str | None) -> Target:
 
 def _tokenizing(name: str | None) -> Target:
     """Without a name any deployment will do where all are of one model. Raises: as `target_of`."""
-    table = web_process().router.table()
+    table = visible(web_process().router.table())
     if name is None and len({deployed.model_path for deployed in table.values()}) == 1:
         return target_of(min(table))
     return target_of(name)

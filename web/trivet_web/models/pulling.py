@@ -58,6 +58,7 @@ class Puller:
     def __init__(self, settings: Settings, database: Database, opens: Callable[[Path], ModelFiles]) -> None:
         self.store = ModelStore(settings.paths.models)
         self.folder = settings.paths.run
+        self._home = settings.paths.home
         self._rules = Rules.of(settings)
         self._database = database
         self._opens = opens
@@ -111,19 +112,19 @@ class Puller:
         except Exception as error:  # a stranger's server or file: it ends this pull alone
             logger.exception("pull=%s", pull_id)
             return FAILED, f"{type(error).__name__}: {error}", None
-        reporter.flush()
+        reporter.tell()  # a cancel that came since is too late: the version is there
         return DONE, "", version
 
     def _fetch(self, wanted: Wanted | Import, reporter: _Reporter) -> str:
         place = self.store, self._database, self._opens
         if isinstance(wanted, Import):
-            test = answers_one_token if wanted.is_tested else _no_test
+
+            def test(path: Path) -> None:
+                if wanted.is_tested:
+                    answers_one_token(path, self._home, lambda: reporter.progress(0))
+
             return import_bundle(wanted, *place, test, reporter.progress, reporter.expect)
         return pull(wanted, self._rules, *place, reporter.progress, reporter.expect)
-
-
-def _no_test(path: Path) -> None:
-    """As was asked for."""
 
 
 class _Reporter:
@@ -150,7 +151,11 @@ class _Reporter:
 
     def flush(self) -> None:
         """Raises: _Cancelled."""
+        if not self.tell():
+            raise _Cancelled
+
+    def tell(self) -> bool:
+        """Whether the pull shall go on."""
         self._next_s = time.monotonic() + REPORT_INTERVAL_S
         with self._database.session() as session:
-            if not report(session, self._pull_id, self._done, self._total):
-                raise _Cancelled
+            return report(session, self._pull_id, self._done, self._total)

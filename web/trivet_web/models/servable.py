@@ -27,8 +27,13 @@ def open_new(path: str | Path, plugins: PluginHost) -> ModelFiles:
     """As `open_servable`, for files of strangers: the chat template is tried, too."""
     files = open_servable(path, plugins)
     if files.chat_template is not None:
-        try_template(files.chat_template)
+        try_template(files.chat_template, "<s>", "</s>")  # of some model: many begin with them
     return files
+
+
+def is_path(reference: str) -> bool:
+    """Whether MODEL names files and not a model of the registry."""
+    return "/" in reference or reference.startswith("~")
 
 
 def given_path(text: str, param: str, settings: Settings, *, is_new: bool = False) -> Path:
@@ -64,6 +69,19 @@ def check_roots(path: Path, param: str, settings: Settings) -> None:
             )
     except (OSError, RuntimeError) as error:
         raise ModelFilesError(f"{path} cannot be opened: {error}; check path and rights") from error
+
+
+def check_passed_on(place: Path, settings: Settings) -> None:
+    """Of a file whose bytes are about to leave their place, by where it really is.
+
+    Raises: PermissionDenied for what is not in `model_roots`, and for files of this site that are no models.
+    """
+    home, models = settings.paths.home.resolve(), settings.paths.models.resolve()
+    if place.is_relative_to(models):
+        return
+    if place.is_relative_to(home):
+        raise PermissionDenied(f"{place} is a file of this site and of no model")
+    check_roots(place, "path", settings)
 
 
 def _is_in(path: Path, folders: list[Path]) -> bool:

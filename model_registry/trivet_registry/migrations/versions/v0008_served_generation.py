@@ -39,7 +39,7 @@ def upgrade() -> None:
         sa.or_(INSTANCES.c.ready_at.is_not(None), INSTANCES.c.state == "ready"),
     )
     for row in connection.execute(sa.select(DEPLOYMENTS).where(has_served)).mappings().all():
-        served = {name: row[name] for name in RULES}
+        served = {**{name: row[name] for name in RULES}, "settings": row["settings"] or {}}
         change = sa.update(DEPLOYMENTS).where(DEPLOYMENTS.c.id == row["id"]).values(served=served)
         connection.execute(change)
 

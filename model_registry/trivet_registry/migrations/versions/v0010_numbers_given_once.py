@@ -1,5 +1,7 @@
 """Numbers of versions that were given, and of bundles that were taken in: both outlive the versions."""
 
+import re
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -12,7 +14,8 @@ depends_on = None
 def upgrade() -> None:
     """Make the tables, and fill them from the versions that are there.
 
-    Of those a bundle's digest and its own name of the model are not known: the name here is the best guess.
+    A bundle's content is told by the folder of the store in which its files lie. Its own name of the model is
+    not known of those: the name here is the best guess.
     """
     op.create_table(
         "version_numbers",
@@ -39,6 +42,24 @@ def upgrade() -> None:
         "WHERE versions.signed_by IS NOT NULL AND versions.signed_version IS NOT NULL "
         "GROUP BY versions.signed_by, models.name"
     )
+    _fill_digests()
+
+
+def _fill_digests() -> None:
+    connection = op.get_bind()
+    rows = connection.exec_driver_sql(
+        "SELECT bundle_numbers.signer, bundle_numbers.model, versions.path FROM bundle_numbers "
+        "JOIN models ON models.name = bundle_numbers.model JOIN versions ON versions.model_id = models.id "
+        "AND versions.signed_by = bundle_numbers.signer AND versions.signed_version = bundle_numbers.newest"
+    ).all()
+    for signer, model, path in rows:
+        if found := re.search(r"/trees/([0-9a-f]{64})(?:/|$)", path):
+            connection.execute(
+                sa.text(
+                    "UPDATE bundle_numbers SET digest = :digest WHERE signer = :signer AND model = :model"
+                ),
+                {"digest": found[1], "signer": signer, "model": model},
+            )
 
 
 def downgrade() -> None:

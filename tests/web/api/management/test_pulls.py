@@ -16,9 +16,14 @@ from trivet.client import Client
 from trivet.config import load_settings
 from trivet.demo_model import find_demo_model
 from trivet.errors import PermissionDenied, RequestError, TrivetError
-from trivet_registry.audit_log import list_entries
+from trivet.models.model_files import open_model
+from trivet_registry.audit_log import Act, list_entries
+from trivet_registry.bundles import importing
+from trivet_registry.bundles.exporting import export_version
+from trivet_registry.bundles.importing import Import
 from trivet_registry.bundles.signing import fingerprint, own_key
 from trivet_registry.database import open_database
+from trivet_registry.model_store.keeping import register_stored, verify_version
 from trivet_registry.pulls_store import (
     LOST,
     create_pull,
@@ -31,8 +36,8 @@ from trivet_registry.pulls_store import (
 )
 from trivet_registry.references import find_version
 from trivet_registry.sources.pull import Wanted
-from trivet_web.models import servable
-from trivet_web.models.pulling import Puller
+from trivet_web.models import pulling, servable
+from trivet_web.models.pulling import Puller, keys_folder
 from trivet_web.models.servable import given_path
 
 if TYPE_CHECKING:
@@ -184,6 +189,48 @@ def test_a_pull_is_held_before_anybody_can_see_it(site: Site) -> None:
     assert not is_held(puller.folder, pull_id)
     with site.database.reading() as session:
         assert get_pull(session, pull_id).state == "failed"
+
+
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_a_cancel_that_comes_last_is_told_as_what_it_did(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_registered: bool
+) -> None:
+    """Just before the version is registered it ends the pull, just after that it is too late."""
+    path = tmp_path / "a.bundle"
+    with site.database.reading() as session:
+        name = find_version(session, "smollm2").reference
+    verify_version(site.database, name)  # its digests are known then
+    export_version(site.database, name, path, own_key(keys_folder(site.settings)))
+    puller = Puller(site.settings, site.database, open_model)
+
+    def cancel(*_: Any) -> None:
+        with site.database.session() as session:
+            for row in list_pulls(session):
+                row.is_cancelled = True
+
+    def register(*args: Any, **more: Any) -> Any:
+        version = register_stored(*args, **more)
+        for row in list_pulls(args[0]):
+            row.is_cancelled = True
+        return version
+
+    if is_registered:
+        monkeypatch.setattr(importing, "register_stored", register)
+    else:
+        monkeypatch.setattr(pulling, "answers_one_token", cancel)
+        monkeypatch.setattr(pulling, "REPORT_INTERVAL_S", 0.0)
+    act = Act("the test", "model.pull")
+    pull_id = puller.start(
+        Import(path, keys_folder(site.settings), "taken", is_tested=not is_registered), lambda *_: act
+    )
+    for thread in puller._threads.values():
+        thread.join(60)
+    with site.database.reading() as session:
+        row = get_pull(session, pull_id)
+    assert (row.state, row.version) == (("done", "taken:1") if is_registered else ("cancelled", None))
+    (end,) = entries(site, "model.pull.end")
+    assert (end["state"], end["version"]) == (row.state, row.version)
+    puller.close()
 
 
 def test_a_pull_that_cannot_be_recorded_does_not_begin(site: Site) -> None:

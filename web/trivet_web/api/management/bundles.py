@@ -15,7 +15,7 @@ from trivet_web.api.management.objects import Listing
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
 from trivet_web.models.pulling import keys_folder
-from trivet_web.models.servable import given_path
+from trivet_web.models.servable import check_passed_on, given_path
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("bundles", __name__, url_prefix="/platform/v1")
@@ -52,7 +52,14 @@ def export() -> Response:
     key = own_key(keys_folder(process.settings))
     wanted = {"path": str(path), "left_out": len(body.have)}
     with recorded(process.database, "model.export", body.version, wanted) as outcome:
-        made = export_version(process.database, body.version, path, key, frozenset(body.have))
+        made = export_version(
+            process.database,
+            body.version,
+            path,
+            key,
+            frozenset(body.have),
+            lambda place: check_passed_on(place, process.settings),
+        )
         outcome |= {"version": made.version, "path": str(path), "files": made.num_files}
     answer = BundleObject(str(made.path), made.version, made.key, made.size_bytes, made.num_files)
     return json_response(answer, 201)

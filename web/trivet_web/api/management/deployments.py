@@ -20,7 +20,7 @@ from trivet_registry.tables import Deployment
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.management.models import resolve_model
+from trivet_web.api.management.models import open_named, resolve_model
 from trivet_web.api.management.objects import (
     DeploymentObject,
     Listing,
@@ -80,8 +80,9 @@ def launch() -> Response:
     body = read_body(LaunchRequest)
     process = web_process()
     check_backend(process, body.backend)
+    files = open_named(process, body.model)
     with process.database.session() as session:
-        chosen = resolve_model(process, session, body.model)
+        chosen = resolve_model(session, body.model, files)
         row = create_deployment(
             session,
             name=body.name or None,
@@ -119,8 +120,9 @@ def change(name: str) -> Response:
     process = web_process()
     if body.backend is not None:
         check_backend(process, body.backend)
+    files = None if body.model is None else open_named(process, body.model)
     with process.database.session() as session:
-        chosen = None if body.model is None else resolve_model(process, session, body.model)
+        chosen = None if body.model is None else resolve_model(session, body.model, files)
         update = Update(
             version=chosen.version if chosen else None,
             alias=chosen.alias if chosen else None,

@@ -26,7 +26,7 @@ from trivet_web.api.management.objects import (
 )
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
-from trivet_web.models.servable import given_path, open_new, open_servable
+from trivet_web.models.servable import check_passed_on, given_path, is_path, open_new
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("management_models", __name__, url_prefix="/platform/v1/models")
@@ -65,7 +65,9 @@ def register() -> Response:
 
 def _registered(process: WebProcess, files: ModelFiles, body: RegisterRequest) -> VersionObject:
     if body.copy:
-        digests = copy_into(process.store, files)
+        digests = copy_into(
+            process.store, files, check=lambda place: check_passed_on(place, process.settings)
+        )
         stored = open_stored(process.store, digests, process.open_new)
     else:
         known = digests_of(files) if body.verify else None
@@ -99,18 +101,27 @@ def remove(name: str) -> Response:
     return Response(status=204)
 
 
-def resolve_model(process: WebProcess, session: Session, reference: str) -> Chosen:
+def open_named(process: WebProcess, reference: str) -> ModelFiles | None:
+    """The files of MODEL where it is a path. Call it before a transaction: a disk may be slow.
+
+    They are not read through here: a launch need not wait for that. Raises: ModelFilesError; RequestError.
+    """
+    if not is_path(reference):
+        return None
+    return open_new(given_path(reference, "model", process.settings), process.plugins)
+
+
+def resolve_model(session: Session, reference: str, files: ModelFiles | None) -> Chosen:
     """The version that MODEL (name, name:version, name:alias, folder, GGUF path) means; a path is registered.
 
-    The files of a path are not read through here: a launch need not wait for that.
+    Args: files: what `open_named` has said of it.
 
-    Raises: ModelNotFound listing what is registered; ModelFilesError; RequestError.
+    Raises: ModelNotFound listing what is registered.
     """
-    if "/" not in reference and not reference.startswith("~"):
-        try:
-            return choose(session, reference)
-        except ModelNotFound as error:
-            hint = f"{error}; or give the whole path of a folder or GGUF file"
-            raise ModelNotFound(hint, param="model") from None
-    path = given_path(reference, "model", process.settings)
-    return Chosen(register_model(session, open_servable(path, process.plugins)))
+    if files is not None:
+        return Chosen(register_model(session, files))
+    try:
+        return choose(session, reference)
+    except ModelNotFound as error:
+        hint = f"{error}; or give the whole path of a folder or GGUF file"
+        raise ModelNotFound(hint, param="model") from None

@@ -18,11 +18,12 @@ from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.references import find_version
 from trivet_registry.tables import Instance
+from trivet_web.accounts.principal import check_right, principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
-from trivet_web.models.servable import given_path
+from trivet_web.models.servable import given_path, is_path
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("plan", __name__, url_prefix="/platform/v1")
@@ -60,7 +61,8 @@ def plan() -> Response:
 
 
 def _path(reference: str) -> str:
-    if "/" in reference or reference.startswith("~"):
+    if is_path(reference):  # what a file is like is told to those only who may register it
+        check_right(principal_of_request(), Right.OPERATE)
         return str(given_path(reference, "model", web_process().settings))
     with web_process().database.reading() as session:
         return find_version(session, reference).path

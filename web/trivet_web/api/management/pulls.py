@@ -13,7 +13,7 @@ from trivet_registry import tables
 from trivet_registry.audit_log import Act
 from trivet_registry.bundles.importing import Import
 from trivet_registry.bundles.signing import fingerprint, read_public
-from trivet_registry.pulls_store import end_lost, get_pull, list_pulls
+from trivet_registry.pulls_store import end_lost, get_pull, has_lost, list_pulls
 from trivet_registry.references import check_name
 from trivet_registry.sources.pull import Wanted
 from trivet_registry.sources.trivet_site import refuse_password
@@ -64,8 +64,7 @@ class PullObject(msgspec.Struct, frozen=True):
 def list_all() -> Response:
     """The newest first."""
     process = web_process()
-    with process.database.session() as session:
-        end_lost(session, process.puller.folder)
+    _end_lost(process)
     with process.database.reading() as session:
         return json_response(Listing([_object(row) for row in list_pulls(session)]))
 
@@ -98,8 +97,7 @@ def start() -> Response:
 def get(pull_id: str) -> Response:
     """Raises: NotFound."""
     process = web_process()
-    with process.database.session() as session:
-        end_lost(session, process.puller.folder)
+    _end_lost(process)
     with process.database.reading() as session:
         return json_response(_object(get_pull(session, pull_id)))
 
@@ -114,6 +112,15 @@ def cancel(pull_id: str) -> Response:
         row.is_cancelled = True
         record(session, "model.pull.cancel", row.source, after={"pull": pull_id})
         return json_response(_object(row))
+
+
+def _end_lost(process: WebProcess) -> None:
+    """Of those whose process has ended; nothing is written where there is none."""
+    with process.database.reading() as session:
+        if not has_lost(session, process.puller.folder):
+            return
+    with process.database.session() as session:
+        end_lost(session, process.puller.folder)
 
 
 def _wanted(process: WebProcess, body: PullRequest) -> Wanted | Import:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from trivet.errors import AuthenticationError, PermissionDenied
+from trivet.errors import AuthenticationError, Conflict, PermissionDenied
 from trivet_registry.account_tables import User
 from trivet_registry.login_throttle import end_good_attempt
 from trivet_registry.tables import utc_now
@@ -18,8 +18,8 @@ from trivet_registry.users_store import (
     set_role,
 )
 from trivet_web.accounts.acts import record
-from trivet_web.accounts.login import is_guess_right
-from trivet_web.accounts.passwords import hash_password
+from trivet_web.accounts.login import is_guess_right, record_failed_guess
+from trivet_web.accounts.passwords import check_new_password, hash_password
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.accounts.site_accounts import site_accounts
@@ -114,13 +114,18 @@ def change_own_password() -> Response:
     body, principal = read_body(PasswordRequest), principal_of_request()
     if principal.session_hash is None:
         raise PermissionDenied("this is for users who are logged in; an admin sets a password with a key")
+    check_new_password(body.password)
     with site_accounts().database.reading() as session:
         current_hash = get_user(session, principal.user_name).password_hash
     if not is_guess_right(principal.user_name, body.current, current_hash):
+        with site_accounts().database.session() as session:
+            record_failed_guess(session, "user.change", principal.user_name)
         raise AuthenticationError("the current password is wrong", param="current")
     password_hash = hash_password(body.password)
     with site_accounts().database.session() as session:
         user = get_user(session, principal.user_name)
+        if user.password_hash != current_hash:
+            raise Conflict("the password was changed by somebody else meanwhile; log in again")
         end_good_attempt(session, user.name, request.remote_addr or "", utc_now())
         set_password_hash(session, user, password_hash, keep=principal.session_hash)
         record(session, "user.change", user.name, after={"password": "changed"})

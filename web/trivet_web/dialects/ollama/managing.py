@@ -137,11 +137,13 @@ def delete() -> Response:
     process = web_process()
     if name in process.router.table(fresh=True):
         raise Conflict(f"model {name!r} is deployed; stop it first: trivet stop {name}", param="model")
-    is_variant = variants(process).remove(name)
+    is_variant = variants(process).get(name) is not None
     with process.database.session() as session:
         if not is_variant:
             remove_model(session, name)
         record(session, "name.remove" if is_variant else "model.remove", name)
+        session.flush()
+        variants(process).remove(name)  # last: what cannot be recorded is not done
     return Response(status=200)
 
 
@@ -191,9 +193,10 @@ def _put(name: str, variant: Variant) -> None:
             f"{name!r} is the name of a deployment; take another, or stop it: trivet stop {name}",
             param="model",
         )
-    variants(process).put(name, variant)
     with process.database.session() as session:
         record(session, "name.create", name, after={"base": variant.base})
+        session.flush()
+        variants(process).put(name, variant)  # last: what cannot be recorded is not done
 
 
 def _steps(body: NameRequest, *steps: str) -> Response:

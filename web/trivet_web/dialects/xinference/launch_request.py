@@ -9,10 +9,11 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from trivet.errors import ModelNotFound, RequestError, UnsupportedParameter
+from trivet.models.model_files import ModelFiles
 from trivet_registry.models_store import list_models
 from trivet_registry.references import Chosen
 from trivet_registry.tables import Version
-from trivet_web.api.management.models import resolve_model
+from trivet_web.api.management.models import open_named, resolve_model
 from trivet_web.web_process import WebProcess
 
 _TASKS = {"LLM": "auto", "embedding": "embed", "rerank": "score"}
@@ -92,13 +93,19 @@ class LaunchFields(msgspec.Struct, kw_only=True):
             settings["tensor_parallel_size"] = str(self.n_gpu)
         return settings
 
-    def chosen(self, process: WebProcess, session: Session) -> Chosen:
+    def files(self, process: WebProcess) -> ModelFiles | None:
+        """Of a path. Raises: ModelFilesError; RequestError."""
+        return open_named(process, self.model_path or self.model_name)
+
+    def chosen(self, session: Session, files: ModelFiles | None) -> Chosen:
         """Of a path, or of the registry: "name:alias", "name:version", or the newest of what is named.
 
-        Raises: ModelNotFound listing what there is; ModelFilesError; RequestError.
+        Args: files: see `files`.
+
+        Raises: ModelNotFound listing what there is.
         """
-        if self.model_path is not None or ":" in self.model_name:
-            return resolve_model(process, session, self.model_path or self.model_name)
+        if files is not None or self.model_path is not None or ":" in self.model_name:
+            return resolve_model(session, self.model_path or self.model_name, files)
         found = [
             version
             for model in list_models(session)
@@ -108,7 +115,7 @@ class LaunchFields(msgspec.Struct, kw_only=True):
         ]
         if found:
             return Chosen(max(found, key=lambda version: version.version))
-        resolve_model(process, session, self.model_name)  # which says what is registered
+        resolve_model(session, self.model_name, None)  # which says what is registered
         there = ", ".join(_described(m.versions) for m in list_models(session) if m.name == self.model_name)
         raise ModelNotFound(
             f"model {self.model_name!r} is not there as model_format {self.model_format!r}, quantization "

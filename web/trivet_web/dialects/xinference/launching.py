@@ -51,8 +51,9 @@ def launch() -> Response:
     check_backend(process, fields.backend)
     earlier = process.router.table(fresh=True).get(fields.name)
     ended = frozenset(one.id for one in earlier.instances) if earlier else frozenset()
+    files = fields.files(process)
     with process.database.session() as session:
-        chosen = fields.chosen(process, session)
+        chosen = fields.chosen(session, files)
         row = create_deployment(
             session,
             name=fields.name,
@@ -91,7 +92,7 @@ def _wait_for_end(process: WebProcess, name: str) -> None:
     gone = threading.Event()
     with process.hang_up.watching(client_fd(), gone.set):
         while time.monotonic() < latest_s and process.supervisor.is_up():
-            with process.database.session() as session:
+            with process.database.reading() as session:
                 if not list_instances(session, name, _LIVING):
                     return
             if gone.wait(_LOOK_S):

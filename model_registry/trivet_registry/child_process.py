@@ -1,0 +1,41 @@
+"""Runs a child process to its end, or to that of whoever waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+PIECE_S = 0.5
+
+
+def run_child(
+    command: Sequence[str], timeout_s: float, check: Callable[[], None], env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Exit code and what it said on stderr; what it prints otherwise is dropped.
+
+    Args: check: called twice a second; where it raises, the child is killed.
+
+    Raises: TimeoutError.
+    """
+    end_s = time.monotonic() + timeout_s
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    ) as child:
+        try:
+            while True:
+                try:
+                    _, said = child.communicate(timeout=PIECE_S)
+                    return child.returncode, said
+                except subprocess.TimeoutExpired:
+                    check()
+                    if time.monotonic() > end_s:
+                        raise TimeoutError from None
+        except BaseException:
+            child.kill()
+            raise
