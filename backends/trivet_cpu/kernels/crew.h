@@ -3,7 +3,8 @@
 // A step waits at every barrier for its slowest thread. A thread that shares its core with another program is
 // away for whole slices of the scheduler (about 3 ms), and all others with it: beside one busy program two
 // threads took 17 ms for a step that one thread does in 5 (2-core Zen 4 VM). So the time in which threads were
-// kept from their cores is counted, and while it is more than one thread gives, one thread fewer works.
+// kept from their cores is counted, and while it is more than one thread gives, one thread fewer works. A short
+// absence, as for a web server that reads a request, is no busy program: it is weighed over a long window.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace trivet {
 // Times are in nanoseconds. Pure: no clock is read here.
 class Crew {
  public:
-  static constexpr int64_t WINDOW = 20'000'000;            // of work, before it is judged
-  static constexpr int64_t FIRST_PATIENCE = 100'000'000;   // until one more is tried again
+  static constexpr int64_t WINDOW = 100'000'000;           // of work, before it is judged
+  static constexpr int64_t FIRST_PATIENCE = 200'000'000;   // until one more is tried again
   static constexpr int64_t MAX_PATIENCE = 3'200'000'000;   // doubled to this while every trial fails
 
   explicit Crew(int num_threads) : most_(num_threads), size_(num_threads) {}

@@ -2,10 +2,10 @@
 #include "pool.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -14,13 +14,14 @@
 namespace trivet {
 namespace {
 
-// Between the phases of a step others arrive within a few microseconds, unless one was preempted: then its
-// core is worth more to it than to us. Between steps the host works for 0.3 to 1.5 ms; sleeping and waking
-// take about 50 us of that and leave the core to the host.
+// Between the phases of a step others arrive within a few microseconds, unless one was preempted: then our core
+// is worth more to it than to us, and the kernel moves it here once we sleep (not while we yield). Between steps
+// the host works for 0.3 to 1.5 ms; sleeping and waking take about 50 us of that and leave the core to the host.
 constexpr int SPINS_IN_STEP = 2000;  // about 40 ns each on a Zen 4
 constexpr int SPINS_BETWEEN_STEPS = 1000;
 
 thread_local const Pool* inside = nullptr;  // the pool whose task this thread runs
+thread_local int64_t asleep = 0;             // ns of that task at barriers
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -86,14 +87,15 @@ void Pool::run(Task task, void* argument) {
   crew_.note(end, end - start, lost_.load(std::memory_order_relaxed));
 }
 
-// The task, and how long this thread had no core for it: a thread that spins or yields to nobody has one.
+// The task, and how long this thread had work and no core for it.
 void Pool::work(int thread) {
   const int64_t wall = nanoseconds(CLOCK_MONOTONIC), cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
   inside = this;
+  asleep = 0;
   task_(argument_, thread);
   inside = nullptr;
   const int64_t used = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
-  lost_.fetch_add(nanoseconds(CLOCK_MONOTONIC) - wall - used, std::memory_order_relaxed);
+  lost_.fetch_add(nanoseconds(CLOCK_MONOTONIC) - wall - used - asleep, std::memory_order_relaxed);
 }
 
 void Pool::barrier() {
@@ -108,15 +110,19 @@ void Pool::barrier() {
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) == crew_size - 1) {
     arrived_.store(0, std::memory_order_relaxed);
     unit_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
+    phase_.store(phase + 1);
+    if (num_asleep_.load()) futex(&phase_, FUTEX_WAKE_PRIVATE, INT_MAX);
     return;
   }
-  for (int spin = 0; phase_.load(std::memory_order_acquire) == phase; spin++) {
-    if (spin < SPINS_IN_STEP)
-      relax();
-    else
-      sched_yield();
+  for (int spin = 0; spin < SPINS_IN_STEP; spin++) {
+    if (phase_.load(std::memory_order_acquire) != phase) return;
+    relax();
   }
+  const int64_t start = nanoseconds(CLOCK_MONOTONIC);
+  num_asleep_.fetch_add(1);
+  while (phase_.load() == phase) futex(&phase_, FUTEX_WAIT_PRIVATE, phase);
+  num_asleep_.fetch_sub(1);
+  asleep += nanoseconds(CLOCK_MONOTONIC) - start;
 }
 
 void Pool::helper(int thread) {

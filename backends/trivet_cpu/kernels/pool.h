@@ -12,7 +12,7 @@
 namespace trivet {
 
 // Work of a phase is taken from counters: with fixed shares one preempted thread would hold up all others
-// at every barrier. Waiting spins for a bounded time and then gives the core away.
+// at every barrier. Waiting spins for a bounded time and then sleeps.
 class Pool {
  public:
   typedef void (*Task)(void* argument, int thread);
@@ -95,9 +95,10 @@ class Pool {
   void* argument_ = nullptr;
   int crew_size_ = 1;  // of the running task
   std::atomic<bool> is_closing_{false};
-  std::atomic<int64_t> lost_{0};  // ns of the running task without a core, all threads
+  std::atomic<int64_t> lost_{0};  // ns of the running task with work and without a core, all threads
   alignas(64) std::atomic<int> unit_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};  // a futex
+  std::atomic<int> num_asleep_{0};              // at a barrier
   alignas(64) std::atomic<int> arrived_{0};
 };
 
