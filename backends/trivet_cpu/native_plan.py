@@ -225,8 +225,10 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
     sizes |= {f"rope.{i}": tokens * rope.dim * 4 for i, rope in enumerate(distinct_ropes(spec))}
     widths = widths_of(spec)
     for name, forms in forms_of(spec, weights, native).items():
+        # In a step of few tokens each thread has normed rows of its own (kernels/step.cpp, `rows_of`).
+        rows = max(tokens, ROWS * native.num_threads) if name == "normed" else tokens
         for form in forms:
-            sizes[f"{name}.{form}"] = form_bytes(form, tokens, widths[name])
+            sizes[f"{name}.{form}"] = form_bytes(form, rows, widths[name])
     return {name: -(-size // 64) * 64 for name, size in sizes.items()}
 
 

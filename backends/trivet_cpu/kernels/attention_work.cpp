@@ -31,7 +31,7 @@ void HeadLimits::include(int num_heads, const Cache& cache) {
 }
 
 AttentionWork::AttentionWork(const StepSequences& seqs, const HeadLimits& limits, int num_threads,
-                             const AttentionSpace& space)
+                             const AttentionSpace& space, bool keeps_order)
     : seqs_(seqs), limits_(limits), partials_(space.partials), num_free_(space.num_partials) {
   const int tokens = tokens_of_unit(num_threads);
   int64_t total = 0;  // pieces of all units
@@ -48,8 +48,9 @@ AttentionWork::AttentionWork(const StepSequences& seqs, const HeadLimits& limits
   const auto cost = [](const AttentionUnit& unit) {
     return (int64_t)(unit.pieces.last - unit.pieces.first) * unit.count;
   };
-  std::stable_sort(units_.begin(), units_.end(),
-                   [&](const AttentionUnit& a, const AttentionUnit& b) { return cost(a) > cost(b); });
+  if (!keeps_order)
+    std::stable_sort(units_.begin(), units_.end(),
+                     [&](const AttentionUnit& a, const AttentionUnit& b) { return cost(a) > cost(b); });
   if (!splits_.empty()) done_.reset(new std::atomic<int32_t>[splits_.size() * limits_.num_kv_heads]());
 }
 

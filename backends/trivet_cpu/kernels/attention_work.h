@@ -54,10 +54,12 @@ struct HeadLimits {
 
 class AttentionWork {
  public:
-  AttentionWork(const StepSequences& seqs, const HeadLimits& limits, int num_threads, const AttentionSpace& space);
+  // `keeps_order`: units in the order of their tokens, else the longest first.
+  AttentionWork(const StepSequences& seqs, const HeadLimits& limits, int num_threads, const AttentionSpace& space,
+                bool keeps_order = false);
 
   int num_units() const { return (int)units_.size(); }
-  const AttentionUnit& unit(int i) const { return units_[i]; }  // longest first
+  const AttentionUnit& unit(int i) const { return units_[i]; }
 
   // Compute a unit for one KV head. True: the rows of this head are complete.
   bool run(const LayerQueries& layer, int unit, int head, AttentionScratch& scratch);

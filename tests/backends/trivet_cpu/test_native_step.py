@@ -76,13 +76,16 @@ def _weights(spec: ModelSpec, folder: Path) -> WeightIndex:
 
 
 def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: int) -> list[np.ndarray]:
-    """Of three sequences that are computed together, two in chunks, at every token."""
+    """Of three sequences that are computed together, two in chunks, at every token.
+
+    In the longest chunk each of three threads has tokens of its own.
+    """
     backend = CpuBackend()
     devices = backend.probe(1.0)
     config = RunnerConfig(
         dtype="f32",
         max_num_seqs=4,
-        max_model_len=128,
+        max_model_len=288,
         options={"kernels": kernels, "num_threads": str(num_threads)},
     )
     plan = backend.plan(spec, weights, config, devices)
@@ -92,9 +95,9 @@ def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: 
         runner.allocate_kv()
         runner.warm_up()
         driver = Driver(runner, plan, vocab_size=spec.num_tokens, max_num_seqs=4)
-        sequences = [driver.add(random_prompt(n, n)) for n in (60, 19, 5)]
+        sequences = [driver.add(random_prompt(n, n)) for n in (260, 19, 5)]
         found: list[list[np.ndarray]] = [[] for _ in sequences]
-        for counts in ((1, 18, 4), (40, 0, 0), (18, 0, 0)):
+        for counts in ((1, 18, 4), (40, 0, 0), (218, 0, 0)):
             works = [scoring_work(s, count) for s, count in zip(sequences, counts, strict=True) if count]
             step, output = driver.run(works)
             for sequence, parts in zip(sequences, found, strict=True):
