@@ -36,6 +36,7 @@ from trivet_web.metrics.bucket_history import BucketHistory
 from trivet_web.metrics.engine_totals import TOTALS_FOLDER, EngineTotals
 from trivet_web.metrics.history import History
 from trivet_web.metrics.metric_families import samples
+from trivet_web.metrics.quantiles import WINDOW_S, quantile_samples
 from trivet_web.metrics.web_metrics import WebMetrics
 from trivet_web.models.prompt_encoder import PromptEncoder
 from trivet_web.models.pulling import Puller
@@ -147,8 +148,10 @@ class WebProcess:
         """Body of a thread: what is not seen in this second is in no history."""
         while not self._is_closed.wait(SAMPLE_INTERVAL_S):
             try:
-                self.history.append(time.time(), samples(self))
-                self.buckets.observe(time.time(), self.metrics.totals())
+                now_s, totals = time.time(), self.metrics.totals()
+                self.buckets.observe(now_s, totals)
+                _, spreads = self.buckets.spread(WINDOW_S, now_s, totals)
+                self.history.append(now_s, [*samples(self), *quantile_samples(spreads)])
             except TrivetError as error:
                 logger.debug("sample=none reason=%s", error)  # the registry was never read
 

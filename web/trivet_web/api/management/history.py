@@ -1,5 +1,7 @@
 """GET /platform/v1/history: every figure of `/metrics` over the last quarter of an hour, or the last day.
 
+With them go quantiles of latencies (metrics/quantiles.py).
+
 Counters are cumulative: a rate is the difference of two values over the difference of their times.
 Of several web processes each has its own samples, of the same figures.
 """
