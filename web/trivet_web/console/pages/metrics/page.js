@@ -1,9 +1,10 @@
 // Metrics: all figures over time. A drag over a chart looks closer at that time in all of them.
 
 import { codeBlock } from "../../base/copy.js";
-import { byId, h } from "../../base/dom.js";
+import { downloadCsv } from "../../base/csv.js";
+import { byId, h, icon } from "../../base/dom.js";
 import { FigureHistory } from "../../base/figure_history.js";
-import { bindFilter } from "../../base/filters.js";
+import { bindFilter, filterOf, setFilter } from "../../base/filters.js";
 import { select, setChoices } from "../../base/form.js";
 import { live } from "../../base/live.js";
 import { TimeChart, TimeGroup } from "../../base/charts/time_chart.js";
@@ -28,13 +29,15 @@ let history = new FigureHistory(NAMES, 300);
 let closer = null;
 let deployment = "";
 
+/** @param {Record<string, string>} labels */
+const picks = (labels) => !deployment || labels.model_name === undefined || labels.model_name === deployment;
+
 function draw() {
   const times = history.times.map((at) => at * 1000);
   const end = times[times.length - 1] ?? Date.now();
   const span = closer ?? [end - history.spanS * 1000, end];
-  const picks = (/** @type {Record<string, string>} */ labels) => !deployment || labels.model_name === undefined || labels.model_name === deployment;
   for (const { kind, chart } of charts) {
-    const found = [...kind.read(history, picks)].slice(0, MOST_SERIES);
+    const found = [...kind.read(history, picks, deployment)].slice(0, MOST_SERIES);
     const place = /** @type {HTMLElement} */ (places.get(kind.name));
     place.hidden = !found.length;
     const inside = times.map((at, index) => (at >= span[0] && at <= span[1] ? index : -1)).filter((index) => index >= 0);
@@ -56,21 +59,38 @@ async function load() {
 const spans = select("span", SPANS_S.map((one) => [String(one), t(`metrics.span.${one}`)]), "300", { "aria-label": t("metrics.range") });
 const deployments = select("deployment", [["", t("metrics.all_deployments")]], "", { "aria-label": t("metrics.deployment") });
 const whole = h("button", { type: "button", hidden: true, onclick: () => look(null) }, t("metrics.whole"));
-byId("toolbar").append(spans, deployments, whole, h("span", { class: "quiet" }, t("metrics.hint")));
+const save = h("button", { type: "button", onclick: saveAll }, icon("download"), t("metrics.save"));
+byId("toolbar").append(spans, deployments, whole, h("span", { class: "quiet" }, t("metrics.hint")), h("span", { class: "spacer" }), save);
 
-/** @param {[number, number] | null} span */
+/** Every series of every chart at all times that are known. */
+function saveAll() {
+  const all = CHARTS.flatMap((kind) => [...kind.read(history, picks, deployment)].map(([name, values]) => ({ name: `${kind.name} ${name}`.trim(), values })));
+  downloadCsv("metrics.csv", [["time", ...all.map((one) => one.name)], ...history.times.map((at, index) => [new Date(at * 1000).toISOString(), ...all.map((one) => one.values[index])])]);
+}
+
+/** Kept in the address, so that a link shows what its sender saw. @param {[number, number] | null} span */
 function look(span) {
   closer = span;
+  setFilter("from", span ? String(Math.round(span[0])) : "");
+  setFilter("to", span ? String(Math.round(span[1])) : "");
   draw();
 }
 
+/** @returns {[number, number] | null} */
+function closerOfAddress() {
+  const [from, to] = [Number(filterOf("from")), Number(filterOf("to"))];
+  return from > 0 && to > from ? [from, to] : null;
+}
+
+const shared = closerOfAddress(); // before the first choice of a span forgets it
 group.onBrush = (from, to) => look([from, to]);
 bindFilter(spans, (span) => {
   if (!span) spans.value = String(SPANS_S[0]);
   history = new FigureHistory(NAMES, Number(spans.value));
-  closer = null;
+  look(null);
   load();
 });
+if (shared) look(shared);
 bindFilter(deployments, (name) => {
   deployment = name;
   draw();
