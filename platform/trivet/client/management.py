@@ -137,6 +137,7 @@ class Operation(Encoding[C]):
     True
     >>> (instance,) = client.instances.list("null")
     >>> log = "".join(client.logs(instance.id, tail=20))
+    >>> own = "".join(client.site_logs("supervisor", tail=20))
     >>> client.events("null", limit=1)[0].deployment
     'null'
     >>> plan = client.plan(model_path, backend="cpu", settings={"max_model_len": "1024"})
@@ -173,6 +174,12 @@ class Operation(Encoding[C]):
         """
         query = {"attempt": attempt, "tail": tail, "follow": int(follow)}
         return StreamCall("GET", f"{ROOT}/logs/{place(instance)}", str, query=query, is_endless=follow)
+
+    @stream
+    def site_logs(self, name: str, *, follow: bool = False, tail: int = 200) -> StreamCall[str]:
+        """What "supervisor" or "web" writes, in pieces of text; `follow` as of `logs`."""
+        query = {"tail": tail, "follow": int(follow)}
+        return StreamCall("GET", f"{ROOT}/site-logs/{place(name)}", str, query=query, is_endless=follow)
 
     @call
     def history(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from trivet_web.api.management import logs
 from trivet_web.api.management.logs import MAX_TAIL_BYTES, TAIL_BLOCK, last_lines
+
+if TYPE_CHECKING:
+    from conftest import Site
+    from flask.testing import FlaskClient
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 5000, 10**5])
@@ -41,3 +46,14 @@ def test_what_is_appended_while_the_end_is_shown_is_read_next(tmp_path: Path) ->
         assert last_lines(log, 10**6) == shown
         engine.write(b"three\n")
         assert log.read() == b"three\n"
+
+
+def test_logs_of_the_site_itself_are_read_and_no_other_file(site: Site, site_client: FlaskClient) -> None:
+    folder = site.settings.paths.logs
+    (folder / "web.log").write_text("one\ntwo\nthree\n")
+    (folder / "secret.log").write_text("not told\n")
+    assert site_client.get("/platform/v1/site-logs/web?tail=2").text == "two\nthree\n"
+    for name in ("secret", "..%2Fweb", "web.log"):
+        answer = site_client.get(f"/platform/v1/site-logs/{name}")
+        assert answer.status_code == 404, name
+        assert "not told" not in answer.text

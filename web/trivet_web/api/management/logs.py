@@ -1,7 +1,7 @@
-"""GET /platform/v1/logs/INSTANCE: an engine's log as text, its end or as it is written.
+"""GET /platform/v1/logs/INSTANCE and /site-logs/NAME: a log as text, its end or as it is written.
 
-`attempt` is a number, or "first-crash". Who follows goes on with the next attempt when one starts,
-and with the newest instance of the deployment when this one has stopped, as an update replaces it.
+Of an engine, `attempt` is a number, or "first-crash". Who follows goes on with the next attempt when one
+starts, and with the newest instance of the deployment when this one has stopped, as an update replaces it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ TAIL_BLOCK = 64 << 10
 POLL_S = 0.3
 LOOKS_A_QUERY = 3  # the registry is asked for another attempt after so many looks in vain
 FIRST_CRASH = "first-crash"
+SITE_LOGS = ("supervisor", "web")
 
 
 @blueprint.get("/logs/<instance_id>")
@@ -46,10 +47,26 @@ def logs(instance_id: str) -> Response:
     with process.database.reading() as session:
         row = get_instance(session, instance_id)
         file = _file(row)
+    return _answer(process, file, NextFile(process, instance_id))
+
+
+@blueprint.get("/site-logs/<name>")
+@requires(Right.OPERATE)
+@documented(media_type="text/plain", query={"tail": int, "follow": int})
+def site_logs(name: str) -> Response:
+    """What the site's own processes write: users' names and addresses may be in it. Raises: NotFound."""
+    if name not in SITE_LOGS:
+        raise NotFound(f"there is no log {name[:40]!r} of the site; there are {' and '.join(SITE_LOGS)}")
+    process = web_process()
+    return _answer(process, process.settings.paths.logs / f"{name}.log", lambda file: None)
+
+
+def _answer(process: WebProcess, file: Path, next_file: Callable[[Path], Path | None]) -> Response:
+    """Raises: RequestError."""
     tail = whole_number("tail", 200, 0, MAX_TAIL)
     if request.args.get("follow") != "1":
         return Response(_tail(file, tail), mimetype="text/plain")
-    follower = Follower(process, file, tail, client_fd(), NextFile(process, instance_id))
+    follower = Follower(process, file, tail, client_fd(), next_file)
     response = Response(follower, mimetype="text/plain")
     response.headers["X-Accel-Buffering"] = "no"
     return response
