@@ -38,6 +38,7 @@ from trivet.client.results import (
     VersionDetails,
     VersionFile,
 )
+from trivet.client.site_settings import SitePackage, SiteSetting, SiteSettings
 from trivet.client.stored_answers import Batch, File, Response, ResponseEvent
 from trivet.client.streams import AsyncStream, Stream
 
@@ -76,6 +77,9 @@ __all__ = [
     "Response",
     "ResponseEvent",
     "Scores",
+    "SitePackage",
+    "SiteSetting",
+    "SiteSettings",
     "Status",
     "Store",
     "Stream",

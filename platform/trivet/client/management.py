@@ -17,6 +17,7 @@ from trivet.client.results import (
     PrefixCacheReset,
     Status,
 )
+from trivet.client.site_settings import SiteSettings
 
 ROOT = "/platform/v1"
 
@@ -129,12 +130,13 @@ class Instances(Group[C]):
 
 
 class Operation(Encoding[C]):
-    """How the site does: `client.status`, `.devices`, `.events`, `.logs`, `.plan`.
+    """How the site does: `client.status`, `.settings`, `.devices`, `.events`, `.logs`, `.plan`.
 
     Figures are `.history`, `.histograms` and `.metrics`.
 
     >>> client.status().supervisor.up
     True
+    >>> given = [one.name for one in client.settings().settings if one.source == "given"]
     >>> (instance,) = client.instances.list("null")
     >>> log = "".join(client.logs(instance.id, tail=20))
     >>> own = "".join(client.site_logs("supervisor", tail=20))
@@ -152,6 +154,11 @@ class Operation(Encoding[C]):
     def status(self) -> Call[Status]:
         """Version, and whether the supervisor lives."""
         return ask("GET", f"{ROOT}/status", Status)
+
+    @call
+    def settings(self) -> Call[SiteSettings]:
+        """Those in effect and where each comes from; what is installed."""
+        return ask("GET", f"{ROOT}/settings", SiteSettings)
 
     @call
     def devices(self) -> Call[tuple[Device, ...]]:

@@ -20,6 +20,7 @@ from trivet_web.api.management import (
     pulls,
     requests,
     sessions,
+    site_settings,
     usage,
     users,
     versions,
@@ -45,4 +46,5 @@ BLUEPRINTS = (
     keys.blueprint,
     audit.blueprint,
     usage.blueprint,
+    site_settings.blueprint,
 )
