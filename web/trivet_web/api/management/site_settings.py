@@ -117,4 +117,4 @@ def _licence(known: PackageMetadata) -> str:
     classes = [
         one.rpartition("::")[2].strip() for one in known.get_all("Classifier") or () if "License ::" in one
     ]
-    return ", ".join(classes) or str(known.get("License") or "").partition("\n")[0][:60]
+    return ", ".join(classes) or (str(known["License"]) if "License" in known else "").partition("\n")[0][:60]
