@@ -87,3 +87,12 @@ def test_charts_have_quantiles_are_looked_at_closer_and_saved(
 
     admin_page.get_by_role("button", name="Whole range").click()
     admin_page.wait_for_url(lambda url: "from=" not in url)
+
+
+def test_a_route_has_examples_in_curl_and_python(site: Site, admin_page: Page) -> None:
+    admin_page.goto(f"{site.url}/console/api")
+    admin_page.get_by_label("Filter").fill("post /v1/completions")
+    route = admin_page.locator("details", has_text="/v1/completions").first
+    route.locator("summary").click()
+    expect(route).to_contain_text(f'"{site.url}/v1/completions"')
+    expect(route).to_contain_text("curl -X POST")

@@ -6,6 +6,7 @@ import { byId, h } from "../../base/dom.js";
 import { bindFilter, matches } from "../../base/filters.js";
 import { DataPlace } from "../../base/states.js";
 import { t } from "../../base/texts.js";
+import { curlOf, pythonOf } from "./examples.js";
 import { sampleOf, shapeOf } from "./schema.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
@@ -58,6 +59,7 @@ function inside(path, method, operation, document) {
   const body = operation.requestBody?.content?.["application/json"]?.schema;
   const answer = Object.entries(operation.responses ?? {}).find(([status]) => status.startsWith("2"))?.[1]?.content?.["application/json"]?.schema;
   const query = (operation.parameters ?? []).filter((/** @type {any} */ one) => one.in === "query");
+  const sample = body && sampleOf(body, document);
   return h(
     "div",
     { class: "route-inside stack" },
@@ -66,14 +68,10 @@ function inside(path, method, operation, document) {
     body && [h("h3", {}, t("api.body")), codeBlock(shapeOf(body, document))],
     answer && [h("h3", {}, t("api.answer")), codeBlock(shapeOf(answer, document))],
     h("h3", {}, "curl"),
-    codeBlock(curlOf(path, method, body && sampleOf(body, document))),
+    codeBlock(curlOf(location.origin, path, method, sample)),
+    h("h3", {}, "Python"),
+    codeBlock(pythonOf(location.origin, path, method, sample)),
   );
-}
-
-/** @param {string} path @param {string} method @param {any} body */
-function curlOf(path, method, body) {
-  const start = `curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.origin}${path} \\\n  -H "Authorization: Bearer $TRIVET_API_KEY"`;
-  return body === undefined || body === null ? start : `${start} \\\n  -H "Content-Type: application/json" \\\n  -d '${JSON.stringify(body)}'`;
 }
 
 byId("first").append(codeBlock(`from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="sk-…")`));
