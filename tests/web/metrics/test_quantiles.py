@@ -57,15 +57,18 @@ def test_what_had_no_request_has_no_quantile() -> None:
 def test_the_history_has_them(site: Site, site_client: FlaskClient, eventually: Any) -> None:
     site.start_engine()
     names = ",".join(f"{TTFT.name}_{suffix}" for suffix in ("p50", "p99"))
+    headers = {"Authorization": f"Bearer {site.token}"}
 
-    def labels() -> list[dict[str, str]]:
-        answer = site_client.get(f"/platform/v1/history?window_s=900&names={names}").get_json()
-        return [one["labels"] for one in answer["series"]]
+    def history() -> dict[str, Any]:
+        url = f"/platform/v1/history?window_s=900&names={names}"
+        found: dict[str, Any] = site_client.get(url, headers=headers).get_json()
+        return found
 
     eventually(
-        lambda: site_client.get("/platform/v1/history?window_s=5").get_json()["times"],
+        lambda: history()["times"],
         what="a sample from before the first request, of which later ones are counted",
     )
     body = {"model": "demo", "prompt": "a", "max_tokens": 2}
     assert site_client.post("/v1/completions", json=body).status_code == 200
-    eventually(lambda: labels() == [{}, {"model_name": "demo"}] * 2, what="quantiles are sampled")
+    wanted = [{}, {"model_name": "demo"}] * 2
+    eventually(lambda: [one["labels"] for one in history()["series"]] == wanted, what="quantiles are sampled")

@@ -52,8 +52,9 @@ def test_logs_of_the_site_itself_are_read_and_no_other_file(site: Site, site_cli
     folder = site.settings.paths.logs
     (folder / "web.log").write_text("one\ntwo\nthree\n")
     (folder / "secret.log").write_text("not told\n")
-    assert site_client.get("/platform/v1/site-logs/web?tail=2").text == "two\nthree\n"
+    headers = {"Authorization": f"Bearer {site.token}"}
+    assert site_client.get("/platform/v1/site-logs/web?tail=2", headers=headers).text == "two\nthree\n"
     for name in ("secret", "..%2Fweb", "web.log"):
-        answer = site_client.get(f"/platform/v1/site-logs/{name}")
+        answer = site_client.get(f"/platform/v1/site-logs/{name}", headers=headers)
         assert answer.status_code == 404, name
         assert "not told" not in answer.text
