@@ -10,6 +10,10 @@ from console_site import Site
 from playwright.sync_api import Page, expect
 from watched_page import Watch, log_in
 
+from trivet_web.console.navigation import PAGES
+
+SETTLED_MS = 700  # what is asked for has come
+
 
 @pytest.fixture(scope="module")
 def roles(site: Site) -> Site:
@@ -95,7 +99,8 @@ def test_a_lost_stream_is_told_and_taken_up_again(admin_page: Page, watches: lis
 def test_a_narrow_page_does_not_scroll_sideways(site: Site, open_page: Callable[..., Page]) -> None:
     page = open_page(site.url, viewport={"width": 360, "height": 740})
     log_in(page, site)
-    for path in ("/", "/console/playground"):
+    for path in (one.path for one in PAGES if not one.parent):
         page.goto(site.url + path)
         expect(page.get_by_role("main")).to_be_visible()
+        page.wait_for_timeout(SETTLED_MS)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
