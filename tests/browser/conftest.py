@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 collect_ignore_glob = [] if "TRIVET_BROWSER_CACHE" in os.environ else ["test_*.py"]
 
 CHROMIUM = "/usr/bin/chromium"
+PATIENCE_MS = 30_000  # a busy machine is slow; what hangs is found all the same
 FLAGS = [
     "--headless=new",
     "--no-sandbox",
@@ -40,8 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened
@@ -80,7 +82,7 @@ def open_page(browser: Browser, watches: list[Watch]) -> Iterator[Callable[..., 
     def open_one(origin: str, **options: object) -> Page:
         given = {"viewport": {"width": 1280, "height": 860}, "locale": "en-US", **options}
         context = browser.new_context(**given)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         watches.append(Watch(page, origin))
