@@ -22,7 +22,11 @@ test("what is asked again keeps what was there, and what followed it", () => {
 
 test("one can go there and back, and nothing is lost", () => {
   const third = askedAgain(askedAgain(FIRST, 1, model("a2"), user("more")), 1, model("a3"));
-  for (const [place, expected] of [[0, "q a1 then b1"], [1, "q a2 more"], [2, "q a3"]]) {
+  for (const [place, expected] of [
+    [0, "q a1 then b1"],
+    [1, "q a2 more"],
+    [2, "q a3"],
+  ]) {
     const there = switchTo(third, 1, place);
     assert.equal(words(there), expected);
     assert.equal(there[1].place, place);

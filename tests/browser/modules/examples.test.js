@@ -5,7 +5,10 @@ import { curlOf, literal, pythonOf } from "../../../web/trivet_web/console/pages
 const HERE = "http://127.0.0.1:8000";
 
 test("a value is written as Python has it", () => {
-  assert.equal(literal({ stream: true, stop: null, "a b": [1, "x\n\"y\""] }), '{"stream": True, "stop": None, "a b": [1, "x\\n\\"y\\""]}');
+  assert.equal(
+    literal({ stream: true, stop: null, "a b": [1, 'x\n"y"'] }),
+    '{"stream": True, "stop": None, "a b": [1, "x\\n\\"y\\""]}',
+  );
 });
 
 test("a quote in a body does not end the shell's argument", () => {

@@ -19,7 +19,13 @@ test("sums are by a label, and what is not sampled is a gap", () => {
   history.add(1, [figure("n", 1, { m: "a", i: "1" }), figure("n", 2, { m: "a", i: "2" }), figure("n", 7, { m: "b" })]);
   history.add(2, [figure("n", 4, { m: "a", i: "1" })]);
   const found = history.sums("n", { by: "m" });
-  assert.deepEqual([...found], [["a", [3, 4]], ["b", [7, null]]]);
+  assert.deepEqual(
+    [...found],
+    [
+      ["a", [3, 4]],
+      ["b", [7, null]],
+    ],
+  );
   assert.deepEqual([...history.sums("n", { by: "m", picks: (labels) => labels.m === "b" })], [["b", [7, null]]]);
 });
 

@@ -46,7 +46,12 @@ test("objects are kept up to date", () => {
   let shown = [];
   live.objects("instances", (all) => (shown = [...all.values()].map((one) => `${one.id}${one.state}`)));
   mock.timers.tick(1);
-  sources[0].say("instances", { all: [{ id: "a", state: 1 }, { id: "b", state: 1 }] });
+  sources[0].say("instances", {
+    all: [
+      { id: "a", state: 1 },
+      { id: "b", state: 1 },
+    ],
+  });
   sources[0].say("instances", { set: [{ id: "b", state: 2 }], gone: ["a"] }, "m-2");
   assert.deepEqual(shown, ["b2"]);
 });

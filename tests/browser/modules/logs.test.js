@@ -9,7 +9,10 @@ test("colours become classes and all other escapes are gone", () => {
     { text: " ok ", classes: "" },
     { text: "end", classes: "" },
   ]);
-  assert.deepEqual(piecesOf("\u001b[38;5;196mx\u001b[0m\u001b[38;2;1;2;31my"), [{ text: "x", classes: "" }, { text: "y", classes: "" }]);
+  assert.deepEqual(piecesOf("\u001b[38;5;196mx\u001b[0m\u001b[38;2;1;2;31my"), [
+    { text: "x", classes: "" },
+    { text: "y", classes: "" },
+  ]);
 });
 
 test("what would reorder a line is shown", () => {
@@ -40,7 +43,8 @@ test("a filter takes words, expressions and levels, also of lines that come late
 test("memory is bounded, and 100,000 lines are quick", () => {
   const lines = new LogLines();
   const begun = performance.now();
-  for (let part = 0; part < 100; part += 1) lines.push(`${Array.from({ length: 1000 }, (_, index) => `line ${part * 1000 + index}`).join("\n")}\n`);
+  for (let part = 0; part < 100; part += 1)
+    lines.push(`${Array.from({ length: 1000 }, (_, index) => `line ${part * 1000 + index}`).join("\n")}\n`);
   assert.ok(lines.all.length <= MOST_LINES + 5000);
   assert.equal(lines.all.at(-1), "line 99999");
   assert.ok(performance.now() - begun < 5000);

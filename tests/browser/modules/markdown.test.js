@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { installDocument, shape } from "./dom.js";
 
 installDocument({ "base.copy": "Copy", "base.copied": "Copied" });
-const { blocksOf, MarkdownView, renderMarkdown } = await import("../../../web/trivet_web/console/pages/playground/markdown.js");
+const { blocksOf, MarkdownView, renderMarkdown } =
+  await import("../../../web/trivet_web/console/pages/playground/markdown.js");
 const { inlineNodes } = await import("../../../web/trivet_web/console/pages/playground/markdown_inline.js");
 
 const inline = (text) => inlineNodes(text).map(shape);
@@ -14,7 +15,15 @@ test("what looks like HTML is text", () => {
   assert.deepEqual(shape(renderMarkdown(text)), ["div", ["p", text]]);
 });
 
-for (const address of ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "vbscript:x", "//evil", "/logout", "file:///etc/passwd"]) {
+for (const address of [
+  "javascript:alert(1)",
+  "JaVaScRiPt:alert(1)",
+  "data:text/html,x",
+  "vbscript:x",
+  "//evil",
+  "/logout",
+  "file:///etc/passwd",
+]) {
   test(`a link to ${address} is no link`, () => {
     const nodes = walk(renderMarkdown(`[click](${address})`));
     assert.equal(nodes.filter((node) => node.tag === "a").length, 0);
@@ -39,13 +48,28 @@ test("controls that reorder text are shown by their names", () => {
 });
 
 test("emphasis, code and their escapes", () => {
-  assert.deepEqual(inline("**a** *b* `c*d*` ~~e~~ \\*f\\*"), [["strong", "a"], " ", ["em", "b"], " ", ["code", "c*d*"], " ", ["s", "e"], " ", "*", "f", "*"]);
+  assert.deepEqual(inline("**a** *b* `c*d*` ~~e~~ \\*f\\*"), [
+    ["strong", "a"],
+    " ",
+    ["em", "b"],
+    " ",
+    ["code", "c*d*"],
+    " ",
+    ["s", "e"],
+    " ",
+    "*",
+    "f",
+    "*",
+  ]);
   assert.deepEqual(inline("snake_case_name and 2 * 3 * 4"), ["snake_case_name and 2 * 3 * 4"]);
 });
 
 test("headings, lists, tables and quotes", () => {
   assert.deepEqual(shape(renderMarkdown("# T\ntext")), ["div", ["h3", "T"], ["p", "text"]]);
-  assert.deepEqual(shape(renderMarkdown("- a\n  - b\n- c")), ["div", ["ul", ["li", "a", ["ul", ["li", "b"]]], ["li", "c"]]]);
+  assert.deepEqual(shape(renderMarkdown("- a\n  - b\n- c")), [
+    "div",
+    ["ul", ["li", "a", ["ul", ["li", "b"]]], ["li", "c"]],
+  ]);
   assert.equal(shape(renderMarkdown("2. a\n3. b"))[1][0], "ol");
   assert.deepEqual(shape(renderMarkdown("|a|b|\n|-|-|\n|1|2|"))[1][1][2], ["tbody", ["tr", ["td", "1"], ["td", "2"]]]);
   assert.deepEqual(shape(renderMarkdown("> q")), ["div", ["blockquote", ["p", "q"]]]);
@@ -68,6 +92,7 @@ test("of a text that grows only the last block is made anew", () => {
 
 test("a long line of marks takes no long time", () => {
   const begun = performance.now();
-  for (const text of ["*".repeat(5000), "[".repeat(5000), "`".repeat(5000), "_a".repeat(3000), "**a".repeat(3000)]) renderMarkdown(text);
+  for (const text of ["*".repeat(5000), "[".repeat(5000), "`".repeat(5000), "_a".repeat(3000), "**a".repeat(3000)])
+    renderMarkdown(text);
   assert.ok(performance.now() - begun < 10_000);
 });

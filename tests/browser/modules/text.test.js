@@ -2,7 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { installDocument } from "./dom.js";
 
-installDocument({ "base.just_now": "just now", "x.one": "{a} and {b}", "x.n_one": "{count} thing", "x.n_other": "{count} things" });
+installDocument({
+  "base.just_now": "just now",
+  "x.one": "{a} and {b}",
+  "x.n_one": "{count} thing",
+  "x.n_other": "{count} things",
+});
 const { visibleText, withoutEscapes } = await import("../../../web/trivet_web/console/base/plain_text.js");
 const { csvOf } = await import("../../../web/trivet_web/console/base/csv.js");
 const { ago, bytes, duration } = await import("../../../web/trivet_web/console/base/format.js");
@@ -19,12 +24,22 @@ test("what would hide or reorder is shown", () => {
 });
 
 test("a spreadsheet computes no cell", () => {
-  assert.equal(csvOf([["a", 1], ["=1+1", -2], ['q"', "x,y"]]), 'a,1\r\n\'=1+1,-2\r\n"q""","x,y"\r\n');
+  assert.equal(
+    csvOf([
+      ["a", 1],
+      ["=1+1", -2],
+      ['q"', "x,y"],
+    ]),
+    'a,1\r\n\'=1+1,-2\r\n"q""","x,y"\r\n',
+  );
 });
 
 test("sizes and times are as people read them", () => {
   assert.deepEqual([bytes(0), bytes(1536), bytes(360 * 2 ** 20), bytes(null)], ["0 B", "1.5 KiB", "360 MiB", "–"]);
-  assert.deepEqual([duration(0.0005), duration(0.084), duration(1.25), duration(754), duration(7260), duration(null)], ["500 µs", "84 ms", "1.3 s", "12 min", "2 h 1 min", "–"]);
+  assert.deepEqual(
+    [duration(0.0005), duration(0.084), duration(1.25), duration(754), duration(7260), duration(null)],
+    ["500 µs", "84 ms", "1.3 s", "12 min", "2 h 1 min", "–"],
+  );
   assert.equal(ago(new Date(1000).toISOString(), 61_000), "1 min. ago");
 });
 

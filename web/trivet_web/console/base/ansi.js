@@ -14,7 +14,11 @@ export function piecesOf(line) {
   let state = { colour: "", isBold: false };
   let at = 0;
   const push = (/** @type {string} */ text) => {
-    if (text) pieces.push({ text: visibleText(text), classes: [state.colour, state.isBold ? "ansi-bold" : ""].filter(Boolean).join(" ") });
+    if (text)
+      pieces.push({
+        text: visibleText(text),
+        classes: [state.colour, state.isBold ? "ansi-bold" : ""].filter(Boolean).join(" "),
+      });
   };
   for (const found of line.matchAll(ESCAPE)) {
     push(line.slice(at, found.index));

@@ -15,7 +15,8 @@ export class ApiError extends Error {
 }
 
 /** Of a login: the cookie alone changes nothing. */
-const csrfToken = () => /** @type {HTMLMetaElement | null} */ (document.querySelector('meta[name="csrf-token"]'))?.content;
+const csrfToken = () =>
+  /** @type {HTMLMetaElement | null} */ (document.querySelector('meta[name="csrf-token"]'))?.content;
 
 /**
  * @param {string} method
@@ -31,7 +32,13 @@ async function send(method, path, { body, signal }) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-store" });
+    response = await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
+      cache: "no-store",
+    });
   } catch (error) {
     if (isAbort(error)) throw error;
     throw new ApiError(t("base.no_answer"), 0);
@@ -72,7 +79,8 @@ export const list = async (path, signal) => (await get(path, signal)).data;
 export const getText = async (path, signal) => (await send("GET", path, { signal })).text();
 
 /** A body that is read as it comes, such as a log that is followed. @param {string} path @param {AbortSignal} signal */
-export const follow = async (path, signal) => /** @type {ReadableStream<Uint8Array>} */ ((await send("GET", path, { signal })).body);
+export const follow = async (path, signal) =>
+  /** @type {ReadableStream<Uint8Array>} */ ((await send("GET", path, { signal })).body);
 
 /**
  * POST, PUT, PATCH or DELETE.

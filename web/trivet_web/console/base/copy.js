@@ -7,7 +7,12 @@ const SAID_MS = 1500;
 
 /** @param {() => string} textOf @param {string} [label] beside the icon */
 export function copyButton(textOf, label = "") {
-  const button = h("button", { type: "button", class: `small ${label ? "" : "ghost only-icon"}`, "aria-label": label ? null : t("base.copy") }, icon("copy"), label);
+  const button = h(
+    "button",
+    { type: "button", class: `small ${label ? "" : "ghost only-icon"}`, "aria-label": label ? null : t("base.copy") },
+    icon("copy"),
+    label,
+  );
   button.addEventListener("click", async () => {
     await copyText(textOf());
     button.replaceChildren(icon("check"), label && t("base.copied"));
@@ -29,4 +34,10 @@ async function copyText(text) {
 }
 
 /** Code with a button that copies it. @param {string} text */
-export const codeBlock = (text) => h("div", { class: "code-block" }, h("pre", { tabindex: "0" }, text), copyButton(() => text));
+export const codeBlock = (text) =>
+  h(
+    "div",
+    { class: "code-block" },
+    h("pre", { tabindex: "0" }, text),
+    copyButton(() => text),
+  );

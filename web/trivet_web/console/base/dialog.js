@@ -21,10 +21,24 @@ export function openDialog({ title, body, submit, isDanger = false, isWide = fal
     "form",
     { method: "dialog" },
     h("div", { class: "dialog-body" }, body, error),
-    h("div", { class: "dialog-end" }, h("button", { type: "button", onclick: () => node.close() }, t(submit ? "base.cancel" : "base.close")), button),
+    h(
+      "div",
+      { class: "dialog-end" },
+      h("button", { type: "button", onclick: () => node.close() }, t(submit ? "base.cancel" : "base.close")),
+      button,
+    ),
   );
-  const close = h("button", { type: "button", class: "ghost only-icon", "aria-label": t("base.close"), onclick: () => node.close() }, icon("close"));
-  const node = h("dialog", { class: isWide ? "wide" : null, "aria-labelledby": id }, h("header", {}, h("h2", { id }, title), close), form);
+  const close = h(
+    "button",
+    { type: "button", class: "ghost only-icon", "aria-label": t("base.close"), onclick: () => node.close() },
+    icon("close"),
+  );
+  const node = h(
+    "dialog",
+    { class: isWide ? "wide" : null, "aria-labelledby": id },
+    h("header", {}, h("h2", { id }, title), close),
+    form,
+  );
   let isDone = false;
   form.addEventListener("submit", async (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();

@@ -23,7 +23,12 @@ export class FigureHistory {
     const found = await get(`/platform/v1/history?window_s=${this.spanS}&names=${this.names.join(",")}`);
     this.times = found.times;
     this.intervalS = found.interval_s;
-    this.kept = new Map(found.series.map((/** @type {any} */ one) => [keyOf(one), { name: one.name, labels: one.labels, values: one.values }]));
+    this.kept = new Map(
+      found.series.map((/** @type {any} */ one) => [
+        keyOf(one),
+        { name: one.name, labels: one.labels, values: one.values },
+      ]),
+    );
   }
 
   /** One more second, where seconds are kept. @param {number} at @param {import("./live.js").Figure[]} figures */
@@ -33,7 +38,11 @@ export class FigureHistory {
     for (const one of figures) {
       if (!this.names.includes(one.name)) continue;
       const key = keyOf(one);
-      const series = this.kept.get(key) ?? { name: one.name, labels: one.labels, values: Array(this.times.length - 1).fill(null) };
+      const series = this.kept.get(key) ?? {
+        name: one.name,
+        labels: one.labels,
+        values: Array(this.times.length - 1).fill(null),
+      };
       series.values.push(one.value);
       this.kept.set(key, series);
     }

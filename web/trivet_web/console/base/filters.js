@@ -30,5 +30,8 @@ export function bindFilter(field, onChange) {
 /** Whether each word of the filter is in the text. @param {string} text @param {string} filter */
 export function matches(text, filter) {
   const lower = text.toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => lower.includes(word));
 }

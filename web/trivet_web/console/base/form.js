@@ -21,7 +21,12 @@ export function field(label, control, help) {
   return h(
     "div",
     { class: "field", "data-field": control.name },
-    h("label", { for: control.id }, label, control.required ? null : h("span", { class: "optional" }, t("base.optional"))),
+    h(
+      "label",
+      { for: control.id },
+      label,
+      control.required ? null : h("span", { class: "optional" }, t("base.optional")),
+    ),
     control,
     h("p", { class: "field-error", id: errorId, role: "alert", hidden: true }),
     help && h("p", { class: "help", id: helpId }, help),
@@ -29,14 +34,19 @@ export function field(label, control, help) {
 }
 
 /** @param {string} name @param {Record<string, any>} [attributes] @returns {HTMLInputElement} */
-export const input = (name, attributes = {}) => h("input", { name, autocomplete: "off", spellcheck: "false", ...attributes });
+export const input = (name, attributes = {}) =>
+  h("input", { name, autocomplete: "off", spellcheck: "false", ...attributes });
 
 /** @param {string} name @param {Record<string, any>} [attributes] @returns {HTMLTextAreaElement} */
 export const textarea = (name, attributes = {}) => h("textarea", { name, spellcheck: "false", rows: 3, ...attributes });
 
 /** @param {string} name @param {[string, string][]} choices value and word @param {string} [chosen] @returns {HTMLSelectElement} */
 export const select = (name, choices, chosen = "", attributes = {}) =>
-  h("select", { name, ...attributes }, choices.map(([value, word]) => h("option", { value, selected: value === chosen }, word)));
+  h(
+    "select",
+    { name, ...attributes },
+    choices.map(([value, word]) => h("option", { value, selected: value === chosen }, word)),
+  );
 
 /** Replaces the choices where they differ, and keeps what is chosen. @param {HTMLSelectElement} node @param {[string, string][]} choices */
 export function setChoices(node, choices) {
@@ -50,7 +60,12 @@ export function setChoices(node, choices) {
 
 /** A checkbox with its label. @param {string} name @param {string} label @param {string} [help] @param {boolean} [isOn] @returns {HTMLElement} */
 export const checkbox = (name, label, help, isOn = false) =>
-  h("div", { class: "field" }, h("label", { class: "check" }, h("input", { type: "checkbox", name, checked: isOn }), label), help && h("p", { class: "help" }, help));
+  h(
+    "div",
+    { class: "field" },
+    h("label", { class: "check" }, h("input", { type: "checkbox", name, checked: isOn }), label),
+    help && h("p", { class: "help" }, help),
+  );
 
 /**
  * Shows an error at the field that it names, and says whether there is one.

@@ -7,7 +7,12 @@ import { t } from "./texts.js";
 const language = pageData.language;
 const plain = new Intl.NumberFormat(language, { maximumFractionDigits: 0 });
 const precise = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const clock = new Intl.DateTimeFormat(language, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const whole = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 const relative = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "short" });
 
@@ -63,11 +68,16 @@ export function ago(iso, now = Date.now()) {
   const seconds = (now - Date.parse(iso)) / 1000;
   const distance = Math.abs(seconds);
   if (distance < 5) return t("base.just_now");
-  for (const [unit, size] of /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["day", 86400], ["hour", 3600], ["minute", 60]])) {
+  for (const [unit, size] of /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
+    ["day", 86400],
+    ["hour", 3600],
+    ["minute", 60],
+  ])) {
     if (distance >= size) return relative.format(-Math.sign(seconds) * Math.floor(distance / size), unit);
   }
   return relative.format(-Math.sign(seconds) * Math.floor(distance), "second");
 }
 
 /** A relative time whose title is the whole one. @param {string | null | undefined} iso */
-export const timeNode = (iso) => (iso ? h("time", { datetime: iso, title: fullTime(iso), class: "nowrap" }, ago(iso)) : NONE);
+export const timeNode = (iso) =>
+  iso ? h("time", { datetime: iso, title: fullTime(iso), class: "nowrap" }, ago(iso)) : NONE;

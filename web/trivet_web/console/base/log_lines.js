@@ -59,12 +59,15 @@ export class LogLines {
       return /** @type {Error} */ (error).message;
     }
     const lower = words.toLowerCase();
-    const hasWords = (/** @type {string} */ line) => (pattern ? pattern.test(line) : line.toLowerCase().includes(lower));
+    const hasWords = (/** @type {string} */ line) =>
+      pattern ? pattern.test(line) : line.toLowerCase().includes(lower);
     const isAll = !words && !level;
-    this.takes = isAll ? null : (raw) => {
-      const line = withoutEscapes(raw);
-      return (!words || hasWords(line)) && (!level || levelOf(line) === level);
-    };
+    this.takes = isAll
+      ? null
+      : (raw) => {
+          const line = withoutEscapes(raw);
+          return (!words || hasWords(line)) && (!level || levelOf(line) === level);
+        };
     this.refilter();
     return null;
   }

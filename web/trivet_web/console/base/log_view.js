@@ -28,8 +28,17 @@ export class LogView {
     this.timer = undefined;
     this.rows = h("div", { class: "log-rows" });
     this.height = h("div", { class: "log-height" }, this.rows);
-    this.box = h("div", { class: "log-box", tabindex: "0", role: "log", "aria-live": "off", "aria-label": label }, this.height);
-    this.more = h("button", { type: "button", class: "log-more primary small", hidden: true, onclick: () => this.toEnd() });
+    this.box = h(
+      "div",
+      { class: "log-box", tabindex: "0", role: "log", "aria-live": "off", "aria-label": label },
+      this.height,
+    );
+    this.more = h("button", {
+      type: "button",
+      class: "log-more primary small",
+      hidden: true,
+      onclick: () => this.toEnd(),
+    });
     this.detail = h("pre", { class: "log-detail", tabindex: "0", hidden: true });
     this.count = h("span", { class: "quiet" });
     this.problem = h("span", { class: "error" });
@@ -42,15 +51,39 @@ export class LogView {
   }
 
   toolbar() {
-    const words = h("input", { type: "search", name: "text", placeholder: t("base.log.filter"), "aria-label": t("base.log.filter"), autocomplete: "off", spellcheck: "false" });
-    const levels = /** @type {[string, string][]} */ ([["", t("base.log.all_levels")], ...["debug", "info", "warning", "error"].map((one) => [one, one])]);
+    const words = h("input", {
+      type: "search",
+      name: "text",
+      placeholder: t("base.log.filter"),
+      "aria-label": t("base.log.filter"),
+      autocomplete: "off",
+      spellcheck: "false",
+    });
+    const levels = /** @type {[string, string][]} */ ([
+      ["", t("base.log.all_levels")],
+      ...["debug", "info", "warning", "error"].map((one) => [one, one]),
+    ]);
     const level = select("level", levels, "", { "aria-label": t("base.log.level") });
     const apply = () => {
       setText(this.problem, this.lines.filter(words.value, level.value) ?? "");
       if (this.running) this.paint();
     };
-    const save = h("button", { type: "button", class: "ghost", onclick: () => this.save() }, icon("download"), t("base.log.download"));
-    const bar = h("div", { class: "toolbar log-toolbar" }, words, level, this.problem, h("span", { class: "spacer" }), this.count, save);
+    const save = h(
+      "button",
+      { type: "button", class: "ghost", onclick: () => this.save() },
+      icon("download"),
+      t("base.log.download"),
+    );
+    const bar = h(
+      "div",
+      { class: "toolbar log-toolbar" },
+      words,
+      level,
+      this.problem,
+      h("span", { class: "spacer" }),
+      this.count,
+      save,
+    );
     bindFilter(words, apply);
     bindFilter(level, apply);
     return bar;
@@ -146,12 +179,23 @@ export class LogView {
   async save() {
     if (!this.address) return;
     const joint = this.address.includes("?") ? "&" : "?";
-    download(this.file ?? "log.txt", "text/plain", await getText(`${this.address}${joint}tail=100000`).catch(() => this.lines.all.join("\n")));
+    download(
+      this.file ?? "log.txt",
+      "text/plain",
+      await getText(`${this.address}${joint}tail=100000`).catch(() => this.lines.all.join("\n")),
+    );
   }
 }
 
 /** @param {string} line */
-const lineNode = (line) => h("div", { class: `log-line ${levelOf(line)}` }, piecesOf(line.slice(0, MOST_SHOWN)).map(({ text, classes }) => (classes ? h("span", { class: classes }, text) : text)));
+const lineNode = (line) =>
+  h(
+    "div",
+    { class: `log-line ${levelOf(line)}` },
+    piecesOf(line.slice(0, MOST_SHOWN)).map(({ text, classes }) =>
+      classes ? h("span", { class: classes }, text) : text,
+    ),
+  );
 
 /** @param {string} line */
 function laidOut(line) {

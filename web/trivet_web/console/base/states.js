@@ -31,7 +31,8 @@ export class DataPlace {
   empty(sentence, action = null) {
     this.content.hidden = true;
     const key = `empty ${sentence}`;
-    if (this.notice.dataset.key !== key || this.notice.hidden) this.say(h("div", { class: "empty" }, h("p", {}, sentence), action), key);
+    if (this.notice.dataset.key !== key || this.notice.hidden)
+      this.say(h("div", { class: "empty" }, h("p", {}, sentence), action), key);
   }
 
   /** @param {import("./api.js").ApiError} error @param {() => void} [retry] */
@@ -57,7 +58,14 @@ export class DataPlace {
 }
 
 const skeleton = () =>
-  h("div", { class: "skeleton", role: "status" }, h("span", { class: "visually-hidden" }, t("base.loading")), h("i"), h("i"), h("i"));
+  h(
+    "div",
+    { class: "skeleton", role: "status" },
+    h("span", { class: "visually-hidden" }, t("base.loading")),
+    h("i"),
+    h("i"),
+    h("i"),
+  );
 
 /** What failed, in the server's words, with a way to try again. @param {import("./api.js").ApiError} error @param {() => void} [retry] */
 export function errorBox(error, retry) {

@@ -43,7 +43,10 @@ export class LiveTable {
     this.heads = columns.map((column) => this.head(column));
     this.body = h("tbody");
     const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
-    this.place = new DataPlace(parent, h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": label }, table));
+    this.place = new DataPlace(
+      parent,
+      h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": label }, table),
+    );
     this.rows = new KeyedList(this.body, (item) => this.row(item));
     this.showOrder();
   }
@@ -63,7 +66,14 @@ export class LiveTable {
 
   /** A field for words that rows must have, kept in the address. */
   filterField() {
-    const field = h("input", { type: "search", name: "filter", placeholder: t("base.filter"), "aria-label": t("base.filter"), autocomplete: "off", spellcheck: "false" });
+    const field = h("input", {
+      type: "search",
+      name: "filter",
+      placeholder: t("base.filter"),
+      "aria-label": t("base.filter"),
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     bindFilter(field, (words) => this.filterBy(words));
     return field;
   }
@@ -81,7 +91,9 @@ export class LiveTable {
 
   /** The rows that are shown, in their order. */
   get shown() {
-    const found = this.items.filter((item) => (!this.picks || this.picks(item)) && (!this.filter || matches(this.textOf(item), this.filter)));
+    const found = this.items.filter(
+      (item) => (!this.picks || this.picks(item)) && (!this.filter || matches(this.textOf(item), this.filter)),
+    );
     const column = this.columns.find((one) => one.key === this.sort.replace(/^-/, ""));
     if (!column) return found;
     const sign = this.sort.startsWith("-") ? -1 : 1;
@@ -111,8 +123,14 @@ export class LiveTable {
   /** @param {Column<Item>} column */
   head(column) {
     const name = `${column.isNumber ? "number" : ""} ${column.class ?? ""}`.trim();
-    if (column.isPlain) return h("th", { scope: "col", class: name || null }, h("span", { class: "visually-hidden" }, column.title));
-    const button = h("button", { type: "button", class: "sort", onclick: () => this.order(column) }, column.title, icon("down"));
+    if (column.isPlain)
+      return h("th", { scope: "col", class: name || null }, h("span", { class: "visually-hidden" }, column.title));
+    const button = h(
+      "button",
+      { type: "button", class: "sort", onclick: () => this.order(column) },
+      column.title,
+      icon("down"),
+    );
     return h("th", { scope: "col", class: name || null }, button);
   }
 
@@ -137,7 +155,9 @@ export class LiveTable {
 
   /** @param {Item} first */
   row(first) {
-    const cells = this.columns.map((column) => h("td", { class: `${column.isNumber ? "number" : ""} ${column.class ?? ""}`.trim() || null }));
+    const cells = this.columns.map((column) =>
+      h("td", { class: `${column.isNumber ? "number" : ""} ${column.class ?? ""}`.trim() || null }),
+    );
     const node = h("tr", {}, cells);
     /** @type {any[]} */
     const values = this.columns.map(() => undefined);

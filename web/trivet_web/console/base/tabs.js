@@ -13,7 +13,11 @@ export function makeTabs(parent, tabs, parameter = "tab") {
     panel.id ||= `panel-${name}`;
     panel.setAttribute("role", "tabpanel");
     panel.setAttribute("aria-labelledby", `tab-${name}`);
-    return h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": panel.id, onclick: () => show(name) }, title);
+    return h(
+      "button",
+      { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": panel.id, onclick: () => show(name) },
+      title,
+    );
   });
   const bar = h("div", { class: "tabs", role: "tablist" }, buttons);
   bar.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {

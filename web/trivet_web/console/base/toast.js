@@ -10,8 +10,18 @@ const SHOWN_MS = 6000;
  * @param {{tone?: "ok" | "warn" | "bad", action?: Node}} [more] a bad one stays until it is closed
  */
 export function toast(text, { tone = "ok", action } = {}) {
-  const close = h("button", { type: "button", class: "ghost only-icon", "aria-label": t("base.close"), onclick: () => node.remove() }, icon("close"));
-  const node = h("div", { class: `toast ${tone}`, role: tone === "bad" ? "alert" : "status" }, h("span", {}, text), action, close);
+  const close = h(
+    "button",
+    { type: "button", class: "ghost only-icon", "aria-label": t("base.close"), onclick: () => node.remove() },
+    icon("close"),
+  );
+  const node = h(
+    "div",
+    { class: `toast ${tone}`, role: tone === "bad" ? "alert" : "status" },
+    h("span", {}, text),
+    action,
+    close,
+  );
   byId("toasts").append(node);
   if (tone === "bad") return;
   const leave = () => {

@@ -33,7 +33,9 @@ export function listenToKeys() {
 }
 
 /** @param {KeyboardEvent} event */
-const isTyping = (event) => event.target instanceof Element && event.target.closest("input, textarea, select, [contenteditable], dialog") !== null;
+const isTyping = (event) =>
+  event.target instanceof Element &&
+  event.target.closest("input, textarea, select, [contenteditable], dialog") !== null;
 
 /** @param {KeyboardEvent} event */
 function focusFilter(event) {
@@ -56,7 +58,21 @@ function showKeys() {
   openDialog({
     title: t("shell.keys"),
     body: [
-      h("dl", { class: "facts" }, rows.flatMap(([keys, what]) => [h("dt", {}, keys.split(" ").map((key) => [h("kbd", {}, key), " "]).flat()), h("dd", {}, what)])),
+      h(
+        "dl",
+        { class: "facts" },
+        rows.flatMap(([keys, what]) => [
+          h(
+            "dt",
+            {},
+            keys
+              .split(" ")
+              .map((key) => [h("kbd", {}, key), " "])
+              .flat(),
+          ),
+          h("dd", {}, what),
+        ]),
+      ),
       h("label", { class: "check" }, box, t("shell.single_keys")),
     ],
   });

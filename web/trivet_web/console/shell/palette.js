@@ -14,10 +14,16 @@ const MOST = 12;
 async function things() {
   if (!may("read")) return [];
   const [deployments, models] = await Promise.all([list("/platform/v1/deployments"), list("/platform/v1/models")]);
-  const place = (/** @type {string} */ kind, /** @type {string} */ folder, /** @type {string} */ name) => ({ name, kind: t(`shell.kind.${kind}`), path: `/console/${folder}/${encodeURIComponent(name)}` });
+  const place = (/** @type {string} */ kind, /** @type {string} */ folder, /** @type {string} */ name) => ({
+    name,
+    kind: t(`shell.kind.${kind}`),
+    path: `/console/${folder}/${encodeURIComponent(name)}`,
+  });
   return [
     ...deployments.map((one) => place("deployment", "deployments", one.name)),
-    ...deployments.flatMap((one) => one.instances.map((/** @type {any} */ instance) => place("instance", "instances", instance.id))),
+    ...deployments.flatMap((one) =>
+      one.instances.map((/** @type {any} */ instance) => place("instance", "instances", instance.id)),
+    ),
     ...models.map((one) => place("model", "models", one.name)),
   ];
 }
@@ -28,13 +34,36 @@ export function openPalette() {
   let places = pageData.pages.map((page) => ({ name: page.title, kind: t("shell.kind.page"), path: page.path }));
   let chosen = 0;
   const results = h("ul", { role: "listbox", id: "palette-results", "aria-label": t("shell.search") });
-  const field = h("input", { type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-results", "aria-label": t("shell.search"), placeholder: t("shell.search"), autocomplete: "off", spellcheck: "false" });
+  const field = h("input", {
+    type: "text",
+    role: "combobox",
+    "aria-expanded": "true",
+    "aria-controls": "palette-results",
+    "aria-label": t("shell.search"),
+    placeholder: t("shell.search"),
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   const node = h("dialog", { class: "palette", "aria-label": t("shell.search") }, field, results);
   const found = () => places.filter((one) => matches(`${one.name} ${one.kind}`, field.value)).slice(0, MOST);
   const draw = () => {
     const shown = found();
     chosen = Math.min(chosen, Math.max(0, shown.length - 1));
-    results.replaceChildren(...shown.map((one, index) => h("li", { role: "option", id: `palette-${index}`, "aria-selected": String(index === chosen), onclick: () => location.assign(one.path) }, h("span", {}, one.name), h("span", { class: "quiet" }, one.kind))));
+    results.replaceChildren(
+      ...shown.map((one, index) =>
+        h(
+          "li",
+          {
+            role: "option",
+            id: `palette-${index}`,
+            "aria-selected": String(index === chosen),
+            onclick: () => location.assign(one.path),
+          },
+          h("span", {}, one.name),
+          h("span", { class: "quiet" }, one.kind),
+        ),
+      ),
+    );
     setAttribute(field, "aria-activedescendant", shown.length ? `palette-${chosen}` : "");
     results.children[chosen]?.scrollIntoView({ block: "nearest" });
   };
@@ -57,8 +86,11 @@ export function openPalette() {
   document.body.append(node);
   draw();
   node.showModal();
-  things().then((more) => {
-    places = [...places, ...more];
-    draw();
-  }, () => undefined); // the pages are there all the same
+  things().then(
+    (more) => {
+      places = [...places, ...more];
+      draw();
+    },
+    () => undefined,
+  ); // the pages are there all the same
 }

@@ -14,7 +14,10 @@ function showLive() {
   live.onStatus((status, retryMs) => {
     badge.hidden = false;
     setAttribute(badge, "class", `badge ${status === "live" ? "ok" : "warn"}`);
-    setText(badge, status === "live" ? t("shell.live") : t("shell.reconnecting", { time: duration(Math.round(retryMs / 1000)) }));
+    setText(
+      badge,
+      status === "live" ? t("shell.live") : t("shell.reconnecting", { time: duration(Math.round(retryMs / 1000)) }),
+    );
   });
 }
 
@@ -40,7 +43,8 @@ function setTheme() {
 /** What was talked of here is for nobody who comes after. */
 function forgetAtLogout() {
   document.querySelector('form[action="/logout"]')?.addEventListener("submit", () => {
-    for (const key of Object.keys(localStorage)) if (key.startsWith("trivet-conversation")) localStorage.removeItem(key);
+    for (const key of Object.keys(localStorage))
+      if (key.startsWith("trivet-conversation")) localStorage.removeItem(key);
   });
 }
 

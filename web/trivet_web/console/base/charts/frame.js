@@ -24,10 +24,43 @@ export class ChartFrame {
     this.canvas = h("canvas", { role: "img", "aria-label": title });
     this.canvas.style.height = `${height}px`;
     this.legend = h("ul", { class: "legend" });
-    this.tableBox = h("div", { class: "chart-table", tabindex: "0", role: "region", "aria-label": title, hidden: true });
-    this.tableButton = h("button", { type: "button", class: "ghost only-icon", "aria-pressed": "false", title: t("base.as_table"), "aria-label": `${t("base.as_table")}: ${title}`, onclick: () => this.toggleTable() }, icon("table"));
-    const csv = h("button", { type: "button", class: "ghost only-icon", title: "CSV", "aria-label": `CSV: ${title}`, onclick: () => downloadCsv(`${file}.csv`, this.table()) }, icon("download"));
-    this.head = h("header", { class: "chart-head" }, h("h2", { title: note || null }, title), this.legend, h("span", { class: "chart-tools" }, this.tableButton, csv));
+    this.tableBox = h("div", {
+      class: "chart-table",
+      tabindex: "0",
+      role: "region",
+      "aria-label": title,
+      hidden: true,
+    });
+    this.tableButton = h(
+      "button",
+      {
+        type: "button",
+        class: "ghost only-icon",
+        "aria-pressed": "false",
+        title: t("base.as_table"),
+        "aria-label": `${t("base.as_table")}: ${title}`,
+        onclick: () => this.toggleTable(),
+      },
+      icon("table"),
+    );
+    const csv = h(
+      "button",
+      {
+        type: "button",
+        class: "ghost only-icon",
+        title: "CSV",
+        "aria-label": `CSV: ${title}`,
+        onclick: () => downloadCsv(`${file}.csv`, this.table()),
+      },
+      icon("download"),
+    );
+    this.head = h(
+      "header",
+      { class: "chart-head" },
+      h("h2", { title: note || null }, title),
+      this.legend,
+      h("span", { class: "chart-tools" }, this.tableButton, csv),
+    );
     parent.classList.add("chart");
     parent.replaceChildren(this.head, this.canvas, this.tableBox);
     this.parent = parent;
@@ -93,8 +126,26 @@ export class ChartFrame {
       h(
         "table",
         {},
-        h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => h("td", {}, value ?? "–"))))),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            head.map((name) => h("th", { scope: "col" }, name)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          rows.map((row) =>
+            h(
+              "tr",
+              {},
+              row.map((value) => h("td", {}, value ?? "–")),
+            ),
+          ),
+        ),
       ),
     );
   }

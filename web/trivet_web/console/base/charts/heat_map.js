@@ -35,13 +35,19 @@ export class HeatMap extends ChartFrame {
   draw({ pen, width, height, colour }) {
     const area = (width * height) / Math.max(1, this.cells.length);
     this.size = Math.max(2, Math.min(12, Math.floor(Math.sqrt(area))));
-    while (this.size > 2 && Math.ceil(this.cells.length / Math.floor(width / this.size)) * this.size > height) this.size -= 1;
+    while (this.size > 2 && Math.ceil(this.cells.length / Math.floor(width / this.size)) * this.size > height)
+      this.size -= 1;
     this.perRow = Math.floor(width / this.size);
     const gap = this.size > 4 ? 1 : 0;
     this.cells.forEach((cell, index) => {
       pen.fillStyle = colour(cell.colour);
       pen.globalAlpha = cell.alpha ?? 1;
-      pen.fillRect((index % this.perRow) * this.size, Math.floor(index / this.perRow) * this.size, this.size - gap, this.size - gap);
+      pen.fillRect(
+        (index % this.perRow) * this.size,
+        Math.floor(index / this.perRow) * this.size,
+        this.size - gap,
+        this.size - gap,
+      );
     });
     pen.globalAlpha = 1;
   }
@@ -52,4 +58,3 @@ export class HeatMap extends ChartFrame {
     this.canvas.title = this.cells[index]?.label ?? "";
   }
 }
-

@@ -41,7 +41,10 @@ export class Histogram extends ChartFrame {
   }
 
   table() {
-    return [["≤", t("base.count")], ...this.counts.map((count, index) => [index < this.bounds.length ? this.format(this.bounds[index]) : "∞", count])];
+    return [
+      ["≤", t("base.count")],
+      ...this.counts.map((count, index) => [index < this.bounds.length ? this.format(this.bounds[index]) : "∞", count]),
+    ];
   }
 
   summary() {
@@ -50,7 +53,9 @@ export class Histogram extends ChartFrame {
 
   /** @param {import("./frame.js").Drawing} drawing */
   draw({ pen, width, height, colour }) {
-    this.showLegend(QUANTILES.map((share) => ({ name: `p${Math.round(share * 100)}`, value: this.quantileText(share) })));
+    this.showLegend(
+      QUANTILES.map((share) => ({ name: `p${Math.round(share * 100)}`, value: this.quantileText(share) })),
+    );
     const first = this.counts.findIndex((count) => count > 0);
     if (first < 0) return drawNothing(pen, width, height, colour("--muted"));
     const last = this.counts.findLastIndex((count) => count > 0);

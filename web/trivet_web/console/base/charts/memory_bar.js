@@ -24,7 +24,9 @@ export function memoryBar(parts, total) {
     limit.style.left = `${(100 * total) / whole}%`;
     bar.append(limit);
   }
-  const legend = shown.map((part, index) => entry(`--series-${index % 8}`, textOr(`base.memory.${part.name}`, part.name), part.size_bytes));
+  const legend = shown.map((part, index) =>
+    entry(`--series-${index % 8}`, textOr(`base.memory.${part.name}`, part.name), part.size_bytes),
+  );
   if (total > used) legend.push(entry("--line", t("base.memory.free"), total - used));
   return h("div", {}, bar, h("ul", { class: "legend" }, legend));
 }

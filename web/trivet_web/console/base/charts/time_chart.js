@@ -57,7 +57,9 @@ export class TimeChart extends ChartFrame {
     this.span = null;
     /** @type {number | null} */
     this.brushFrom = null;
-    this.canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => this.group.point(this.timeAt(event.offsetX)));
+    this.canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) =>
+      this.group.point(this.timeAt(event.offsetX)),
+    );
     this.canvas.addEventListener("pointerleave", () => this.group.point(null));
     this.canvas.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => this.startBrush(event));
     this.canvas.addEventListener("pointerup", (/** @type {PointerEvent} */ event) => this.endBrush(event));
@@ -72,7 +74,12 @@ export class TimeChart extends ChartFrame {
   }
 
   table() {
-    return [[t("base.time"), ...this.series.map((one) => one.name)], ...this.times.map((at, index) => [fullTime(at), ...this.series.map((one) => one.values[index] ?? null)]).reverse()];
+    return [
+      [t("base.time"), ...this.series.map((one) => one.name)],
+      ...this.times
+        .map((at, index) => [fullTime(at), ...this.series.map((one) => one.values[index] ?? null)])
+        .reverse(),
+    ];
   }
 
   summary() {
@@ -84,7 +91,10 @@ export class TimeChart extends ChartFrame {
     const { width, height } = drawing;
     const [from, to] = this.span ?? [Date.now() - 60_000, Date.now()];
     const stacks = this.stacks();
-    const marks = ticks(Math.max(this.least, ...stacks.flatMap(({ tops }) => tops.map((top) => top ?? 0))), Math.max(2, Math.floor(height / 36)));
+    const marks = ticks(
+      Math.max(this.least, ...stacks.flatMap(({ tops }) => tops.map((top) => top ?? 0))),
+      Math.max(2, Math.floor(height / 36)),
+    );
     const highest = marks[marks.length - 1];
     const x = (/** @type {number} */ at) => LEFT + ((width - LEFT - RIGHT) * (at - from)) / Math.max(1, to - from);
     const y = (/** @type {number} */ value) => TOP + (height - TOP - BOTTOM) * (1 - value / highest);
@@ -93,7 +103,13 @@ export class TimeChart extends ChartFrame {
     for (const stack of [...stacks].reverse()) this.drawOne(drawing, stack, x, y);
     this.drawCursor(drawing, x);
     const index = this.cursorIndex();
-    this.showLegend(this.series.map((one) => ({ name: one.name, colour: one.colour, value: valueText(index === null ? lastOf(one.values) : one.values[index], this.format) })));
+    this.showLegend(
+      this.series.map((one) => ({
+        name: one.name,
+        colour: one.colour,
+        value: valueText(index === null ? lastOf(one.values) : one.values[index], this.format),
+      })),
+    );
   }
 
   /** Each series with the tops of its area, and the bottoms where it stands on others. */
@@ -116,7 +132,8 @@ export class TimeChart extends ChartFrame {
     pen.lineJoin = "round";
     for (const [start, end] of runs(tops)) {
       const line = new Path2D();
-      for (let index = start; index < end; index += 1) line[index === start ? "moveTo" : "lineTo"](x(this.times[index]), y(/** @type {number} */ (tops[index])));
+      for (let index = start; index < end; index += 1)
+        line[index === start ? "moveTo" : "lineTo"](x(this.times[index]), y(/** @type {number} */ (tops[index])));
       const area = new Path2D(line);
       for (let index = end - 1; index >= start; index -= 1) area.lineTo(x(this.times[index]), y(bottoms?.[index] ?? 0));
       pen.globalAlpha = this.isStacked ? 0.28 : 0.1;
@@ -133,7 +150,8 @@ export class TimeChart extends ChartFrame {
     pen.textAlign = "center";
     for (const at of timeTicks(from, to, Math.max(2, Math.floor(width / 90)))) {
       const place = x(at);
-      if (place > LEFT + 14 && place < width - 24) pen.fillText(to - from > 120_000 ? timeOfDay(at).slice(0, 5) : timeOfDay(at), place, height - 5);
+      if (place > LEFT + 14 && place < width - 24)
+        pen.fillText(to - from > 120_000 ? timeOfDay(at).slice(0, 5) : timeOfDay(at), place, height - 5);
     }
   }
 
@@ -164,7 +182,8 @@ export class TimeChart extends ChartFrame {
     const { cursor } = this.group;
     if (cursor === null || !this.times.length) return null;
     let best = 0;
-    for (let index = 1; index < this.times.length; index += 1) if (Math.abs(this.times[index] - cursor) < Math.abs(this.times[best] - cursor)) best = index;
+    for (let index = 1; index < this.times.length; index += 1)
+      if (Math.abs(this.times[index] - cursor) < Math.abs(this.times[best] - cursor)) best = index;
     return best;
   }
 
@@ -186,7 +205,8 @@ export class TimeChart extends ChartFrame {
   endBrush(event) {
     const [from, to] = [this.brushFrom, this.timeAt(event.offsetX)].sort((a, b) => Number(a) - Number(b));
     this.brushFrom = null;
-    if (from !== null && to !== null && from !== undefined && to !== undefined && to - from > 2000) this.group.onBrush?.(from, to);
+    if (from !== null && to !== null && from !== undefined && to !== undefined && to - from > 2000)
+      this.group.onBrush?.(from, to);
     this.redraw();
   }
 }
@@ -211,4 +231,9 @@ const lastOf = (values) => values[values.length - 1] ?? null;
 const valueText = (value, format) => (value === null ? "–" : format(value));
 
 /** @param {number} value */
-const short = (value) => (value >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : value >= 1000 ? `${+(value / 1000).toPrecision(3)}k` : String(+value.toPrecision(3)));
+const short = (value) =>
+  value >= 1e6
+    ? `${+(value / 1e6).toPrecision(3)}M`
+    : value >= 1000
+      ? `${+(value / 1000).toPrecision(3)}k`
+      : String(+value.toPrecision(3));

@@ -16,8 +16,15 @@ function showPassword(form) {
   const submit = h("button", { type: "submit" }, t("account.change_password"));
   form.append(
     h("input", { name: "username", autocomplete: "username", value: pageData.user ?? "", hidden: true }),
-    field(t("account.current"), input("current", { type: "password", required: true, autocomplete: "current-password" })),
-    field(t("account.new"), input("password", { type: "password", required: true, minlength: 12, autocomplete: "new-password" }), t("account.new_help")),
+    field(
+      t("account.current"),
+      input("current", { type: "password", required: true, autocomplete: "current-password" }),
+    ),
+    field(
+      t("account.new"),
+      input("password", { type: "password", required: true, minlength: 12, autocomplete: "new-password" }),
+      t("account.new_help"),
+    ),
     problem,
     h("div", {}, submit),
   );
@@ -43,15 +50,37 @@ function showPassword(form) {
 
 /** @type {import("../../base/table.js").Column<any>[]} */
 const columns = [
-  { key: "agent", title: t("account.column.agent"), value: (one) => one.user_agent, cell: (one) => h("span", { class: "row" }, h("bdi", { class: "agent" }, one.user_agent || "–"), one.is_current && h("span", { class: "tag" }, t("account.this_login"))) },
+  {
+    key: "agent",
+    title: t("account.column.agent"),
+    value: (one) => one.user_agent,
+    cell: (one) =>
+      h(
+        "span",
+        { class: "row" },
+        h("bdi", { class: "agent" }, one.user_agent || "–"),
+        one.is_current && h("span", { class: "tag" }, t("account.this_login")),
+      ),
+  },
   { key: "address", title: t("account.column.address"), value: (one) => one.address },
-  { key: "created", title: t("account.column.created"), value: (one) => one.created_at, cell: (one) => timeNode(one.created_at) },
-  { key: "seen", title: t("account.column.seen"), value: (one) => one.last_seen_at, cell: (one) => timeNode(one.last_seen_at) },
+  {
+    key: "created",
+    title: t("account.column.created"),
+    value: (one) => one.created_at,
+    cell: (one) => timeNode(one.created_at),
+  },
+  {
+    key: "seen",
+    title: t("account.column.seen"),
+    value: (one) => one.last_seen_at,
+    cell: (one) => timeNode(one.last_seen_at),
+  },
   {
     key: "end",
     title: t("account.column.end"),
     value: (one) => one.id,
-    cell: (one) => (one.is_current ? "" : h("button", { type: "button", class: "small", onclick: () => end(one) }, t("account.end"))),
+    cell: (one) =>
+      one.is_current ? "" : h("button", { type: "button", class: "small", onclick: () => end(one) }, t("account.end")),
     isPlain: true,
     class: "actions",
   },
@@ -81,6 +110,12 @@ async function load() {
 
 if (pageData.user) {
   showPassword(byId("password"));
-  table = new LiveTable(byId("sessions"), { columns, keyOf: (one) => one.id, label: t("account.sessions"), empty: t("account.no_sessions"), sort: "-seen" });
+  table = new LiveTable(byId("sessions"), {
+    columns,
+    keyOf: (one) => one.id,
+    label: t("account.sessions"),
+    empty: t("account.no_sessions"),
+    sort: "-seen",
+  });
   load();
 }

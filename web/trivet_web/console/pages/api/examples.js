@@ -4,7 +4,9 @@
 export function curlOf(origin, path, method, body) {
   const start = `curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${origin}${path} \\\n  -H "Authorization: Bearer $TRIVET_API_KEY"`;
   const quoted = JSON.stringify(body)?.replaceAll("'", "'\\''");
-  return body === undefined || body === null ? start : `${start} \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
+  return body === undefined || body === null
+    ? start
+    : `${start} \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
 }
 
 /** With httpx, as every route is asked alike. @param {string} origin @param {string} path @param {string} method @param {any} body */
@@ -18,6 +20,9 @@ export function literal(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
-  if (typeof value === "object") return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${literal(one)}`).join(", ")}}`;
+  if (typeof value === "object")
+    return `{${Object.entries(value)
+      .map(([name, one]) => `${JSON.stringify(name)}: ${literal(one)}`)
+      .join(", ")}}`;
   return JSON.stringify(value);
 }

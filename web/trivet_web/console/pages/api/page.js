@@ -23,9 +23,12 @@ const place = new DataPlace(byId("routes"), h("div", { class: "stack" }));
 
 /** @param {any} document */
 function show(document) {
-  const routes = Object.entries(document.paths).flatMap(([path, methods]) => METHODS.filter((method) => methods[method]).map((method) => ({ path, method, operation: methods[method] })));
+  const routes = Object.entries(document.paths).flatMap(([path, methods]) =>
+    METHODS.filter((method) => methods[method]).map((method) => ({ path, method, operation: methods[method] })),
+  );
   const groups = GROUPS.map(([name]) => ({ name, routes: /** @type {any[]} */ ([]) }));
-  for (const route of routes) groups.find(({ name }) => name === GROUPS.find(([, pattern]) => pattern.test(route.path))?.[0])?.routes.push(route);
+  for (const route of routes)
+    groups.find(({ name }) => name === GROUPS.find(([, pattern]) => pattern.test(route.path))?.[0])?.routes.push(route);
   const rows = /** @type {{node: HTMLElement, text: string}[]} */ ([]);
   const cards = groups
     .filter((group) => group.routes.length)
@@ -35,7 +38,12 @@ function show(document) {
         rows.push({ node, text: `${route.method} ${route.path} ${route.operation.summary ?? ""}` });
         return node;
       });
-      return h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, t(`api.group.${group.name}`))), details);
+      return h(
+        "section",
+        { class: "card flush" },
+        h("div", { class: "card-head" }, h("h2", {}, t(`api.group.${group.name}`))),
+        details,
+      );
     });
   place.content.replaceChildren(...cards);
   place.show();
@@ -47,7 +55,17 @@ function show(document) {
 
 /** Its inside is made when it is opened: there are a hundred. @param {any} route @param {any} document */
 function routeNode({ path, method, operation }, document) {
-  const node = h("details", { class: "route" }, h("summary", {}, h("span", { class: `method ${method}` }, method.toUpperCase()), h("code", {}, path), h("span", { class: "quiet grow" }, operation.summary ?? "")));
+  const node = h(
+    "details",
+    { class: "route" },
+    h(
+      "summary",
+      {},
+      h("span", { class: `method ${method}` }, method.toUpperCase()),
+      h("code", {}, path),
+      h("span", { class: "quiet grow" }, operation.summary ?? ""),
+    ),
+  );
   node.addEventListener("toggle", () => {
     if (node.open && node.children.length === 1) node.append(inside(path, method, operation, document));
   });
@@ -57,14 +75,25 @@ function routeNode({ path, method, operation }, document) {
 /** @param {string} path @param {string} method @param {any} operation @param {any} document */
 function inside(path, method, operation, document) {
   const body = operation.requestBody?.content?.["application/json"]?.schema;
-  const answer = Object.entries(operation.responses ?? {}).find(([status]) => status.startsWith("2"))?.[1]?.content?.["application/json"]?.schema;
+  const answer = Object.entries(operation.responses ?? {}).find(([status]) => status.startsWith("2"))?.[1]?.content?.[
+    "application/json"
+  ]?.schema;
   const query = (operation.parameters ?? []).filter((/** @type {any} */ one) => one.in === "query");
   const sample = body && sampleOf(body, document);
   return h(
     "div",
     { class: "route-inside stack" },
     operation.description && h("p", {}, operation.description),
-    query.length > 0 && [h("h3", {}, t("api.query")), h("ul", {}, query.map((/** @type {any} */ one) => h("li", {}, h("code", {}, one.name), " ", h("span", { class: "quiet" }, shapeOf(one.schema, document)))))],
+    query.length > 0 && [
+      h("h3", {}, t("api.query")),
+      h(
+        "ul",
+        {},
+        query.map((/** @type {any} */ one) =>
+          h("li", {}, h("code", {}, one.name), " ", h("span", { class: "quiet" }, shapeOf(one.schema, document))),
+        ),
+      ),
+    ],
     body && [h("h3", {}, t("api.body")), codeBlock(shapeOf(body, document))],
     answer && [h("h3", {}, t("api.answer")), codeBlock(shapeOf(answer, document))],
     h("h3", {}, "curl"),
@@ -74,7 +103,9 @@ function inside(path, method, operation, document) {
   );
 }
 
-byId("first").append(codeBlock(`from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="sk-…")`));
+byId("first").append(
+  codeBlock(`from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="sk-…")`),
+);
 try {
   show(await get("/openapi.json"));
 } catch (error) {

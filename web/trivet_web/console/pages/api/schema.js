@@ -13,14 +13,17 @@ export function shapeOf(schema, document, depth = 0) {
   const one = resolved(schema, document);
   const pad = "  ".repeat(depth + 1);
   const options = one.anyOf ?? one.oneOf;
-  if (options) return [...new Set(options.map((/** @type {any} */ option) => shapeOf(option, document, depth)))].join(" | ");
+  if (options)
+    return [...new Set(options.map((/** @type {any} */ option) => shapeOf(option, document, depth)))].join(" | ");
   if (one.enum) return one.enum.map((/** @type {any} */ value) => JSON.stringify(value)).join(" | ");
   if (one.const !== undefined) return JSON.stringify(one.const);
   if (one.type === "array") return `[${shapeOf(one.items ?? {}, document, depth)}]`;
   if (!one.properties) return one.type === "object" ? "{…}" : (one.type ?? "any");
   if (depth >= DEPTH) return "{…}";
   const required = new Set(one.required ?? []);
-  const rows = Object.entries(one.properties).map(([name, value]) => `${pad}${name}${required.has(name) ? "" : "?"}: ${shapeOf(value, document, depth + 1)}`);
+  const rows = Object.entries(one.properties).map(
+    ([name, value]) => `${pad}${name}${required.has(name) ? "" : "?"}: ${shapeOf(value, document, depth + 1)}`,
+  );
   return `{\n${rows.join("\n")}\n${"  ".repeat(depth)}}`;
 }
 

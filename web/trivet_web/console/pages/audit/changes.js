@@ -13,4 +13,5 @@ export function changesOf(before, after) {
 }
 
 /** @param {unknown} value */
-const textOf = (value) => (value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value));
+const textOf = (value) =>
+  value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value);

@@ -25,16 +25,55 @@ let entries = [];
 /** @type {import("../../base/table.js").Column<any>[]} */
 const columns = [
   { key: "id", title: t("audit.column.id"), value: (entry) => entry.id, isNumber: true },
-  { key: "at", title: t("audit.column.at"), value: (entry) => entry.at, cell: (entry) => h("time", { datetime: entry.at, class: "nowrap" }, fullTime(entry.at)) },
-  { key: "actor", title: t("audit.column.actor"), value: (entry) => entry.actor, cell: (entry) => h("bdi", {}, entry.actor) },
-  { key: "action", title: t("audit.column.action"), value: (entry) => entry.action, cell: (entry) => h("code", {}, entry.action) },
-  { key: "target", title: t("audit.column.target"), value: (entry) => entry.target, cell: (entry) => h("bdi", { class: "target" }, entry.target) },
-  { key: "outcome", title: t("audit.column.outcome"), value: (entry) => entry.outcome, cell: (entry) => badge(TONES[entry.outcome] ?? "quiet", outcomeWord(entry)) },
+  {
+    key: "at",
+    title: t("audit.column.at"),
+    value: (entry) => entry.at,
+    cell: (entry) => h("time", { datetime: entry.at, class: "nowrap" }, fullTime(entry.at)),
+  },
+  {
+    key: "actor",
+    title: t("audit.column.actor"),
+    value: (entry) => entry.actor,
+    cell: (entry) => h("bdi", {}, entry.actor),
+  },
+  {
+    key: "action",
+    title: t("audit.column.action"),
+    value: (entry) => entry.action,
+    cell: (entry) => h("code", {}, entry.action),
+  },
+  {
+    key: "target",
+    title: t("audit.column.target"),
+    value: (entry) => entry.target,
+    cell: (entry) => h("bdi", { class: "target" }, entry.target),
+  },
+  {
+    key: "outcome",
+    title: t("audit.column.outcome"),
+    value: (entry) => entry.outcome,
+    cell: (entry) => badge(TONES[entry.outcome] ?? "quiet", outcomeWord(entry)),
+  },
   { key: "address", title: t("audit.column.address"), value: (entry) => entry.address },
-  { key: "details", title: t("audit.column.details"), value: (entry) => entry.id, cell: (entry) => h("button", { type: "button", class: "small", onclick: () => showEntry(entry) }, t("audit.details")), isPlain: true, class: "actions" },
+  {
+    key: "details",
+    title: t("audit.column.details"),
+    value: (entry) => entry.id,
+    cell: (entry) =>
+      h("button", { type: "button", class: "small", onclick: () => showEntry(entry) }, t("audit.details")),
+    isPlain: true,
+    class: "actions",
+  },
 ];
 
-const table = new LiveTable(byId("entries"), { columns, keyOf: (entry) => String(entry.id), label: t("shell.page.audit"), empty: t("audit.none"), sort: "-id" });
+const table = new LiveTable(byId("entries"), {
+  columns,
+  keyOf: (entry) => String(entry.id),
+  label: t("shell.page.audit"),
+  empty: t("audit.none"),
+  sort: "-id",
+});
 
 /** @param {any} entry */
 function showEntry(entry) {
@@ -46,8 +85,22 @@ function showEntry(entry) {
         h(
           "table",
           {},
-          h("thead", {}, h("tr", {}, [t("audit.field"), t("audit.before"), t("audit.after")].map((word) => h("th", { scope: "col" }, word)))),
-          h("tbody", {}, rows.map(([name, before, after]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, before), h("td", {}, after)))),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              [t("audit.field"), t("audit.before"), t("audit.after")].map((word) => h("th", { scope: "col" }, word)),
+            ),
+          ),
+          h(
+            "tbody",
+            {},
+            rows.map(([name, before, after]) =>
+              h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, before), h("td", {}, after)),
+            ),
+          ),
         ),
       )
     : h("p", { class: "quiet" }, t("audit.no_changes"));
@@ -79,9 +132,22 @@ async function verify() {
   button.disabled = true;
   try {
     const found = await get("/platform/v1/audit/verify");
-    const sentence = found.is_whole ? t("audit.whole", { count: count(found.entries) }) : t("audit.broken", { fault: found.fault });
+    const sentence = found.is_whole
+      ? t("audit.whole", { count: count(found.entries) })
+      : t("audit.broken", { fault: found.fault });
     place.replaceChildren(
-      h("div", { class: "card stack" }, h("p", { class: "row" }, badge(found.is_whole ? "ok" : "bad", found.is_whole ? t("audit.is_whole") : t("audit.is_broken")), sentence), h("p", { class: "help" }, t("audit.anchor")), codeBlock(found.anchor)),
+      h(
+        "div",
+        { class: "card stack" },
+        h(
+          "p",
+          { class: "row" },
+          badge(found.is_whole ? "ok" : "bad", found.is_whole ? t("audit.is_whole") : t("audit.is_broken")),
+          sentence,
+        ),
+        h("p", { class: "help" }, t("audit.anchor")),
+        codeBlock(found.anchor),
+      ),
     );
   } catch (error) {
     place.replaceChildren(errorBox(/** @type {any} */ (error), verify));

@@ -10,17 +10,29 @@ import { t } from "../../base/texts.js";
 /** @param {Record<string, any>} one */
 export async function openUpdate(one) {
   const settings = textarea("settings", { rows: 5, class: "mono" });
-  settings.value = Object.entries(one.settings).map(([key, value]) => `${key}=${value}`).join("\n");
+  settings.value = Object.entries(one.settings)
+    .map(([key, value]) => `${key}=${value}`)
+    .join("\n");
   const isDone = await openDialog({
     title: t("deployment.update_title", { name: one.name }),
     body: [
       h("p", { class: "quiet" }, t("deployment.update_note")),
-      field(t("deployment.fact.model"), input("model", { value: one.alias ? `${one.model}:${one.alias}` : `${one.model}:${one.version}`, required: true })),
-      field(t("deployment.replica_count"), input("replicas", { type: "number", min: 0, max: 64, value: one.replicas, required: true })),
+      field(
+        t("deployment.fact.model"),
+        input("model", {
+          value: one.alias ? `${one.model}:${one.alias}` : `${one.model}:${one.version}`,
+          required: true,
+        }),
+      ),
+      field(
+        t("deployment.replica_count"),
+        input("replicas", { type: "number", min: 0, max: 64, value: one.replicas, required: true }),
+      ),
       field(t("deployment.fact.settings"), settings, t("deployment.settings_help")),
     ],
     submit: t("deployment.update"),
-    onSubmit: (form) => change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, changesOf(one, form)),
+    onSubmit: (form) =>
+      change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, changesOf(one, form)),
   });
   if (isDone) toast(t("deployment.updating", { name: one.name }));
 }
@@ -40,7 +52,9 @@ export function changesOf(one, form) {
       .map(([key, ...value]) => [key.trim(), value.join("=").trim()]),
   );
   const settings = Object.fromEntries(
-    [...new Set([...Object.keys(one.settings), ...Object.keys(wanted)])].filter((key) => one.settings[key] !== wanted[key]).map((key) => [key, wanted[key] ?? null]),
+    [...new Set([...Object.keys(one.settings), ...Object.keys(wanted)])]
+      .filter((key) => one.settings[key] !== wanted[key])
+      .map((key) => [key, wanted[key] ?? null]),
   );
   if (Object.keys(settings).length) changes.settings = settings;
   return changes;

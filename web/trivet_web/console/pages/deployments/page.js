@@ -26,21 +26,61 @@ const table = new LiveTable(byId("deployments"), {
   label: t("shell.page.deployments"),
   keyOf: (one) => one.name,
   empty: t("deployments.empty"),
-  emptyAction: may("operate") ? () => h("a", { class: "button primary", href: "/console/launch" }, t("shell.page.launch")) : undefined,
+  emptyAction: may("operate")
+    ? () => h("a", { class: "button primary", href: "/console/launch" }, t("shell.page.launch"))
+    : undefined,
   columns: [
     { key: "name", title: t("deployments.name"), value: (one) => one.name, cell: (one) => link(one.name) },
-    { key: "model", title: t("deployments.model"), value: (one) => `${one.model}:${one.version} ${one.alias ?? ""}`, cell: (one) => h("span", {}, `${one.model}:${one.version}`, one.alias && [" ", h("span", { class: "tag" }, one.alias)]) },
+    {
+      key: "model",
+      title: t("deployments.model"),
+      value: (one) => `${one.model}:${one.version} ${one.alias ?? ""}`,
+      cell: (one) =>
+        h("span", {}, `${one.model}:${one.version}`, one.alias && [" ", h("span", { class: "tag" }, one.alias)]),
+    },
     { key: "state", title: t("deployments.state"), value: (one) => summaryKey(one), cell: summary },
-    { key: "replicas", title: t("deployments.replicas"), isNumber: true, value: (one) => `${one.replicas} ${one.desired}`, cell: replicas },
-    { key: "backend", title: t("deployments.backend"), value: (one) => [one.backend, one.device].filter(Boolean).join(" ") },
-    { key: "fallback", title: t("deployments.fallback"), value: (one) => one.fallback, cell: (one) => (one.fallback ? link(one.fallback) : "–") },
-    { key: "created", title: t("deployments.created"), value: (one) => one.created_at, cell: (one) => timeNode(one.created_at) },
-    ...(may("operate") ? [{ key: "actions", title: t("deployments.actions"), isPlain: true, class: "actions", value: (/** @type {any} */ one) => one.desired, cell: actions }] : []),
+    {
+      key: "replicas",
+      title: t("deployments.replicas"),
+      isNumber: true,
+      value: (one) => `${one.replicas} ${one.desired}`,
+      cell: replicas,
+    },
+    {
+      key: "backend",
+      title: t("deployments.backend"),
+      value: (one) => [one.backend, one.device].filter(Boolean).join(" "),
+    },
+    {
+      key: "fallback",
+      title: t("deployments.fallback"),
+      value: (one) => one.fallback,
+      cell: (one) => (one.fallback ? link(one.fallback) : "–"),
+    },
+    {
+      key: "created",
+      title: t("deployments.created"),
+      value: (one) => one.created_at,
+      cell: (one) => timeNode(one.created_at),
+    },
+    ...(may("operate")
+      ? [
+          {
+            key: "actions",
+            title: t("deployments.actions"),
+            isPlain: true,
+            class: "actions",
+            value: (/** @type {any} */ one) => one.desired,
+            cell: actions,
+          },
+        ]
+      : []),
   ],
 });
 
 /** @param {Record<string, any>} one */
-const summaryKey = (one) => JSON.stringify([one.desired, one.is_asleep, own(one).map((instance) => [instance.state, instance.reason])]);
+const summaryKey = (one) =>
+  JSON.stringify([one.desired, one.is_asleep, own(one).map((instance) => [instance.state, instance.reason])]);
 
 /** @param {Record<string, any>} one */
 function summary(one) {
@@ -48,16 +88,33 @@ function summary(one) {
   if (one.is_asleep) return badge("quiet", t("deployments.asleep"));
   const counts = new Map();
   for (const { state } of own(one)) counts.set(state, (counts.get(state) ?? 0) + 1);
-  const states = [...counts].map(([state, count]) => badge(toneOf(state), count > 1 ? `${count} × ${stateWord(state)}` : stateWord(state)));
+  const states = [...counts].map(([state, count]) =>
+    badge(toneOf(state), count > 1 ? `${count} × ${stateWord(state)}` : stateWord(state)),
+  );
   const worst = own(one).find((instance) => toneOf(instance.state) === "bad" || instance.state === "pending");
-  return h("div", { class: "state" }, h("span", { class: "row" }, states.length ? states : badge("warn", stateWord("pending"))), worst && h("span", { class: "reason" }, worst.reason));
+  return h(
+    "div",
+    { class: "state" },
+    h("span", { class: "row" }, states.length ? states : badge("warn", stateWord("pending"))),
+    worst && h("span", { class: "reason" }, worst.reason),
+  );
 }
 
 /** @param {Record<string, any>} one */
 function replicas(one) {
   if (!may("operate") || one.desired !== "running") return String(one.replicas);
   const step = (/** @type {number} */ by, /** @type {string} */ sign) =>
-    h("button", { type: "button", class: "small", "aria-label": t(by > 0 ? "deployments.more" : "deployments.fewer", { name: one.name }), disabled: one.replicas + by < 0, onclick: () => scale(one, by) }, sign);
+    h(
+      "button",
+      {
+        type: "button",
+        class: "small",
+        "aria-label": t(by > 0 ? "deployments.more" : "deployments.fewer", { name: one.name }),
+        disabled: one.replicas + by < 0,
+        onclick: () => scale(one, by),
+      },
+      sign,
+    );
   return h("span", { class: "row nowrap end" }, step(-1, "−"), h("span", {}, one.replicas), step(1, "+"));
 }
 
@@ -72,13 +129,41 @@ async function scale(one, by) {
 
 /** @param {Record<string, any>} one */
 function actions(one) {
-  if (one.desired === "running") return h("button", { type: "button", class: "small", onclick: () => stopDeployment(one.name) }, t("deployments.stop"));
-  return h("a", { class: "button small", href: `/console/launch?model=${encodeURIComponent(`${one.model}:${one.version}`)}` }, t("deployments.launch_again"));
+  if (one.desired === "running")
+    return h(
+      "button",
+      { type: "button", class: "small", onclick: () => stopDeployment(one.name) },
+      t("deployments.stop"),
+    );
+  return h(
+    "a",
+    { class: "button small", href: `/console/launch?model=${encodeURIComponent(`${one.model}:${one.version}`)}` },
+    t("deployments.launch_again"),
+  );
 }
 
 const show = () => table.show(deployments);
-const stateFilter = select("desired", [["", t("deployments.all")], ["running", t("deployments.wanted")], ["stopped", stateWord("stopped")]], "", { "aria-label": t("deployments.state") });
-byId("toolbar").append(table.filterField(), stateFilter, h("span", { class: "spacer" }), h("button", { type: "button", class: "ghost", onclick: () => table.download("deployments.csv") }, icon("download"), "CSV"));
+const stateFilter = select(
+  "desired",
+  [
+    ["", t("deployments.all")],
+    ["running", t("deployments.wanted")],
+    ["stopped", stateWord("stopped")],
+  ],
+  "",
+  { "aria-label": t("deployments.state") },
+);
+byId("toolbar").append(
+  table.filterField(),
+  stateFilter,
+  h("span", { class: "spacer" }),
+  h(
+    "button",
+    { type: "button", class: "ghost", onclick: () => table.download("deployments.csv") },
+    icon("download"),
+    "CSV",
+  ),
+);
 bindFilter(stateFilter, (desired) => table.pick((one) => !desired || one.desired === desired));
 live.objects("deployments", (all) => {
   deployments = [...all.values()];

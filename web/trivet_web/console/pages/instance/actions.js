@@ -17,13 +17,18 @@ export function showActions(parent, instance) {
   const { id, deployment, state } = instance;
   const stop = h("button", { type: "button", onclick: () => stopDeployment(deployment) }, t("instance.stop"));
   const reset = h("button", { type: "button", onclick: () => resetCache(id) }, t("instance.reset_cache"));
-  parent.replaceChildren(...[state === "ready" && reset, !["stopped", "stopping"].includes(state) && stop].filter((one) => one !== false));
+  parent.replaceChildren(
+    ...[state === "ready" && reset, !["stopped", "stopping"].includes(state) && stop].filter((one) => one !== false),
+  );
 }
 
 /** @param {string} id */
 async function resetCache(id) {
   try {
-    const { forgotten_tokens: tokens } = await change("POST", `/platform/v1/instances/${encodeURIComponent(id)}/reset-prefix-cache`);
+    const { forgotten_tokens: tokens } = await change(
+      "POST",
+      `/platform/v1/instances/${encodeURIComponent(id)}/reset-prefix-cache`,
+    );
     toast(tn("instance.forgotten", tokens));
   } catch (error) {
     toast(/** @type {Error} */ (error).message, { tone: "bad" });

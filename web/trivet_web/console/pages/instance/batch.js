@@ -19,7 +19,15 @@ export class Batch {
     const place = h("div");
     const kv = h("section", { class: "card" });
     this.map = new HeatMap(kv, { title: t("instance.kv_blocks"), file: "kv-blocks", height: 220 });
-    parent.append(h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, t("instance.batch")), this.title), place), kv);
+    parent.append(
+      h(
+        "section",
+        { class: "card" },
+        h("div", { class: "card-head" }, h("h2", {}, t("instance.batch")), this.title),
+        place,
+      ),
+      kv,
+    );
     this.place = new DataPlace(place, lanes);
     this.lanes = new KeyedList(lanes, () => new LaneView());
     this.isReady = false;
@@ -42,11 +50,17 @@ export class Batch {
 
   /** @param {any} view client.BatchView */
   show(view) {
-    setText(this.title, `${t("instance.slots", { used: view.lanes.length, all: view.max_num_seqs })} · ${tn("instance.num_waiting", view.num_waiting)} · ${t("instance.budget", { count: count(view.token_budget) })}`);
+    setText(
+      this.title,
+      `${t("instance.slots", { used: view.lanes.length, all: view.max_num_seqs })} · ${tn("instance.num_waiting", view.num_waiting)} · ${t("instance.budget", { count: count(view.token_budget) })}`,
+    );
     if (view.lanes.length) this.place.show();
     else this.place.empty(t("instance.idle"));
     const longest = Math.max(1, ...view.lanes.map((/** @type {any} */ lane) => lane.max_total_tokens));
-    this.lanes.sync(view.lanes.map((/** @type {any} */ lane) => ({ ...lane, longest })), (lane) => `${lane.slot} ${lane.request_id}`);
+    this.lanes.sync(
+      view.lanes.map((/** @type {any} */ lane) => ({ ...lane, longest })),
+      (lane) => `${lane.slot} ${lane.request_id}`,
+    );
     const names = new Map(view.lanes.map((/** @type {any} */ lane) => [lane.slot, lane.request_id]));
     const { held, cached } = heldShares(view.blocks);
     this.map.show(
@@ -72,11 +86,22 @@ class LaneView {
 
   /** @param {any} lane */
   update(lane) {
-    const { num_prompt_tokens: prompt, num_cached_tokens: cached, num_computed_tokens: computed, num_output_tokens: output, longest } = lane;
+    const {
+      num_prompt_tokens: prompt,
+      num_cached_tokens: cached,
+      num_computed_tokens: computed,
+      num_output_tokens: output,
+      longest,
+    } = lane;
     const isPrefill = computed < prompt;
     const widths = [cached, Math.max(0, Math.min(computed, prompt) - cached), output];
     this.parts.forEach((part, index) => (part.style.width = `${(100 * widths[index]) / longest}%`));
     setText(this.name, lane.request_id);
-    setText(this.numbers, isPrefill ? t("instance.prefill", { done: count(computed), all: count(prompt) }) : t("instance.decode", { prompt: count(prompt), output: count(output) }));
+    setText(
+      this.numbers,
+      isPrefill
+        ? t("instance.prefill", { done: count(computed), all: count(prompt) })
+        : t("instance.decode", { prompt: count(prompt), output: count(output) }),
+    );
   }
 }

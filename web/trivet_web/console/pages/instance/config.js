@@ -29,20 +29,51 @@ function facts(one) {
     ["created_at", fullTime(one.created_at)],
     ["ready_at", one.ready_at ? fullTime(one.ready_at) : NONE],
   ];
-  return h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, t("instance.facts"))), h("dl", { class: "facts" }, rows.flatMap(([name, value]) => [h("dt", {}, t(`instance.fact.${name}`)), h("dd", {}, value)])));
+  return h(
+    "section",
+    { class: "card" },
+    h("div", { class: "card-head" }, h("h2", {}, t("instance.facts"))),
+    h(
+      "dl",
+      { class: "facts" },
+      rows.flatMap(([name, value]) => [h("dt", {}, t(`instance.fact.${name}`)), h("dd", {}, value)]),
+    ),
+  );
 }
 
 /** @param {Record<string, any>} one */
 function plan(one) {
   const parts = one.plan?.parts ?? [];
-  if (!parts.length) return h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, t("instance.plan"))), h("p", { class: "quiet" }, t("instance.no_plan")));
+  if (!parts.length)
+    return h(
+      "section",
+      { class: "card" },
+      h("div", { class: "card-head" }, h("h2", {}, t("instance.plan"))),
+      h("p", { class: "quiet" }, t("instance.no_plan")),
+    );
   const total = parts.reduce((/** @type {number} */ sum, /** @type {any} */ part) => sum + part.size_bytes, 0);
-  const row = (/** @type {any} */ part) => h("tr", {}, h("td", {}, textOr(`base.memory.${part.name}`, part.name)), h("td", { class: "number" }, bytes(part.size_bytes)), h("td", { class: "number" }, bytes(one.memory?.[part.name])));
-  const heads = [["part", ""], ["planned", "number"], ["measured", "number"]].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`instance.plan_${name}`)));
+  const row = (/** @type {any} */ part) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, textOr(`base.memory.${part.name}`, part.name)),
+      h("td", { class: "number" }, bytes(part.size_bytes)),
+      h("td", { class: "number" }, bytes(one.memory?.[part.name])),
+    );
+  const heads = [
+    ["part", ""],
+    ["planned", "number"],
+    ["measured", "number"],
+  ].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`instance.plan_${name}`)));
   return h(
     "section",
     { class: "card" },
-    h("div", { class: "card-head" }, h("h2", {}, t("instance.plan")), h("span", { class: "quiet" }, t("instance.context", { count: count(one.plan.max_model_len) }))),
+    h(
+      "div",
+      { class: "card-head" },
+      h("h2", {}, t("instance.plan")),
+      h("span", { class: "quiet" }, t("instance.context", { count: count(one.plan.max_model_len) })),
+    ),
     memoryBar(parts, total),
     h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, parts.map(row))),
   );

@@ -33,11 +33,29 @@ export class Failure {
         isBad && h("p", {}, instance.reason),
         instance.notices.map((/** @type {string} */ one) => h("p", {}, one)),
         lines,
-        isBad && h("p", { class: "row" }, h("a", { class: "button small", href: `/console/launch?model=${encodeURIComponent(instance.model)}` }, icon("again"), t("instance.launch_otherwise")), h("span", { class: "quiet" }, t("instance.diagnose"), " ", h("code", {}, `trivet diagnose ${instance.deployment}`))),
+        isBad &&
+          h(
+            "p",
+            { class: "row" },
+            h(
+              "a",
+              { class: "button small", href: `/console/launch?model=${encodeURIComponent(instance.model)}` },
+              icon("again"),
+              t("instance.launch_otherwise"),
+            ),
+            h(
+              "span",
+              { class: "quiet" },
+              t("instance.diagnose"),
+              " ",
+              h("code", {}, `trivet diagnose ${instance.deployment}`),
+            ),
+          ),
       ),
     );
     if (!isBad) return;
     const text = await getText(`/platform/v1/logs/${encodeURIComponent(this.id)}?tail=${LAST_LINES}`).catch(() => ""); // it may never have started
-    if (text.trim()) lines.replaceChildren(h("h3", {}, t("instance.last_lines")), codeBlock(visibleText(withoutEscapes(text.trim()))));
+    if (text.trim())
+      lines.replaceChildren(h("h3", {}, t("instance.last_lines")), codeBlock(visibleText(withoutEscapes(text.trim()))));
   }
 }

@@ -17,8 +17,12 @@ export class Summary {
     /** @type {Map<string, HTMLElement>} */
     this.values = new Map(NAMES.map((name) => [name, h("dd")]));
     this.names = h("p", { class: "quiet" });
-    for (const name of NAMES) this.facts.append(h("div", {}, h("dt", {}, t(`instance.${name}`)), this.values.get(name)));
-    this.place = new DataPlace(parent, h("div", { class: "stack" }, h("div", { class: "row" }, this.state.node, this.names), this.facts));
+    for (const name of NAMES)
+      this.facts.append(h("div", {}, h("dt", {}, t(`instance.${name}`)), this.values.get(name)));
+    this.place = new DataPlace(
+      parent,
+      h("div", { class: "stack" }, h("div", { class: "row" }, this.state.node, this.names), this.facts),
+    );
     this.rates = new Rates();
   }
 
@@ -29,7 +33,15 @@ export class Summary {
     this.state.update(/** @type {any} */ (one));
     this.names.replaceChildren(
       h("a", { href: `/console/deployments/${encodeURIComponent(one.deployment)}` }, one.deployment),
-      [" · ", one.model, [...new Set([one.backend, ...one.device_uids])].filter(Boolean).join(" "), one.pid && `pid ${one.pid}`].filter(Boolean).join("  ·  ").replace("  ·  ", ""),
+      [
+        " · ",
+        one.model,
+        [...new Set([one.backend, ...one.device_uids])].filter(Boolean).join(" "),
+        one.pid && `pid ${one.pid}`,
+      ]
+        .filter(Boolean)
+        .join("  ·  ")
+        .replace("  ·  ", ""),
     );
     this.set("running", count(one.load?.num_running));
     this.set("waiting", count(one.load?.num_waiting));

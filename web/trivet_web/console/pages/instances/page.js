@@ -21,16 +21,65 @@ const table = new LiveTable(byId("instances"), {
   keyOf: (one) => one.id,
   empty: t("instances.empty"),
   columns: [
-    { key: "instance", title: t("instances.instance"), value: (one) => one.id, cell: (one) => h("a", { class: "mono", href: `/console/instances/${encodeURIComponent(one.id)}` }, one.id) },
-    { key: "deployment", title: t("instances.deployment"), value: (one) => one.deployment, cell: (one) => h("a", { href: `/console/deployments/${encodeURIComponent(one.deployment)}` }, one.deployment) },
-    { key: "state", title: t("instances.state"), value: (one) => `${one.state} ${one.progress ?? ""} ${one.reason}`, cell: stateOf },
-    { key: "device", title: t("instances.device"), value: (one) => (one.backend ? [...new Set([one.backend, ...one.device_uids])].join(" ") : null) },
-    { key: "running", title: t("instances.running"), isNumber: true, value: (one) => one.load?.num_running, cell: (one) => count(one.load?.num_running) },
-    { key: "waiting", title: t("instances.waiting"), isNumber: true, value: (one) => one.load?.num_waiting, cell: (one) => count(one.load?.num_waiting) },
-    { key: "rate", title: t("instances.rate"), isNumber: true, value: (one) => rates.of(one.id), cell: (one) => rate(rates.of(one.id)) },
-    { key: "kv", title: t("instances.kv"), isNumber: true, value: (one) => one.load?.kv_usage, cell: (one) => percent(one.load?.kv_usage) },
+    {
+      key: "instance",
+      title: t("instances.instance"),
+      value: (one) => one.id,
+      cell: (one) => h("a", { class: "mono", href: `/console/instances/${encodeURIComponent(one.id)}` }, one.id),
+    },
+    {
+      key: "deployment",
+      title: t("instances.deployment"),
+      value: (one) => one.deployment,
+      cell: (one) => h("a", { href: `/console/deployments/${encodeURIComponent(one.deployment)}` }, one.deployment),
+    },
+    {
+      key: "state",
+      title: t("instances.state"),
+      value: (one) => `${one.state} ${one.progress ?? ""} ${one.reason}`,
+      cell: stateOf,
+    },
+    {
+      key: "device",
+      title: t("instances.device"),
+      value: (one) => (one.backend ? [...new Set([one.backend, ...one.device_uids])].join(" ") : null),
+    },
+    {
+      key: "running",
+      title: t("instances.running"),
+      isNumber: true,
+      value: (one) => one.load?.num_running,
+      cell: (one) => count(one.load?.num_running),
+    },
+    {
+      key: "waiting",
+      title: t("instances.waiting"),
+      isNumber: true,
+      value: (one) => one.load?.num_waiting,
+      cell: (one) => count(one.load?.num_waiting),
+    },
+    {
+      key: "rate",
+      title: t("instances.rate"),
+      isNumber: true,
+      value: (one) => rates.of(one.id),
+      cell: (one) => rate(rates.of(one.id)),
+    },
+    {
+      key: "kv",
+      title: t("instances.kv"),
+      isNumber: true,
+      value: (one) => one.load?.kv_usage,
+      cell: (one) => percent(one.load?.kv_usage),
+    },
     { key: "starts", title: t("instances.starts"), isNumber: true, value: (one) => one.attempt },
-    { key: "ready", title: t("instances.ready_for"), isNumber: true, value: (one) => since(one.ready_at), cell: (one) => h("span", { title: one.ready_at ? fullTime(one.ready_at) : null }, since(one.ready_at)) },
+    {
+      key: "ready",
+      title: t("instances.ready_for"),
+      isNumber: true,
+      value: (one) => since(one.ready_at),
+      cell: (one) => h("span", { title: one.ready_at ? fullTime(one.ready_at) : null }, since(one.ready_at)),
+    },
   ],
 });
 
@@ -48,10 +97,29 @@ let ended = [];
 
 const show = () => table.show([...living, ...ended.filter((one) => !living.some((other) => other.id === one.id))]);
 
-const stateFilter = select("state", [["", t("instances.all_states")], ...STATES.map((state) => /** @type {[string, string]} */ ([state, stateWord(state)]))], "", { "aria-label": t("instances.state") });
+const stateFilter = select(
+  "state",
+  [
+    ["", t("instances.all_states")],
+    ...STATES.map((state) => /** @type {[string, string]} */ ([state, stateWord(state)])),
+  ],
+  "",
+  { "aria-label": t("instances.state") },
+);
 const endedBox = h("input", { type: "checkbox", name: "ended" });
-const csv = h("button", { type: "button", class: "ghost", onclick: () => table.download("instances.csv") }, icon("download"), "CSV");
-byId("toolbar").append(table.filterField(), stateFilter, h("label", { class: "check" }, endedBox, t("instances.ended")), h("span", { class: "spacer" }), csv);
+const csv = h(
+  "button",
+  { type: "button", class: "ghost", onclick: () => table.download("instances.csv") },
+  icon("download"),
+  "CSV",
+);
+byId("toolbar").append(
+  table.filterField(),
+  stateFilter,
+  h("label", { class: "check" }, endedBox, t("instances.ended")),
+  h("span", { class: "spacer" }),
+  csv,
+);
 bindFilter(stateFilter, (state) => table.pick((one) => !state || one.state === state));
 endedBox.addEventListener("change", async () => {
   ended = endedBox.checked ? await list("/platform/v1/instances?all=1").catch(() => []) : [];

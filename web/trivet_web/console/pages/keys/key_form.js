@@ -12,7 +12,12 @@ const DAY_MS = 86_400_000;
 const DAYS = ["30", "90", "365"];
 const KEEP = "keep";
 // A key's scope, and the right that its maker must have for it.
-const SCOPES = [["infer", "infer"], ["read", "read"], ["operate", "operate"], ["admin", "administer"]];
+const SCOPES = [
+  ["infer", "infer"],
+  ["read", "read"],
+  ["operate", "operate"],
+  ["admin", "administer"],
+];
 
 /**
  * @param {boolean} isAdmin who also makes keys for others, and for the site
@@ -27,7 +32,12 @@ export async function askForKey(isAdmin) {
     body: [
       field(t("keys.column.name"), input("name", { required: true, maxlength: 64 }), t("keys.name_help")),
       scopesField(["infer"]),
-      ...(isAdmin ? [field(t("keys.column.user"), input("user", { list: "users-known" }), t("keys.user_help")), await knownUsers()] : []),
+      ...(isAdmin
+        ? [
+            field(t("keys.column.user"), input("user", { list: "users-known" }), t("keys.user_help")),
+            await knownUsers(),
+          ]
+        : []),
       ...(await limitFields({})),
       field(t("keys.column.expires"), select("expires", expiryChoices(), "90", { required: true })),
     ],
@@ -51,9 +61,13 @@ export const editKey = async (key) =>
       field(t("keys.column.name"), input("name", { required: true, maxlength: 64, value: key.name })),
       scopesField(key.scopes),
       ...(await limitFields(key)),
-      field(t("keys.column.expires"), select("expires", [[KEEP, t("keys.keep_expiry")], ...expiryChoices()], KEEP, { required: true })),
+      field(
+        t("keys.column.expires"),
+        select("expires", [[KEEP, t("keys.keep_expiry")], ...expiryChoices()], KEEP, { required: true }),
+      ),
     ],
-    onSubmit: (form) => change("PATCH", `/platform/v1/keys/${key.id}`, { name: text(form, "name"), ...settingsOf(form) }),
+    onSubmit: (form) =>
+      change("PATCH", `/platform/v1/keys/${key.id}`, { name: text(form, "name"), ...settingsOf(form) }),
   });
 
 /** Once: nobody can see it again. @param {any} made */
@@ -76,7 +90,13 @@ function scopesField(chosen) {
     { class: "field" },
     h("legend", { class: "field-label" }, t("keys.column.scopes")),
     offered.map(([scope]) =>
-      h("label", { class: "check" }, h("input", { type: "checkbox", name: `scope-${scope}`, checked: chosen.includes(scope) }), scope, h("span", { class: "help" }, t(`keys.scope.${scope}`))),
+      h(
+        "label",
+        { class: "check" },
+        h("input", { type: "checkbox", name: `scope-${scope}`, checked: chosen.includes(scope) }),
+        scope,
+        h("span", { class: "help" }, t(`keys.scope.${scope}`)),
+      ),
     ),
   );
 }
@@ -85,24 +105,45 @@ function scopesField(chosen) {
 async function limitFields(key) {
   const names = (await list("/v1/models").catch(() => [])).map((one) => one.id);
   return [
-    field(t("keys.column.models"), input("models", { value: key.models?.join(", ") ?? "", placeholder: names.slice(0, 3).join(", ") }), t("keys.models_help")),
+    field(
+      t("keys.column.models"),
+      input("models", { value: key.models?.join(", ") ?? "", placeholder: names.slice(0, 3).join(", ") }),
+      t("keys.models_help"),
+    ),
     h(
       "div",
       { class: "form-row" },
-      field(t("keys.max_concurrency"), input("max_concurrency", { type: "number", min: 1, value: key.max_concurrency ?? "" })),
-      field(t("keys.requests_per_minute"), input("requests_per_minute", { type: "number", min: 1, value: key.requests_per_minute ?? "" })),
-      field(t("keys.priority"), input("priority", { type: "number", min: 0, max: 9, value: key.priority ?? 0 }), t("keys.priority_help")),
+      field(
+        t("keys.max_concurrency"),
+        input("max_concurrency", { type: "number", min: 1, value: key.max_concurrency ?? "" }),
+      ),
+      field(
+        t("keys.requests_per_minute"),
+        input("requests_per_minute", { type: "number", min: 1, value: key.requests_per_minute ?? "" }),
+      ),
+      field(
+        t("keys.priority"),
+        input("priority", { type: "number", min: 0, max: 9, value: key.priority ?? 0 }),
+        t("keys.priority_help"),
+      ),
     ),
   ];
 }
 
 async function knownUsers() {
   const users = await list("/platform/v1/users").catch(() => []);
-  return h("datalist", { id: "users-known" }, users.map((one) => h("option", { value: one.name })));
+  return h(
+    "datalist",
+    { id: "users-known" },
+    users.map((one) => h("option", { value: one.name })),
+  );
 }
 
 /** @returns {[string, string][]} */
-const expiryChoices = () => [...DAYS.map((days) => /** @type {[string, string]} */ ([days, t("keys.in_days", { days })])), ["", t("keys.never")]];
+const expiryChoices = () => [
+  ...DAYS.map((days) => /** @type {[string, string]} */ ([days, t("keys.in_days", { days })])),
+  ["", t("keys.never")],
+];
 
 /** @param {FormData} form @param {string} name */
 const text = (form, name) => String(form.get(name) ?? "").trim();
@@ -112,7 +153,9 @@ const numberOrNull = (form, name) => (text(form, name) ? Number(text(form, name)
 
 /** @param {FormData} form */
 function settingsOf(form) {
-  const models = text(form, "models").split(/[,\s]+/).filter(Boolean);
+  const models = text(form, "models")
+    .split(/[,\s]+/)
+    .filter(Boolean);
   const expires = text(form, "expires");
   return {
     scopes: SCOPES.map(([scope]) => scope).filter((scope) => form.has(`scope-${scope}`)),
@@ -120,6 +163,8 @@ function settingsOf(form) {
     max_concurrency: numberOrNull(form, "max_concurrency"),
     requests_per_minute: numberOrNull(form, "requests_per_minute"),
     priority: numberOrNull(form, "priority") ?? 0,
-    ...(expires === KEEP ? {} : { expires_at: expires ? new Date(Date.now() + Number(expires) * DAY_MS).toISOString() : null }),
+    ...(expires === KEEP
+      ? {}
+      : { expires_at: expires ? new Date(Date.now() + Number(expires) * DAY_MS).toISOString() : null }),
   };
 }

@@ -24,13 +24,20 @@ export function showUsage(key) {
       isNumber: true,
     })),
   ];
-  const table = new LiveTable(place, { columns, keyOf: (row) => `${row.day} ${row.model}`, label: t("keys.usage_title", { name: key.name }), empty: t("keys.usage_none"), sort: "-day" });
+  const table = new LiveTable(place, {
+    columns,
+    keyOf: (row) => `${row.day} ${row.model}`,
+    label: t("keys.usage_title", { name: key.name }),
+    empty: t("keys.usage_none"),
+    sort: "-day",
+  });
   const cost = h("p", { class: "quiet" });
   const load = async () => {
     try {
       const found = await get(`/platform/v1/usage?key=${key.id}&all=1`);
       table.show(found.data);
-      if (found.cost !== null) cost.textContent = t("keys.usage_cost", { cost: found.cost.toFixed(2), currency: found.currency });
+      if (found.cost !== null)
+        cost.textContent = t("keys.usage_cost", { cost: found.cost.toFixed(2), currency: found.currency });
     } catch (error) {
       table.fail(/** @type {any} */ (error), load);
     }

@@ -16,7 +16,8 @@ import { showUsage } from "./key_usage.js";
 const isAdmin = may("administer");
 
 /** @param {any} key */
-const stateOf = (key) => (key.revoked_at ? "revoked" : key.expires_at && Date.parse(key.expires_at) <= Date.now() ? "expired" : "valid");
+const stateOf = (key) =>
+  key.revoked_at ? "revoked" : key.expires_at && Date.parse(key.expires_at) <= Date.now() ? "expired" : "valid";
 
 /** @type {Record<string, string>} */
 const TONES = { valid: "ok", revoked: "quiet", expired: "warn" };
@@ -32,21 +33,64 @@ const limitsOf = (key) =>
     .join(", ");
 
 /** @param {string[]} words */
-const tags = (words) => h("span", { class: "row" }, words.map((word) => h("span", { class: "tag" }, word)));
+const tags = (words) =>
+  h(
+    "span",
+    { class: "row" },
+    words.map((word) => h("span", { class: "tag" }, word)),
+  );
 
 /** @type {import("../../base/table.js").Column<any>[]} */
 const columns = [
   { key: "name", title: t("keys.column.name"), value: (key) => key.name, cell: (key) => h("bdi", {}, key.name) },
-  { key: "prefix", title: t("keys.column.prefix"), value: (key) => key.prefix, cell: (key) => h("code", { class: "nowrap" }, `${key.prefix}…`) },
+  {
+    key: "prefix",
+    title: t("keys.column.prefix"),
+    value: (key) => key.prefix,
+    cell: (key) => h("code", { class: "nowrap" }, `${key.prefix}…`),
+  },
   ...(isAdmin
-    ? [{ key: "user", title: t("keys.column.user"), value: (/** @type {any} */ key) => key.user ?? "", cell: (/** @type {any} */ key) => (key.user ? h("bdi", {}, key.user) : h("span", { class: "quiet" }, t("keys.of_site"))) }]
+    ? [
+        {
+          key: "user",
+          title: t("keys.column.user"),
+          value: (/** @type {any} */ key) => key.user ?? "",
+          cell: (/** @type {any} */ key) =>
+            key.user ? h("bdi", {}, key.user) : h("span", { class: "quiet" }, t("keys.of_site")),
+        },
+      ]
     : []),
-  { key: "state", title: t("keys.column.state"), value: stateOf, cell: (key) => badge(TONES[stateOf(key)], t(`keys.state.${stateOf(key)}`)) },
-  { key: "scopes", title: t("keys.column.scopes"), value: (key) => key.scopes.join(" "), cell: (key) => tags(key.scopes) },
-  { key: "models", title: t("keys.column.models"), value: (key) => key.models?.join(" ") ?? "", cell: (key) => (key.models ? tags(key.models) : h("span", { class: "quiet" }, t("keys.all_models"))) },
+  {
+    key: "state",
+    title: t("keys.column.state"),
+    value: stateOf,
+    cell: (key) => badge(TONES[stateOf(key)], t(`keys.state.${stateOf(key)}`)),
+  },
+  {
+    key: "scopes",
+    title: t("keys.column.scopes"),
+    value: (key) => key.scopes.join(" "),
+    cell: (key) => tags(key.scopes),
+  },
+  {
+    key: "models",
+    title: t("keys.column.models"),
+    value: (key) => key.models?.join(" ") ?? "",
+    cell: (key) => (key.models ? tags(key.models) : h("span", { class: "quiet" }, t("keys.all_models"))),
+  },
   { key: "limits", title: t("keys.column.limits"), value: limitsOf },
-  { key: "expires", title: t("keys.column.expires"), value: (key) => key.expires_at ?? "", cell: (key) => (key.expires_at ? timeNode(key.expires_at) : h("span", { class: "quiet" }, t("keys.never"))) },
-  { key: "used", title: t("keys.column.used"), value: (key) => key.last_used_at ?? "", cell: (key) => (key.last_used_at ? timeNode(key.last_used_at) : h("span", { class: "quiet" }, t("keys.never"))) },
+  {
+    key: "expires",
+    title: t("keys.column.expires"),
+    value: (key) => key.expires_at ?? "",
+    cell: (key) => (key.expires_at ? timeNode(key.expires_at) : h("span", { class: "quiet" }, t("keys.never"))),
+  },
+  {
+    key: "used",
+    title: t("keys.column.used"),
+    value: (key) => key.last_used_at ?? "",
+    cell: (key) => (key.last_used_at ? timeNode(key.last_used_at) : h("span", { class: "quiet" }, t("keys.never"))),
+  },
   { key: "actions", title: t("keys.column.actions"), value: stateOf, cell: actions, isPlain: true, class: "actions" },
 ];
 
@@ -62,7 +106,14 @@ const table = new LiveTable(byId("keys"), {
 function actions(key) {
   const usage = h("button", { type: "button", class: "small", onclick: () => showUsage(key) }, t("keys.usage"));
   if (stateOf(key) === "revoked") return usage;
-  const edit = isAdmin && h("button", { type: "button", class: "small", onclick: async () => (await editKey(key)) && load() }, icon("edit"), t("keys.edit"));
+  const edit =
+    isAdmin &&
+    h(
+      "button",
+      { type: "button", class: "small", onclick: async () => (await editKey(key)) && load() },
+      icon("edit"),
+      t("keys.edit"),
+    );
   const end = h("button", { type: "button", class: "small", onclick: () => revoke(key) }, t("keys.revoke"));
   return h("span", { class: "nowrap" }, usage, edit, end);
 }

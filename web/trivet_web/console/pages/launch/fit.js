@@ -61,20 +61,38 @@ export class Fit {
   /** @param {any} plan client.Plan */
   show(plan) {
     this.state.replaceChildren(badge(plan.fits ? "ok" : "bad", t(plan.fits ? "launch.fits" : "launch.does_not_fit")));
-    this.place.replaceChildren(h("div", { class: "stack" }, plan.fits ? this.fitting(plan) : this.failing(plan), this.table(plan.devices)));
+    this.place.replaceChildren(
+      h("div", { class: "stack" }, plan.fits ? this.fitting(plan) : this.failing(plan), this.table(plan.devices)),
+    );
   }
 
   /** @param {any} plan */
   fitting(plan) {
-    const own = plan.devices.find((/** @type {any} */ one) => one.backend === plan.backend && one.device === plan.device);
+    const own = plan.devices.find(
+      (/** @type {any} */ one) => one.backend === plan.backend && one.device === plan.device,
+    );
     const taken = (own?.ours_bytes ?? 0) + (own?.others_bytes ?? 0);
     const parts = [...plan.parts, { name: "others", size_bytes: taken }];
     const needed = plan.parts.reduce((/** @type {number} */ sum, /** @type {any} */ part) => sum + part.size_bytes, 0);
     return [
-      h("p", {}, h("b", {}, this.nameOf(plan.backend, plan.device)), " ", h("span", { class: "quiet" }, t("launch.takes", { needed: bytes(needed), total: bytes(own?.total_bytes) }))),
+      h(
+        "p",
+        {},
+        h("b", {}, this.nameOf(plan.backend, plan.device)),
+        " ",
+        h("span", { class: "quiet" }, t("launch.takes", { needed: bytes(needed), total: bytes(own?.total_bytes) })),
+      ),
       memoryBar(parts, own?.total_bytes ?? 0),
-      h("p", { class: "fit-headline" }, tn("launch.sequences", plan.num_sequences, { tokens: count(plan.max_model_len) })),
-      h("dl", { class: "facts" }, this.facts(plan).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h(
+        "p",
+        { class: "fit-headline" },
+        tn("launch.sequences", plan.num_sequences, { tokens: count(plan.max_model_len) }),
+      ),
+      h(
+        "dl",
+        { class: "facts" },
+        this.facts(plan).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+      ),
     ];
   }
 
@@ -82,22 +100,42 @@ export class Fit {
   facts(plan) {
     /** @type {[string, string][]} */
     const rows = [
-      [t("launch.kv_tokens"), t("launch.kv_tokens_value", { tokens: count(plan.num_kv_tokens), size: plan.block_size, dtype: plan.kv_dtype })],
+      [
+        t("launch.kv_tokens"),
+        t("launch.kv_tokens_value", { tokens: count(plan.num_kv_tokens), size: plan.block_size, dtype: plan.kv_dtype }),
+      ],
       [t("launch.kv_per_token"), bytes(plan.kv_token_bytes)],
       [t("launch.step_tokens"), count(plan.max_num_batched_tokens)],
     ];
-    if (plan.speed) rows.push([t("launch.speed"), t("launch.speed_value", { one: rate(plan.speed.one_stream), all: rate(plan.speed.all_streams_full) })]);
+    if (plan.speed)
+      rows.push([
+        t("launch.speed"),
+        t("launch.speed_value", { one: rate(plan.speed.one_stream), all: rate(plan.speed.all_streams_full) }),
+      ]);
     return rows;
   }
 
   /** @param {any} plan */
   failing(plan) {
     const changes = plan.changes.slice(0, SHOWN_CHANGES);
-    const apply = (/** @type {any} */ one) => one.setting && h("button", { type: "button", class: "small", onclick: () => this.onApply(one.setting, String(one.value)) }, icon("check"), t("launch.apply"));
+    const apply = (/** @type {any} */ one) =>
+      one.setting &&
+      h(
+        "button",
+        { type: "button", class: "small", onclick: () => this.onApply(one.setting, String(one.value)) },
+        icon("check"),
+        t("launch.apply"),
+      );
     return [
       h("p", { class: "error" }, plan.reason),
       changes.length ? h("h3", {}, t("launch.would_help")) : null,
-      h("ul", { class: "changes" }, changes.map((/** @type {any} */ one) => h("li", { class: "row" }, h("span", { class: "grow" }, one.text), apply(one)))),
+      h(
+        "ul",
+        { class: "changes" },
+        changes.map((/** @type {any} */ one) =>
+          h("li", { class: "row" }, h("span", { class: "grow" }, one.text), apply(one)),
+        ),
+      ),
     ];
   }
 
@@ -105,9 +143,22 @@ export class Fit {
   table(devices) {
     if (devices.length < 2) return null;
     const row = (/** @type {any} */ one) =>
-      h("tr", {}, h("td", {}, this.nameOf(one.backend, one.device)), h("td", {}, badge(one.fits ? "ok" : "quiet", t(one.fits ? "launch.fits" : "launch.no"))), h("td", { class: "number" }, bytes(one.needed_bytes)), h("td", { class: "number" }, bytes(one.left_bytes)));
-    const heads = ["device", "fit", "needs", "left"].map((name, index) => h("th", { scope: "col", class: index > 1 ? "number" : null }, t(`launch.column.${name}`)));
-    return h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("launch.all_devices") }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, devices.map(row))));
+      h(
+        "tr",
+        {},
+        h("td", {}, this.nameOf(one.backend, one.device)),
+        h("td", {}, badge(one.fits ? "ok" : "quiet", t(one.fits ? "launch.fits" : "launch.no"))),
+        h("td", { class: "number" }, bytes(one.needed_bytes)),
+        h("td", { class: "number" }, bytes(one.left_bytes)),
+      );
+    const heads = ["device", "fit", "needs", "left"].map((name, index) =>
+      h("th", { scope: "col", class: index > 1 ? "number" : null }, t(`launch.column.${name}`)),
+    );
+    return h(
+      "div",
+      { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("launch.all_devices") },
+      h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, devices.map(row))),
+    );
   }
 
   /** @param {string} kind @param {string | null} uids */

@@ -25,16 +25,49 @@ export class LaunchForm {
   constructor(node) {
     this.node = node;
     this.models = h("datalist", { id: "launch-models" });
-    const number = (/** @type {string} */ name) => field(t(`launch.${name}`), input(name, NUMBERS.find(([one]) => one === name)?.[1] ?? {}), t(`launch.${name}_help`));
-    const choice = (/** @type {string} */ name) => field(t(`launch.${name}`), select(name, (CHOICES.find(([one]) => one === name)?.[1] ?? []).map((value) => [value, value])), t(`launch.${name}_help`));
+    const number = (/** @type {string} */ name) =>
+      field(
+        t(`launch.${name}`),
+        input(name, NUMBERS.find(([one]) => one === name)?.[1] ?? {}),
+        t(`launch.${name}_help`),
+      );
+    const choice = (/** @type {string} */ name) =>
+      field(
+        t(`launch.${name}`),
+        select(
+          name,
+          (CHOICES.find(([one]) => one === name)?.[1] ?? []).map((value) => [value, value]),
+        ),
+        t(`launch.${name}_help`),
+      );
     node.append(
       this.group("what", [
-        field(t("launch.model"), input("model", { list: "launch-models", required: true, value: filterOf("model"), placeholder: t("launch.model_placeholder") }), t("launch.model_help")),
+        field(
+          t("launch.model"),
+          input("model", {
+            list: "launch-models",
+            required: true,
+            value: filterOf("model"),
+            placeholder: t("launch.model_placeholder"),
+          }),
+          t("launch.model_help"),
+        ),
         this.models,
-        h("div", { class: "form-row" }, field(t("launch.name"), input("name", { maxlength: 64, placeholder: t("launch.name_placeholder") })), field(t("launch.replicas"), input("replicas", { type: "number", min: 1, max: 64, value: 1, required: true }))),
+        h(
+          "div",
+          { class: "form-row" },
+          field(t("launch.name"), input("name", { maxlength: 64, placeholder: t("launch.name_placeholder") })),
+          field(t("launch.replicas"), input("replicas", { type: "number", min: 1, max: 64, value: 1, required: true })),
+        ),
       ]),
       this.group("where", [
-        h("div", { class: "form-row" }, field(t("launch.backend"), select("backend", [["auto", t("launch.auto")]])), field(t("launch.device"), select("device", [["", t("launch.any_device")]])), number("tensor_parallel_size")),
+        h(
+          "div",
+          { class: "form-row" },
+          field(t("launch.backend"), select("backend", [["auto", t("launch.auto")]])),
+          field(t("launch.device"), select("device", [["", t("launch.any_device")]])),
+          number("tensor_parallel_size"),
+        ),
       ]),
       this.group("memory", [
         h("div", { class: "form-row" }, number("max_model_len"), number("max_num_seqs")),
@@ -47,9 +80,31 @@ export class LaunchForm {
         h(
           "div",
           { class: "form" },
-          h("div", { class: "form-row" }, choice("enable_prefix_caching"), field(t("launch.idle_timeout_s"), input("idle_timeout_s", { type: "number", min: 1, step: 1 }), t("launch.idle_timeout_s_help"))),
-          h("div", { class: "form-row" }, field(t("launch.priority"), input("priority", { type: "number", step: 1, value: 0 }), t("launch.priority_help")), field(t("launch.fallback"), select("fallback", [["", t("launch.no_fallback")]]), t("launch.fallback_help"))),
-          field(t("launch.settings"), textarea("settings", { rows: 3, class: "mono", placeholder: "swap_space=4\noptions.graphs=off" }), t("launch.settings_help")),
+          h(
+            "div",
+            { class: "form-row" },
+            choice("enable_prefix_caching"),
+            field(
+              t("launch.idle_timeout_s"),
+              input("idle_timeout_s", { type: "number", min: 1, step: 1 }),
+              t("launch.idle_timeout_s_help"),
+            ),
+          ),
+          h(
+            "div",
+            { class: "form-row" },
+            field(
+              t("launch.priority"),
+              input("priority", { type: "number", step: 1, value: 0 }),
+              t("launch.priority_help"),
+            ),
+            field(t("launch.fallback"), select("fallback", [["", t("launch.no_fallback")]]), t("launch.fallback_help")),
+          ),
+          field(
+            t("launch.settings"),
+            textarea("settings", { rows: 3, class: "mono", placeholder: "swap_space=4\noptions.graphs=off" }),
+            t("launch.settings_help"),
+          ),
         ),
       ),
     );
@@ -67,7 +122,10 @@ export class LaunchForm {
 
   /** @param {any[]} models of the registry */
   showModels(models) {
-    const names = models.flatMap((one) => [one.name, ...Object.keys(one.aliases).map((alias) => `${one.name}:${alias}`)]);
+    const names = models.flatMap((one) => [
+      one.name,
+      ...Object.keys(one.aliases).map((alias) => `${one.name}:${alias}`),
+    ]);
     this.models.replaceChildren(...names.map((value) => h("option", { value })));
     if (!this.control("model").value && names.length) this.control("model").value = names[0];
   }
@@ -76,13 +134,22 @@ export class LaunchForm {
   showDevices(devices) {
     const usable = devices.filter((one) => !one.unusable_because && one.kind !== "null");
     const kinds = [...new Set(usable.map((one) => one.kind))];
-    setChoices(this.control("backend"), [["auto", t("launch.auto")], ...kinds.map((kind) => /** @type {[string, string]} */ ([kind, kind]))]);
-    setChoices(this.control("device"), [["", t("launch.any_device")], ...usable.map((one) => /** @type {[string, string]} */ ([one.uid, `${one.kind}:${one.index} ${one.name}`]))]);
+    setChoices(this.control("backend"), [
+      ["auto", t("launch.auto")],
+      ...kinds.map((kind) => /** @type {[string, string]} */ ([kind, kind])),
+    ]);
+    setChoices(this.control("device"), [
+      ["", t("launch.any_device")],
+      ...usable.map((one) => /** @type {[string, string]} */ ([one.uid, `${one.kind}:${one.index} ${one.name}`])),
+    ]);
   }
 
   /** @param {string[]} names */
   showDeployments(names) {
-    setChoices(this.control("fallback"), [["", t("launch.no_fallback")], ...names.map((name) => /** @type {[string, string]} */ ([name, name]))]);
+    setChoices(this.control("fallback"), [
+      ["", t("launch.no_fallback")],
+      ...names.map((name) => /** @type {[string, string]} */ ([name, name])),
+    ]);
   }
 
   /** What a proposal of the planner changes. @param {string} setting @param {string} value */
@@ -97,14 +164,20 @@ export class LaunchForm {
     /** @type {Record<string, string>} */
     const settings = {};
     for (const [name] of NUMBERS) if (this.control(name).value !== "") settings[name] = this.control(name).value;
-    for (const [name] of CHOICES) if (!DEFAULTS.has(this.control(name).value)) settings[name] = this.control(name).value;
+    for (const [name] of CHOICES)
+      if (!DEFAULTS.has(this.control(name).value)) settings[name] = this.control(name).value;
     if (this.control("idle_timeout_s").value) settings.idle_timeout_s = this.control("idle_timeout_s").value;
     for (const line of this.control("settings").value.split("\n")) {
       const [key, ...value] = line.split("=");
       if (key.trim()) settings[key.trim()] = value.join("=").trim();
     }
     /** @type {Record<string, any>} */
-    const body = { model: this.control("model").value.trim(), backend: this.control("backend").value, replicas: Number(this.control("replicas").value), settings };
+    const body = {
+      model: this.control("model").value.trim(),
+      backend: this.control("backend").value,
+      replicas: Number(this.control("replicas").value),
+      settings,
+    };
     if (this.control("name").value.trim()) body.name = this.control("name").value.trim();
     if (this.control("device").value) body.device = this.control("device").value;
     if (Number(this.control("priority").value)) body.priority = Number(this.control("priority").value);

@@ -17,7 +17,12 @@ const source = byId("source");
 const attempt = byId("attempt");
 const view = new LogView(byId("log"), t("shell.page.logs"));
 /** @type {[string, string][]} */
-const siteLogs = may("operate") ? [[`${SITE}supervisor`, t("logs.supervisor")], [`${SITE}web`, t("logs.web")]] : [];
+const siteLogs = may("operate")
+  ? [
+      [`${SITE}supervisor`, t("logs.supervisor")],
+      [`${SITE}web`, t("logs.web")],
+    ]
+  : [];
 let followed = "";
 let asked = "";
 let hasEnded = false; // those that ended are known
@@ -43,12 +48,25 @@ function addressOf(chosen) {
 function showAttempts() {
   const last = instances.find((one) => one.id === source.value)?.attempt ?? 0;
   byId("attempt-label").hidden = last < 2;
-  setChoices(attempt, [["", t("logs.newest")], ...(last > 1 ? /** @type {[string, string][]} */ ([["1", t("logs.attempt_number", { number: 1 })], ["first-crash", t("logs.first_crash")]]) : [])]);
+  setChoices(attempt, [
+    ["", t("logs.newest")],
+    ...(last > 1
+      ? /** @type {[string, string][]} */ ([
+          ["1", t("logs.attempt_number", { number: 1 })],
+          ["first-crash", t("logs.first_crash")],
+        ])
+      : []),
+  ]);
 }
 
 function showSources() {
   const before = source.value;
-  setChoices(source, [...instances.map((one) => /** @type {[string, string]} */ ([one.id, `${one.deployment} · ${one.id} · ${stateWord(one.state)}`])), ...siteLogs]);
+  setChoices(source, [
+    ...instances.map(
+      (one) => /** @type {[string, string]} */ ([one.id, `${one.deployment} · ${one.id} · ${stateWord(one.state)}`]),
+    ),
+    ...siteLogs,
+  ]);
   const wanted = filterOf("source");
   if (!before && [...source.options].some((one) => one.value === wanted)) source.value = wanted;
   if (hasEnded && !source.options.length) view.place.empty(t("logs.nothing"));

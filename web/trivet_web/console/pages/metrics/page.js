@@ -21,7 +21,14 @@ const places = new Map(CHARTS.map((kind) => [kind.name, h("section", { class: "c
 byId("charts").append(...places.values());
 const charts = CHARTS.map((kind) => ({
   kind,
-  chart: new TimeChart(/** @type {HTMLElement} */ (places.get(kind.name)), { title: t(`metrics.chart.${kind.name}`), file: kind.name, group, format: kind.format, isStacked: kind.isStacked, least: kind.least }),
+  chart: new TimeChart(/** @type {HTMLElement} */ (places.get(kind.name)), {
+    title: t(`metrics.chart.${kind.name}`),
+    file: kind.name,
+    group,
+    format: kind.format,
+    isStacked: kind.isStacked,
+    least: kind.least,
+  }),
 }));
 
 let history = new FigureHistory(NAMES, 300);
@@ -40,8 +47,14 @@ function draw() {
     const found = [...kind.read(history, picks, deployment)].slice(0, MOST_SERIES);
     const place = /** @type {HTMLElement} */ (places.get(kind.name));
     place.hidden = !found.length;
-    const inside = times.map((at, index) => (at >= span[0] && at <= span[1] ? index : -1)).filter((index) => index >= 0);
-    chart.show(inside.map((index) => times[index]), found.map(([name, values]) => ({ name: name || t("metrics.all"), values: inside.map((index) => values[index]) })), /** @type {[number, number]} */ (span));
+    const inside = times
+      .map((at, index) => (at >= span[0] && at <= span[1] ? index : -1))
+      .filter((index) => index >= 0);
+    chart.show(
+      inside.map((index) => times[index]),
+      found.map(([name, values]) => ({ name: name || t("metrics.all"), values: inside.map((index) => values[index]) })),
+      /** @type {[number, number]} */ (span),
+    );
   }
   whole.hidden = closer === null;
 }
@@ -56,16 +69,38 @@ async function load() {
   }
 }
 
-const spans = select("span", SPANS_S.map((one) => [String(one), t(`metrics.span.${one}`)]), "300", { "aria-label": t("metrics.range") });
-const deployments = select("deployment", [["", t("metrics.all_deployments")]], "", { "aria-label": t("metrics.deployment") });
+const spans = select(
+  "span",
+  SPANS_S.map((one) => [String(one), t(`metrics.span.${one}`)]),
+  "300",
+  { "aria-label": t("metrics.range") },
+);
+const deployments = select("deployment", [["", t("metrics.all_deployments")]], "", {
+  "aria-label": t("metrics.deployment"),
+});
 const whole = h("button", { type: "button", hidden: true, onclick: () => look(null) }, t("metrics.whole"));
 const save = h("button", { type: "button", onclick: saveAll }, icon("download"), t("metrics.save"));
-byId("toolbar").append(spans, deployments, whole, h("span", { class: "quiet" }, t("metrics.hint")), h("span", { class: "spacer" }), save);
+byId("toolbar").append(
+  spans,
+  deployments,
+  whole,
+  h("span", { class: "quiet" }, t("metrics.hint")),
+  h("span", { class: "spacer" }),
+  save,
+);
 
 /** Every series of every chart at all times that are known. */
 function saveAll() {
-  const all = CHARTS.flatMap((kind) => [...kind.read(history, picks, deployment)].map(([name, values]) => ({ name: `${kind.name} ${name}`.trim(), values })));
-  downloadCsv("metrics.csv", [["time", ...all.map((one) => one.name)], ...history.times.map((at, index) => [new Date(at * 1000).toISOString(), ...all.map((one) => one.values[index])])]);
+  const all = CHARTS.flatMap((kind) =>
+    [...kind.read(history, picks, deployment)].map(([name, values]) => ({
+      name: `${kind.name} ${name}`.trim(),
+      values,
+    })),
+  );
+  downloadCsv("metrics.csv", [
+    ["time", ...all.map((one) => one.name)],
+    ...history.times.map((at, index) => [new Date(at * 1000).toISOString(), ...all.map((one) => one.values[index])]),
+  ]);
 }
 
 /** Kept in the address, so that a link shows what its sender saw. @param {[number, number] | null} span */
@@ -95,12 +130,19 @@ bindFilter(deployments, (name) => {
   deployment = name;
   draw();
 });
-live.objects("deployments", (all) => setChoices(deployments, [["", t("metrics.all_deployments")], ...[...all.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))]));
+live.objects("deployments", (all) =>
+  setChoices(deployments, [
+    ["", t("metrics.all_deployments")],
+    ...[...all.keys()].map((name) => /** @type {[string, string]} */ ([name, name])),
+  ]),
+);
 live.figures((at, figures) => {
   history.add(at, figures);
   if (history.intervalS === 1 && !closer) draw();
 });
 setInterval(() => document.hidden || closer || history.intervalS === 1 || load(), COARSE_MS);
 byId("scrape").append(
-  codeBlock(`scrape_configs:\n  - job_name: trivet\n    scheme: ${location.protocol.slice(0, -1)}\n    static_configs:\n      - targets: ["${location.host}"]\n    authorization:\n      credentials_file: /etc/prometheus/trivet.key  # a key with the scope "read"`),
+  codeBlock(
+    `scrape_configs:\n  - job_name: trivet\n    scheme: ${location.protocol.slice(0, -1)}\n    static_configs:\n      - targets: ["${location.host}"]\n    authorization:\n      credentials_file: /etc/prometheus/trivet.key  # a key with the scope "read"`,
+  ),
 );

@@ -10,7 +10,8 @@ import { t } from "../../base/texts.js";
 
 /** @param {HTMLElement} card @param {any} model @param {() => void} onChange */
 export function showAliases(card, model, onChange) {
-  const place = (/** @type {string} */ alias) => `/platform/v1/aliases/${encodeURIComponent(model.name)}/${encodeURIComponent(alias)}`;
+  const place = (/** @type {string} */ alias) =>
+    `/platform/v1/aliases/${encodeURIComponent(model.name)}/${encodeURIComponent(alias)}`;
   const act = async (/** @type {() => Promise<any>} */ work) => {
     try {
       await work();
@@ -29,24 +30,52 @@ export function showAliases(card, model, onChange) {
         "td",
         { class: "actions" },
         may("operate") && [
-          h("button", { type: "button", class: "small", onclick: () => move(model, alias, place).then((isDone) => isDone && onChange()) }, t("model.move")),
-          h("button", { type: "button", class: "small", onclick: () => act(() => change("POST", `${place(alias)}/roll-back`)) }, t("model.roll_back")),
-          h("button", { type: "button", class: "small", onclick: () => act(() => change("DELETE", place(alias))) }, t("model.remove")),
+          h(
+            "button",
+            {
+              type: "button",
+              class: "small",
+              onclick: () => move(model, alias, place).then((isDone) => isDone && onChange()),
+            },
+            t("model.move"),
+          ),
+          h(
+            "button",
+            { type: "button", class: "small", onclick: () => act(() => change("POST", `${place(alias)}/roll-back`)) },
+            t("model.roll_back"),
+          ),
+          h(
+            "button",
+            { type: "button", class: "small", onclick: () => act(() => change("DELETE", place(alias))) },
+            t("model.remove"),
+          ),
         ],
       ),
     ),
   );
-  const add = may("operate") && h("button", { type: "button", class: "small", onclick: () => move(model, "", place).then((isDone) => isDone && onChange()) }, t("model.new_alias"));
+  const add =
+    may("operate") &&
+    h(
+      "button",
+      { type: "button", class: "small", onclick: () => move(model, "", place).then((isDone) => isDone && onChange()) },
+      t("model.new_alias"),
+    );
   const body = rows.length ? h("table", {}, h("tbody", {}, rows)) : h("p", { class: "quiet" }, t("model.no_aliases"));
   card.replaceChildren(h("div", { class: "card-head" }, h("h2", {}, t("model.aliases")), add || ""), body);
 }
 
 /** @param {any} model @param {string} alias empty: a new one @param {(alias: string) => string} place */
 function move(model, alias, place) {
-  const versions = model.versions.map((/** @type {any} */ one) => /** @type {[string, string]} */ ([String(one.version), String(one.version)])).reverse();
+  const versions = model.versions
+    .map((/** @type {any} */ one) => /** @type {[string, string]} */ ([String(one.version), String(one.version)]))
+    .reverse();
   return openDialog({
     title: alias ? t("model.move_title", { alias }) : t("model.new_alias"),
-    body: [h("p", { class: "quiet" }, t("model.alias_note")), field(t("model.alias"), input("alias", { required: true, value: alias, readonly: alias !== "" })), field(t("model.version"), select("version", versions))],
+    body: [
+      h("p", { class: "quiet" }, t("model.alias_note")),
+      field(t("model.alias"), input("alias", { required: true, value: alias, readonly: alias !== "" })),
+      field(t("model.version"), select("version", versions)),
+    ],
     submit: t("model.save"),
     onSubmit: (form) => change("PUT", place(String(form.get("alias"))), { version: String(form.get("version")) }),
   });

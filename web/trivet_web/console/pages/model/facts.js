@@ -13,24 +13,78 @@ export function showFacts(details) {
     ["format", [details.format, details.quantization].filter(Boolean).join(" ")],
     ["size", bytes(details.size_bytes)],
     ["context", t("model.tokens", { count: count(details.context_length) })],
-    ["abilities", h("span", { class: "row" }, details.abilities.map((/** @type {string} */ one) => h("span", { class: "tag" }, one)))],
+    [
+      "abilities",
+      h(
+        "span",
+        { class: "row" },
+        details.abilities.map((/** @type {string} */ one) => h("span", { class: "tag" }, one)),
+      ),
+    ],
     ["licence", details.licence ?? NONE],
     ["path", h("code", {}, details.path)],
     ["stored", t(details.is_stored ? "model.in_store" : "model.in_place")],
     ["source", details.source],
     ["signed_by", details.signed_by ?? NONE],
-    ["digest", details.digest ? h("span", { class: "row" }, h("code", {}, details.digest), copyButton(() => details.digest)) : t("model.no_digest")],
+    [
+      "digest",
+      details.digest
+        ? h(
+            "span",
+            { class: "row" },
+            h("code", {}, details.digest),
+            copyButton(() => details.digest),
+          )
+        : t("model.no_digest"),
+    ],
     ["added", fullTime(details.created_at)],
   ];
-  return h("section", { class: "card" }, h("dl", { class: "facts" }, rows.flatMap(([name, value]) => [h("dt", {}, t(`model.fact.${name}`)), h("dd", {}, value)])));
+  return h(
+    "section",
+    { class: "card" },
+    h(
+      "dl",
+      { class: "facts" },
+      rows.flatMap(([name, value]) => [h("dt", {}, t(`model.fact.${name}`)), h("dd", {}, value)]),
+    ),
+  );
 }
 
 /** @param {any} details */
 export function showFiles(details) {
-  const row = (/** @type {any} */ file) => h("tr", {}, h("td", {}, h("code", {}, file.name)), h("td", { class: "number" }, bytes(file.size_bytes)), h("td", {}, file.sha256 ? h("code", { class: "digest" }, file.sha256) : h("span", { class: "quiet" }, t("model.no_digest"))));
-  const heads = [["file", ""], ["size", "number"], ["sha256", ""]].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`model.column.${name}`)));
-  return h("section", { class: "card flush" }, h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("model.tab.files") }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, details.files.map(row)))));
+  const row = (/** @type {any} */ file) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, h("code", {}, file.name)),
+      h("td", { class: "number" }, bytes(file.size_bytes)),
+      h(
+        "td",
+        {},
+        file.sha256 ? h("code", { class: "digest" }, file.sha256) : h("span", { class: "quiet" }, t("model.no_digest")),
+      ),
+    );
+  const heads = [
+    ["file", ""],
+    ["size", "number"],
+    ["sha256", ""],
+  ].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`model.column.${name}`)));
+  return h(
+    "section",
+    { class: "card flush" },
+    h(
+      "div",
+      { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("model.tab.files") },
+      h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, details.files.map(row))),
+    ),
+  );
 }
 
 /** @param {any} details */
-export const showSpec = (details) => h("section", { class: "card" }, h("p", { class: "quiet" }, t("model.spec_note")), codeBlock(JSON.stringify(details.spec, null, 2)));
+export const showSpec = (details) =>
+  h(
+    "section",
+    { class: "card" },
+    h("p", { class: "quiet" }, t("model.spec_note")),
+    codeBlock(JSON.stringify(details.spec, null, 2)),
+  );

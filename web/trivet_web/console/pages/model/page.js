@@ -40,7 +40,11 @@ async function show() {
 
 function showActions() {
   if (!may("operate")) return;
-  const launch = h("a", { class: "button primary", href: `/console/launch?model=${encodeURIComponent(`${name}:${version.value}`)}` }, t("model.launch"));
+  const launch = h(
+    "a",
+    { class: "button primary", href: `/console/launch?model=${encodeURIComponent(`${name}:${version.value}`)}` },
+    t("model.launch"),
+  );
   const verify = h("button", { type: "button", onclick: () => check(verify) }, t("model.verify"));
   const remove = h("button", { type: "button", onclick: removeModel }, t("model.remove"));
   byId("actions").replaceChildren(remove, verify, launch);
@@ -50,8 +54,12 @@ function showActions() {
 async function check(button) {
   button.disabled = true;
   try {
-    const { problems } = await change("POST", `/platform/v1/versions/${encodeURIComponent(`${name}:${version.value}`)}/verify`);
-    if (problems.length) toast(problems.map((/** @type {any} */ one) => `${one.name}: ${one.problem}`).join("; "), { tone: "bad" });
+    const { problems } = await change(
+      "POST",
+      `/platform/v1/versions/${encodeURIComponent(`${name}:${version.value}`)}/verify`,
+    );
+    if (problems.length)
+      toast(problems.map((/** @type {any} */ one) => `${one.name}: ${one.problem}`).join("; "), { tone: "bad" });
     else toast(t("model.verified"));
   } catch (error) {
     toast(/** @type {Error} */ (error).message, { tone: "bad" });
@@ -61,7 +69,12 @@ async function check(button) {
 }
 
 async function removeModel() {
-  const isDone = await confirm({ title: t("model.remove_title", { name }), text: t("model.remove_text"), yes: t("model.remove"), onYes: () => change("DELETE", address) });
+  const isDone = await confirm({
+    title: t("model.remove_title", { name }),
+    text: t("model.remove_text"),
+    yes: t("model.remove"),
+    onYes: () => change("DELETE", address),
+  });
   if (isDone) location.assign("/console/models");
 }
 
@@ -75,7 +88,10 @@ try {
   const model = await get(address);
   const numbers = model.versions.map((/** @type {any} */ one) => String(one.version)).reverse();
   const chosen = filterOf("version") || numbers[0];
-  setChoices(version, numbers.map((/** @type {string} */ number) => [number, number]));
+  setChoices(
+    version,
+    numbers.map((/** @type {string} */ number) => [number, number]),
+  );
   bindFilter(version, (number) => {
     if (!number) version.value = chosen;
     show();

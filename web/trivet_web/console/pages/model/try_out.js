@@ -47,10 +47,19 @@ export class TryOut {
     const source = h("details", {}, h("summary", {}, t("model.template_source")), codeBlock(template ?? ""));
     const shown = template ? source : h("p", { class: "quiet" }, t("model.no_template"));
     if (!this.deployment || !may("infer")) {
-      this.panel.replaceChildren(h("section", { class: "card stack" }, h("p", { class: "quiet" }, t("model.needs_deployment")), shown));
+      this.panel.replaceChildren(
+        h("section", { class: "card stack" }, h("p", { class: "quiet" }, t("model.needs_deployment")), shown),
+      );
       return;
     }
-    this.panel.replaceChildren(h("div", { class: "columns" }, template ? this.ofTemplate(shown) : h("section", { class: "card" }, shown), this.ofTokenizer()));
+    this.panel.replaceChildren(
+      h(
+        "div",
+        { class: "columns" },
+        template ? this.ofTemplate(shown) : h("section", { class: "card" }, shown),
+        this.ofTokenizer(),
+      ),
+    );
   }
 
   /** @param {Node} source */
@@ -59,13 +68,30 @@ export class TryOut {
     area.value = JSON.stringify(SAMPLE, null, 2);
     const result = h("div");
     const run = soon(async () => {
-      const { tokens } = await change("POST", "/tokenize", { model: this.deployment, messages: JSON.parse(area.value) });
-      const { prompt } = await change("POST", "/detokenize", { model: this.deployment, tokens, skip_special_tokens: false });
-      result.replaceChildren(h("p", { class: "quiet" }, tn("model.num_tokens", tokens.length)), codeBlock(visibleText(prompt)));
+      const { tokens } = await change("POST", "/tokenize", {
+        model: this.deployment,
+        messages: JSON.parse(area.value),
+      });
+      const { prompt } = await change("POST", "/detokenize", {
+        model: this.deployment,
+        tokens,
+        skip_special_tokens: false,
+      });
+      result.replaceChildren(
+        h("p", { class: "quiet" }, tn("model.num_tokens", tokens.length)),
+        codeBlock(visibleText(prompt)),
+      );
     }, result);
     area.addEventListener("input", run);
     run();
-    return h("section", { class: "card stack" }, h("h2", {}, t("model.template")), field(t("model.messages"), area), result, source);
+    return h(
+      "section",
+      { class: "card stack" },
+      h("h2", {}, t("model.template")),
+      field(t("model.messages"), area),
+      result,
+      source,
+    );
   }
 
   ofTokenizer() {
@@ -73,17 +99,38 @@ export class TryOut {
     area.value = "Trivet serves large language models. 你好，世界!";
     const result = h("div");
     const run = soon(async () => {
-      const found = await change("POST", "/tokenize", { model: this.deployment, prompt: area.value, add_special_tokens: false, return_token_strs: true });
-      result.replaceChildren(h("p", { class: "quiet" }, tn("model.num_tokens", found.tokens.length)), h("p", { class: "token-line" }, found.tokens.map((/** @type {number} */ id, /** @type {number} */ index) => tokenNode(found.token_strs?.[index] ?? "", id, index))));
+      const found = await change("POST", "/tokenize", {
+        model: this.deployment,
+        prompt: area.value,
+        add_special_tokens: false,
+        return_token_strs: true,
+      });
+      result.replaceChildren(
+        h("p", { class: "quiet" }, tn("model.num_tokens", found.tokens.length)),
+        h(
+          "p",
+          { class: "token-line" },
+          found.tokens.map((/** @type {number} */ id, /** @type {number} */ index) =>
+            tokenNode(found.token_strs?.[index] ?? "", id, index),
+          ),
+        ),
+      );
     }, result);
     area.addEventListener("input", run);
     run();
-    return h("section", { class: "card stack" }, h("h2", {}, t("model.tokenizer")), field(t("model.text"), area), result);
+    return h(
+      "section",
+      { class: "card stack" },
+      h("h2", {}, t("model.tokenizer")),
+      field(t("model.text"), area),
+      result,
+    );
   }
 }
 
 /** @param {string} text @param {number} id @param {number} index */
-const tokenNode = (text, id, index) => h("span", { class: `token-piece t${index % COLOURS}`, title: String(id) }, visibleText(text.replaceAll("\n", "↵")));
+const tokenNode = (text, id, index) =>
+  h("span", { class: `token-piece t${index % COLOURS}`, title: String(id) }, visibleText(text.replaceAll("\n", "↵")));
 
 /** After a pause in typing; what fails is said in the result's place. @param {() => Promise<void>} work @param {HTMLElement} result */
 function soon(work, result) {
@@ -91,6 +138,14 @@ function soon(work, result) {
   let timer;
   return () => {
     clearTimeout(timer);
-    timer = setTimeout(() => work().catch((error) => result.replaceChildren(error instanceof SyntaxError ? h("p", { class: "error" }, t("model.not_json")) : errorBox(error))), PAUSE_MS);
+    timer = setTimeout(
+      () =>
+        work().catch((error) =>
+          result.replaceChildren(
+            error instanceof SyntaxError ? h("p", { class: "error" }, t("model.not_json")) : errorBox(error),
+          ),
+        ),
+      PAUSE_MS,
+    );
   };
 }

@@ -9,7 +9,11 @@ import { toast } from "../../base/toast.js";
 
 /** @returns {Promise<boolean>} whether something is added, or on its way */
 export function openAdd() {
-  const path = field(t("models.path"), input("path", { required: true, placeholder: "/models/Qwen2.5-0.5B-Instruct" }), t("models.path_help"));
+  const path = field(
+    t("models.path"),
+    input("path", { required: true, placeholder: "/models/Qwen2.5-0.5B-Instruct" }),
+    t("models.path_help"),
+  );
   const copy = checkbox("copy", t("models.copy"), t("models.copy_help"));
   const source = field(t("models.source"), input("source", { placeholder: "hf:org/name" }), t("models.source_help"));
   const key = field(t("models.key"), input("key", { type: "password" }), t("models.key_help"));
@@ -19,7 +23,13 @@ export function openAdd() {
     /** @type {HTMLInputElement} */ (path.querySelector("input")).required = kind === "files";
     /** @type {HTMLInputElement} */ (source.querySelector("input")).required = kind === "pull";
   };
-  const choice = (/** @type {"files" | "pull"} */ kind) => h("label", { class: "check" }, h("input", { type: "radio", name: "kind", value: kind, checked: kind === "files", onchange: () => show(kind) }), t(`models.kind.${kind}`));
+  const choice = (/** @type {"files" | "pull"} */ kind) =>
+    h(
+      "label",
+      { class: "check" },
+      h("input", { type: "radio", name: "kind", value: kind, checked: kind === "files", onchange: () => show(kind) }),
+      t(`models.kind.${kind}`),
+    );
   show("files");
   return openDialog({
     title: t("models.add"),
@@ -42,6 +52,10 @@ async function add(form) {
     toast(t("models.pull_begun", { source: text("source") ?? "" }));
     return;
   }
-  const made = await change("POST", "/platform/v1/models", { path: text("path"), name: text("name"), copy: form.get("copy") !== null });
+  const made = await change("POST", "/platform/v1/models", {
+    path: text("path"),
+    name: text("name"),
+    copy: form.get("copy") !== null,
+  });
   toast(t("models.is_added", { name: `${made.name}:${made.version}` }));
 }

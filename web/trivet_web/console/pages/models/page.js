@@ -20,25 +20,86 @@ const table = new LiveTable(byId("models"), {
   label: t("shell.page.models"),
   keyOf: (one) => one.name,
   empty: t("models.empty"),
-  emptyAction: may("operate") ? () => h("button", { type: "button", class: "primary", onclick: add }, t("models.add")) : undefined,
+  emptyAction: may("operate")
+    ? () => h("button", { type: "button", class: "primary", onclick: add }, t("models.add"))
+    : undefined,
   sort: "name",
   columns: [
-    { key: "name", title: t("models.name"), value: (one) => one.name, cell: (one) => h("a", { href: place(one.name) }, one.name) },
-    { key: "versions", title: t("models.versions"), value: (one) => JSON.stringify([one.versions.length, one.aliases]), cell: versions },
+    {
+      key: "name",
+      title: t("models.name"),
+      value: (one) => one.name,
+      cell: (one) => h("a", { href: place(one.name) }, one.name),
+    },
+    {
+      key: "versions",
+      title: t("models.versions"),
+      value: (one) => JSON.stringify([one.versions.length, one.aliases]),
+      cell: versions,
+    },
     { key: "architecture", title: t("models.architecture"), value: (one) => newest(one)?.architecture },
-    { key: "format", title: t("models.format"), value: (one) => [newest(one)?.format, newest(one)?.quantization].filter(Boolean).join(" ") },
-    { key: "size", title: t("models.size"), isNumber: true, value: (one) => newest(one)?.size_bytes, cell: (one) => bytes(newest(one)?.size_bytes) },
-    { key: "context", title: t("models.context"), isNumber: true, value: (one) => newest(one)?.context_length, cell: (one) => count(newest(one)?.context_length) },
-    { key: "abilities", title: t("models.abilities"), value: (one) => newest(one)?.abilities.join(" "), cell: (one) => h("span", { class: "row" }, newest(one)?.abilities.map((/** @type {string} */ name) => h("span", { class: "tag" }, name))) },
+    {
+      key: "format",
+      title: t("models.format"),
+      value: (one) => [newest(one)?.format, newest(one)?.quantization].filter(Boolean).join(" "),
+    },
+    {
+      key: "size",
+      title: t("models.size"),
+      isNumber: true,
+      value: (one) => newest(one)?.size_bytes,
+      cell: (one) => bytes(newest(one)?.size_bytes),
+    },
+    {
+      key: "context",
+      title: t("models.context"),
+      isNumber: true,
+      value: (one) => newest(one)?.context_length,
+      cell: (one) => count(newest(one)?.context_length),
+    },
+    {
+      key: "abilities",
+      title: t("models.abilities"),
+      value: (one) => newest(one)?.abilities.join(" "),
+      cell: (one) =>
+        h(
+          "span",
+          { class: "row" },
+          newest(one)?.abilities.map((/** @type {string} */ name) => h("span", { class: "tag" }, name)),
+        ),
+    },
     { key: "deployed", title: t("models.deployed"), isNumber: true, value: (one) => numDeployed.get(one.name) ?? 0 },
-    { key: "added", title: t("models.added"), value: (one) => newest(one)?.created_at, cell: (one) => timeNode(newest(one)?.created_at) },
-    ...(may("operate") ? [{ key: "actions", title: t("models.actions"), isPlain: true, class: "actions", value: (/** @type {any} */ one) => one.name, cell: (/** @type {any} */ one) => h("a", { class: "button small", href: `/console/launch?model=${encodeURIComponent(one.name)}` }, t("models.launch")) }] : []),
+    {
+      key: "added",
+      title: t("models.added"),
+      value: (one) => newest(one)?.created_at,
+      cell: (one) => timeNode(newest(one)?.created_at),
+    },
+    ...(may("operate")
+      ? [
+          {
+            key: "actions",
+            title: t("models.actions"),
+            isPlain: true,
+            class: "actions",
+            value: (/** @type {any} */ one) => one.name,
+            cell: (/** @type {any} */ one) =>
+              h(
+                "a",
+                { class: "button small", href: `/console/launch?model=${encodeURIComponent(one.name)}` },
+                t("models.launch"),
+              ),
+          },
+        ]
+      : []),
   ],
 });
 
 /** @param {Record<string, any>} one */
 function versions(one) {
-  const names = Object.entries(one.aliases).map(([alias, version]) => h("span", { class: "tag" }, `${alias} → ${version}`));
+  const names = Object.entries(one.aliases).map(([alias, version]) =>
+    h("span", { class: "tag" }, `${alias} → ${version}`),
+  );
   return h("span", { class: "row" }, String(one.versions.length), names);
 }
 
@@ -58,11 +119,16 @@ async function add() {
 }
 
 const pulls = new Pulls(byId("pulls-card"), byId("pulls"), read);
-byId("toolbar").append(table.filterField(), h("span", { class: "spacer" }), h("button", { type: "button", class: "ghost", onclick: () => table.download("models.csv") }, icon("download"), "CSV"));
+byId("toolbar").append(
+  table.filterField(),
+  h("span", { class: "spacer" }),
+  h("button", { type: "button", class: "ghost", onclick: () => table.download("models.csv") }, icon("download"), "CSV"),
+);
 document.getElementById("add")?.addEventListener("click", add);
 live.objects("deployments", (all) => {
   numDeployed = new Map();
-  for (const one of all.values()) if (one.desired === "running") numDeployed.set(one.model, (numDeployed.get(one.model) ?? 0) + 1);
+  for (const one of all.values())
+    if (one.desired === "running") numDeployed.set(one.model, (numDeployed.get(one.model) ?? 0) + 1);
   if (table.hasItems) table.draw();
 });
 read();

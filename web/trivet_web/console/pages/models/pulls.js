@@ -10,7 +10,12 @@ import { toast } from "../../base/toast.js";
 
 const EVERY_MS = 1500;
 const SHOWN_ENDED = 3;
-const TONES = /** @type {Record<string, string>} */ ({ running: "warn", done: "ok", failed: "bad", cancelled: "quiet" });
+const TONES = /** @type {Record<string, string>} */ ({
+  running: "warn",
+  done: "ok",
+  failed: "bad",
+  cancelled: "quiet",
+});
 
 export class Pulls {
   /** @param {HTMLElement} card @param {HTMLElement} place @param {() => void} onDone */
@@ -55,7 +60,12 @@ class PullView {
     setText(this.state, textOr(`models.state.${pull.state}`, pull.state));
     setText(this.source, pull.source);
     const size = pull.total_bytes ? `${bytes(pull.done_bytes)} / ${bytes(pull.total_bytes)}` : "";
-    setText(this.message, [size, pull.message || pull.version, isRunning ? "" : ago(pull.ended_at ?? pull.created_at)].filter(Boolean).join(" · "));
+    setText(
+      this.message,
+      [size, pull.message || pull.version, isRunning ? "" : ago(pull.ended_at ?? pull.created_at)]
+        .filter(Boolean)
+        .join(" · "),
+    );
     this.bar.hidden = !isRunning;
     setAttribute(this.bar, "aria-label", pull.source);
     if (pull.total_bytes) this.bar.value = pull.done_bytes / pull.total_bytes;
@@ -63,6 +73,8 @@ class PullView {
   }
 
   async end() {
-    await change("DELETE", `/platform/v1/pulls/${encodeURIComponent(this.id)}`).catch((error) => toast(error.message, { tone: "bad" }));
+    await change("DELETE", `/platform/v1/pulls/${encodeURIComponent(this.id)}`).catch((error) =>
+      toast(error.message, { tone: "bad" }),
+    );
   }
 }

@@ -52,7 +52,13 @@ class DeviceView {
     this.numbers = h("span", { class: "quiet" });
     this.memory = h("div");
     this.problem = h("p", { class: "error", hidden: true });
-    this.node = h("div", { class: "device" }, h("p", { class: "device-head" }, this.name, this.numbers), this.memory, this.problem);
+    this.node = h(
+      "div",
+      { class: "device" },
+      h("p", { class: "device-head" }, this.name, this.numbers),
+      this.memory,
+      this.problem,
+    );
     this.shown = "";
   }
 

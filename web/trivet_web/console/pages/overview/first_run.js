@@ -32,7 +32,10 @@ export class FirstRun {
   async begin(user) {
     if (!may("operate") || localStorage.getItem(DONE)) return;
     const nothing = () => [];
-    [this.models, this.keys] = await Promise.all([list("/platform/v1/models").catch(nothing), user ? list("/platform/v1/keys").catch(nothing) : []]);
+    [this.models, this.keys] = await Promise.all([
+      list("/platform/v1/models").catch(nothing),
+      user ? list("/platform/v1/keys").catch(nothing) : [],
+    ]);
     this.draw();
   }
 
@@ -57,7 +60,13 @@ export class FirstRun {
   draw() {
     if (this.models === null || this.deployments === null || localStorage.getItem(DONE)) return;
     const isReady = this.instances.some((one) => one.state === "ready");
-    const key = JSON.stringify([this.models.length, this.deployments.length, isReady, this.keys?.length, this.instances.map((one) => one.state)]);
+    const key = JSON.stringify([
+      this.models.length,
+      this.deployments.length,
+      isReady,
+      this.keys?.length,
+      this.instances.map((one) => one.state),
+    ]);
     if (key === this.shown) return;
     this.shown = key;
     const steps = [this.model(), this.launch(isReady), this.chat(isReady), this.key(isReady)];
@@ -69,8 +78,21 @@ export class FirstRun {
     const models = this.models ?? [];
     const isDone = models.length > 0;
     const found = isDone
-      ? h("p", { class: "quiet" }, models.map((one) => one.name).slice(0, 5).join(", "))
-      : h("p", { class: "row" }, t("overview.step.model_none"), " ", h("a", { href: "/console/models" }, t("overview.step.model_add")));
+      ? h(
+          "p",
+          { class: "quiet" },
+          models
+            .map((one) => one.name)
+            .slice(0, 5)
+            .join(", "),
+        )
+      : h(
+          "p",
+          { class: "row" },
+          t("overview.step.model_none"),
+          " ",
+          h("a", { href: "/console/models" }, t("overview.step.model_add")),
+        );
     return step(isDone, t("overview.step.model"), found);
   }
 
@@ -79,12 +101,32 @@ export class FirstRun {
     const model = this.models?.[0];
     const under = this.instances.find((one) => !["ready", "stopped"].includes(one.state));
     if (isReady) return step(true, t("overview.step.launch"));
-    if (under) return step(false, t("overview.step.launch"), h("p", { class: "quiet" }, t("overview.step.launching", { name: under.deployment })));
+    if (under)
+      return step(
+        false,
+        t("overview.step.launch"),
+        h("p", { class: "quiet" }, t("overview.step.launching", { name: under.deployment })),
+      );
     if (!model) return step(false, t("overview.step.launch"));
     const place = h("div");
     const version = model.versions[model.versions.length - 1];
-    const button = h("button", { type: "button", class: "primary", onclick: () => this.launchNow(model.name, button, place) }, t("overview.step.launch_it", { name: model.name }));
-    return step(false, t("overview.step.launch"), h("div", { class: "row" }, button, h("span", { class: "quiet" }, bytes(version?.size_bytes)), h("a", { href: "/console/launch" }, t("overview.step.choose"))), place);
+    const button = h(
+      "button",
+      { type: "button", class: "primary", onclick: () => this.launchNow(model.name, button, place) },
+      t("overview.step.launch_it", { name: model.name }),
+    );
+    return step(
+      false,
+      t("overview.step.launch"),
+      h(
+        "div",
+        { class: "row" },
+        button,
+        h("span", { class: "quiet" }, bytes(version?.size_bytes)),
+        h("a", { href: "/console/launch" }, t("overview.step.choose")),
+      ),
+      place,
+    );
   }
 
   /** @param {string} name @param {HTMLButtonElement} button @param {HTMLElement} place */
@@ -109,8 +151,19 @@ export class FirstRun {
   key(isReady) {
     const name = this.instances.find((one) => one.state === "ready")?.deployment ?? "MODEL";
     const curl = `curl ${location.origin}/v1/chat/completions \\\n  -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\\n  -d '${JSON.stringify({ model: name, messages: [{ role: "user", content: "Hello" }] })}'`;
-    const done = h("button", { type: "button", class: "ghost small", onclick: () => this.finish() }, icon("check"), t("overview.step.hide"));
-    return step((this.keys?.length ?? 0) > 0, t("overview.step.key"), h("p", {}, h("a", { href: "/console/keys" }, t("overview.step.make_key"))), isReady ? codeBlock(curl) : null, h("p", { class: "row end" }, done));
+    const done = h(
+      "button",
+      { type: "button", class: "ghost small", onclick: () => this.finish() },
+      icon("check"),
+      t("overview.step.hide"),
+    );
+    return step(
+      (this.keys?.length ?? 0) > 0,
+      t("overview.step.key"),
+      h("p", {}, h("a", { href: "/console/keys" }, t("overview.step.make_key"))),
+      isReady ? codeBlock(curl) : null,
+      h("p", { class: "row end" }, done),
+    );
   }
 
   finish() {
@@ -121,4 +174,20 @@ export class FirstRun {
 
 /** @param {boolean} isDone @param {string} title @param {...(Node | null)} body */
 const step = (isDone, title, ...body) =>
-  h("li", { class: isDone ? "is-done" : null }, h("h3", {}, title, isDone && h("span", { class: "step-done" }, icon("check"), h("span", { class: "visually-hidden" }, t("overview.step.done")))), body);
+  h(
+    "li",
+    { class: isDone ? "is-done" : null },
+    h(
+      "h3",
+      {},
+      title,
+      isDone &&
+        h(
+          "span",
+          { class: "step-done" },
+          icon("check"),
+          h("span", { class: "visually-hidden" }, t("overview.step.done")),
+        ),
+    ),
+    body,
+  );

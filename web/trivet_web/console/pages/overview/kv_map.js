@@ -21,7 +21,10 @@ export class KvMap {
   /** @param {Record<string, any>[]} instances */
   follow(instances) {
     const ready = instances.filter((one) => one.state === "ready" && one.load);
-    ready.sort((a, b) => b.load.num_running - a.load.num_running || b.load.kv_usage - a.load.kv_usage || a.id.localeCompare(b.id));
+    ready.sort(
+      (a, b) =>
+        b.load.num_running - a.load.num_running || b.load.kv_usage - a.load.kv_usage || a.id.localeCompare(b.id),
+    );
     const chosen = ready[0] ?? null;
     const isNew = chosen?.id !== this.instance;
     this.instance = chosen?.id ?? null;

@@ -14,7 +14,12 @@ export class Latencies {
   constructor(ttft, tpot, onNews) {
     this.onNews = onNews;
     this.ttft = new Histogram(ttft, { title: t("overview.ttft"), file: "ttft", note: t("overview.ttft_note") });
-    this.tpot = new Histogram(tpot, { title: t("overview.tpot"), file: "tpot", note: t("overview.tpot_note"), colour: "--series-2" });
+    this.tpot = new Histogram(tpot, {
+      title: t("overview.tpot"),
+      file: "tpot",
+      note: t("overview.tpot_note"),
+      colour: "--series-2",
+    });
   }
 
   begin() {
@@ -37,6 +42,8 @@ export class Latencies {
 export function merged(histograms, name) {
   const own = histograms.filter((one) => one.name === name);
   if (!own.length) return { bounds: [], counts: [] };
-  const counts = own[0].counts.map((/** @type {number} */ _, /** @type {number} */ index) => own.reduce((sum, one) => sum + one.counts[index], 0));
+  const counts = own[0].counts.map((/** @type {number} */ _, /** @type {number} */ index) =>
+    own.reduce((sum, one) => sum + one.counts[index], 0),
+  );
   return { bounds: own[0].bounds, counts };
 }

@@ -12,7 +12,14 @@ const WAITING = "num_requests_waiting";
 export class Occupancy {
   /** @param {HTMLElement} parent */
   constructor(parent) {
-    this.chart = new TimeChart(parent, { title: t("overview.occupancy"), height: 190, file: "batch-occupancy", isStacked: true, least: 4, format: count });
+    this.chart = new TimeChart(parent, {
+      title: t("overview.occupancy"),
+      height: 190,
+      file: "batch-occupancy",
+      isStacked: true,
+      least: 4,
+      format: count,
+    });
     /** @type {{at: number, running: number, waiting: number}[]} seconds */
     this.samples = [];
   }
@@ -22,8 +29,14 @@ export class Occupancy {
     const history = await get(`/platform/v1/history?window_s=${SPAN_S}&names=${RUNNING},${WAITING}`).catch(() => null); // the stream brings what follows
     if (!history) return;
     const sumAt = (/** @type {string} */ name, /** @type {number} */ index) =>
-      history.series.filter((/** @type {any} */ one) => one.name === name).reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + (one.values[index] ?? 0), 0);
-    const before = history.times.map((/** @type {number} */ at, /** @type {number} */ index) => ({ at, running: sumAt(RUNNING, index), waiting: sumAt(WAITING, index) }));
+      history.series
+        .filter((/** @type {any} */ one) => one.name === name)
+        .reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + (one.values[index] ?? 0), 0);
+    const before = history.times.map((/** @type {number} */ at, /** @type {number} */ index) => ({
+      at,
+      running: sumAt(RUNNING, index),
+      waiting: sumAt(WAITING, index),
+    }));
     const first = this.samples[0]?.at ?? Infinity;
     this.samples = [...before.filter((/** @type {any} */ one) => one.at < first), ...this.samples];
     this.draw();
@@ -32,7 +45,8 @@ export class Occupancy {
   /** @param {number} at seconds @param {import("../../base/live.js").Figure[]} figures */
   add(at, figures) {
     if (at <= (this.samples[this.samples.length - 1]?.at ?? 0)) return;
-    const sum = (/** @type {string} */ name) => figures.filter((one) => one.name === name).reduce((total, one) => total + one.value, 0);
+    const sum = (/** @type {string} */ name) =>
+      figures.filter((one) => one.name === name).reduce((total, one) => total + one.value, 0);
     this.samples.push({ at, running: sum(RUNNING), waiting: sum(WAITING) });
     while (this.samples.length && at - this.samples[0].at > SPAN_S) this.samples.shift();
     this.draw();

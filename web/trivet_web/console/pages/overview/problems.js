@@ -30,7 +30,15 @@ export class Problems {
 function problemsOf(instance) {
   const isBad = toneOf(instance.state) === "bad";
   const failed = isBad ? [{ key: instance.id, instance, state: instance.state, text: instance.reason }] : [];
-  return [...failed, ...instance.notices.map((/** @type {string} */ text) => ({ key: `${instance.id} ${text}`, instance, state: "", text }))];
+  return [
+    ...failed,
+    ...instance.notices.map((/** @type {string} */ text) => ({
+      key: `${instance.id} ${text}`,
+      instance,
+      state: "",
+      text,
+    })),
+  ];
 }
 
 class Problem {

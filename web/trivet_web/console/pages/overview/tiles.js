@@ -21,7 +21,13 @@ export class Tiles {
     const unit = h("span", { class: "unit" });
     const note = h("p", { class: "tile-note" });
     this.parts.set(name, { value, unit, note });
-    return h("div", { class: "card tile" }, h("h2", {}, t(`overview.tile.${name}`)), h("p", { class: "stat" }, value, unit), note);
+    return h(
+      "div",
+      { class: "card tile" },
+      h("h2", {}, t(`overview.tile.${name}`)),
+      h("p", { class: "stat" }, value, unit),
+      note,
+    );
   }
 
   /** @param {Record<string, any>[]} instances @param {import("../../base/rates.js").Rates} rates */
@@ -36,7 +42,9 @@ export class Tiles {
 
   /** @param {Record<string, any>[]} deployments */
   showDeployments(deployments) {
-    this.wanted = deployments.filter((one) => one.desired === "running").reduce((total, one) => total + one.replicas, 0);
+    this.wanted = deployments
+      .filter((one) => one.desired === "running")
+      .reduce((total, one) => total + one.replicas, 0);
     this.showReady();
   }
 
@@ -50,12 +58,18 @@ export class Tiles {
     const p50 = quantile(0.5, ttft.bounds, ttft.counts);
     const total = ttft.counts.reduce((sum, one) => sum + one, 0);
     this.set("ttft", p95 === null || !Number.isFinite(p95) ? NONE : duration(p95), "p95");
-    this.note("ttft", total ? `${t("overview.median", { value: duration(p50) })} · ${tn("overview.first_tokens", total)}` : t("base.no_samples"));
+    this.note(
+      "ttft",
+      total
+        ? `${t("overview.median", { value: duration(p50) })} · ${tn("overview.first_tokens", total)}`
+        : t("base.no_samples"),
+    );
   }
 
   /** @param {import("../../base/live.js").Figure[]} figures */
   showFigures(figures) {
-    const sum = (/** @type {string} */ name) => figures.filter((one) => one.name === name).reduce((total, one) => total + one.value, 0);
+    const sum = (/** @type {string} */ name) =>
+      figures.filter((one) => one.name === name).reduce((total, one) => total + one.value, 0);
     const failed = sum("request_failures_total");
     this.set("failures", count(failed), t("overview.of", { total: count(failed + sum("request_success_total")) }));
     this.note("failures", t("overview.since_start"));

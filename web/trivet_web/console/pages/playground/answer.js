@@ -32,8 +32,18 @@ export class Answer {
     this.timer = null;
     this.markdown = new MarkdownView();
     this.thought = h("p", { class: "said" });
-    this.details = h("details", { class: "reasoning", open: true, hidden: true }, h("summary", {}, t("playground.reasoning")), this.thought);
-    this.node = h("article", { class: "turn assistant is-writing", "aria-label": t("playground.role.assistant") }, this.details, this.markdown.node);
+    this.details = h(
+      "details",
+      { class: "reasoning", open: true, hidden: true },
+      h("summary", {}, t("playground.reasoning")),
+      this.thought,
+    );
+    this.node = h(
+      "article",
+      { class: "turn assistant is-writing", "aria-label": t("playground.role.assistant") },
+      this.details,
+      this.markdown.node,
+    );
     log.append(this.node);
     this.follow(true);
   }
@@ -61,7 +71,11 @@ export class Answer {
 
   /** @param {any} delta */
   takeCall(delta) {
-    const call = (this.toolCalls[delta.index] ??= { id: delta.id, type: "function", function: { name: "", arguments: "" } });
+    const call = (this.toolCalls[delta.index] ??= {
+      id: delta.id,
+      type: "function",
+      function: { name: "", arguments: "" },
+    });
     call.function.name += delta.function.name ?? "";
     call.function.arguments += delta.function.arguments ?? "";
   }
@@ -114,7 +128,13 @@ export class Answer {
 
   /** @returns {import("./column.js").Message} */
   message() {
-    return { role: "assistant", content: this.text, reasoning: this.reasoning || undefined, tool_calls: this.toolCalls.length ? this.toolCalls : undefined, numbers: this.numbers() };
+    return {
+      role: "assistant",
+      content: this.text,
+      reasoning: this.reasoning || undefined,
+      tool_calls: this.toolCalls.length ? this.toolCalls : undefined,
+      numbers: this.numbers(),
+    };
   }
 
   /** @param {boolean} follows */

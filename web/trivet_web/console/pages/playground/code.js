@@ -16,7 +16,16 @@ export function showCode(request) {
   openDialog({
     title: t("playground.view_code"),
     isWide: true,
-    body: [h("p", { class: "quiet" }, t("playground.code_note"), " ", h("a", { href: "/console/keys" }, t("playground.code_key"))), ...samples.map(([name, code]) => h("section", { class: "stack" }, h("h3", {}, name), codeBlock(code)))],
+    body: [
+      h(
+        "p",
+        { class: "quiet" },
+        t("playground.code_note"),
+        " ",
+        h("a", { href: "/console/keys" }, t("playground.code_key")),
+      ),
+      ...samples.map(([name, code]) => h("section", { class: "stack" }, h("h3", {}, name), codeBlock(code))),
+    ],
   });
 }
 
@@ -38,12 +47,31 @@ export function pythonValue(value, depth = 0) {
   const end = "    ".repeat(depth);
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
-  if (Array.isArray(value)) return value.length ? `[\n${value.map((one) => `${pad}${pythonValue(one, depth + 1)},\n`).join("")}${end}]` : "[]";
-  if (typeof value === "object") return `{\n${Object.entries(value).map(([name, one]) => `${pad}${JSON.stringify(name)}: ${pythonValue(one, depth + 1)},\n`).join("")}${end}}`;
+  if (Array.isArray(value))
+    return value.length ? `[\n${value.map((one) => `${pad}${pythonValue(one, depth + 1)},\n`).join("")}${end}]` : "[]";
+  if (typeof value === "object")
+    return `{\n${Object.entries(value)
+      .map(([name, one]) => `${pad}${JSON.stringify(name)}: ${pythonValue(one, depth + 1)},\n`)
+      .join("")}${end}}`;
   return JSON.stringify(value);
 }
 
-const OPENAI = ["model", "messages", "stream", "temperature", "max_tokens", "top_p", "seed", "presence_penalty", "frequency_penalty", "stop", "logprobs", "top_logprobs", "response_format", "tools"];
+const OPENAI = [
+  "model",
+  "messages",
+  "stream",
+  "temperature",
+  "max_tokens",
+  "top_p",
+  "seed",
+  "presence_penalty",
+  "frequency_penalty",
+  "stop",
+  "logprobs",
+  "top_logprobs",
+  "response_format",
+  "tools",
+];
 
 /** What OpenAI's library does not know goes into its extra_body. @param {Record<string, any>} body */
 export function pythonOf(body) {

@@ -42,8 +42,19 @@ export class Column {
     this.select = h("select", { "aria-label": t("playground.model") });
     this.select.addEventListener("change", () => this.onChange());
     this.note = h("span", { class: "quiet" });
-    this.log = h("div", { class: "talk-log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": t("playground.conversation") });
-    this.node = h("section", { class: "talk-column card flush" }, h("header", { class: "talk-head" }, this.select, this.note), this.log);
+    this.log = h("div", {
+      class: "talk-log",
+      tabindex: "0",
+      role: "log",
+      "aria-live": "off",
+      "aria-label": t("playground.conversation"),
+    });
+    this.node = h(
+      "section",
+      { class: "talk-column card flush" },
+      h("header", { class: "talk-head" }, this.select, this.note),
+      this.log,
+    );
     byId("columns").append(this.node);
     this.wanted = filterOf(place ? "other" : "model");
     this.draw();
@@ -67,9 +78,14 @@ export class Column {
   showModels(models) {
     const ready = models.filter((one) => one.ready);
     const rest = models.filter((one) => !one.ready);
-    setChoices(this.select, [...ready.map((one) => pair(one.id, one.id)), ...rest.map((one) => pair(one.id, t("playground.not_ready", { name: one.id }))), ...(models.length ? [] : [pair("", t("playground.no_model"))])]);
+    setChoices(this.select, [
+      ...ready.map((one) => pair(one.id, one.id)),
+      ...rest.map((one) => pair(one.id, t("playground.not_ready", { name: one.id }))),
+      ...(models.length ? [] : [pair("", t("playground.no_model"))]),
+    ]);
     if (this.wanted && models.some((one) => one.id === this.wanted)) this.select.value = this.wanted;
-    else if (this.place && !this.wanted) this.select.value = (ready.find((one) => one.id !== filterOf("model")) ?? ready[0])?.id ?? "";
+    else if (this.place && !this.wanted)
+      this.select.value = (ready.find((one) => one.id !== filterOf("model")) ?? ready[0])?.id ?? "";
     if (models.length) this.wanted = this.select.value;
     const chosen = models.find((one) => one.id === this.select.value);
     this.note.replaceChildren(chosen?.max_model_len ? t("playground.context", { count: chosen.max_model_len }) : "");
@@ -88,7 +104,11 @@ export class Column {
   body(next) {
     const { system, fields } = this.settings.read();
     const before = this.messages.map(({ role, content }) => ({ role, content }));
-    const messages = [...(system ? [{ role: "system", content: system }] : []), ...before, ...(next ? [{ role: "user", content: next }] : [])];
+    const messages = [
+      ...(system ? [{ role: "system", content: system }] : []),
+      ...before,
+      ...(next ? [{ role: "user", content: next }] : []),
+    ];
     return { model: this.model, messages, stream: true, stream_options: { include_usage: true }, ...fields };
   }
 
@@ -158,7 +178,8 @@ export class Column {
     } finally {
       this.running = null;
       if (view.text || view.toolCalls.length) messages.push(instead(view.message(), others));
-      else if (others.length && messages === this.messages) this.messages = switchTo([...messages, instead(view.message(), others)], messages.length, others.length - 1);
+      else if (others.length && messages === this.messages)
+        this.messages = switchTo([...messages, instead(view.message(), others)], messages.length, others.length - 1);
       this.keep();
       if (!view.hasFailed && messages === this.messages) this.draw();
       this.onChange();
@@ -173,14 +194,19 @@ export class Column {
 
   welcome() {
     if (!this.isEmptySite) return h("div", { class: "empty talk-welcome" }, h("p", {}, t("playground.welcome")));
-    const launch = may("operate") && h("a", { class: "button primary", href: "/console/launch" }, icon("plus"), t("playground.launch"));
+    const launch =
+      may("operate") &&
+      h("a", { class: "button primary", href: "/console/launch" }, icon("plus"), t("playground.launch"));
     return h("div", { class: "empty talk-welcome" }, h("p", {}, t("playground.nothing_runs")), launch);
   }
 
   /** In this browser only. */
   keep() {
     if (this.place) return;
-    localStorage.setItem(KEY, JSON.stringify(this.messages.slice(-MOST_KEPT), (name, value) => (name === "tokens" ? [] : value)));
+    localStorage.setItem(
+      KEY,
+      JSON.stringify(this.messages.slice(-MOST_KEPT), (name, value) => (name === "tokens" ? [] : value)),
+    );
   }
 }
 

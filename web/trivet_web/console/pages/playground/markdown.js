@@ -76,10 +76,15 @@ function blockNode(block) {
   if (FENCE.test(lines[0])) return fenceNode(lines);
   if (heading) return h(`h${Math.min(6, heading[1].length + 2)}`, {}, inlineNodes(heading[2]));
   if (/^ {0,3}([-*_])( *\1){2,} *$/.test(block)) return h("hr");
-  if (lines.every((line) => /^ {0,3}>/.test(line))) return h("blockquote", {}, blocksOf(lines.map((line) => line.replace(/^ {0,3}> ?/, "")).join("\n")).map(blockNode));
+  if (lines.every((line) => /^ {0,3}>/.test(line)))
+    return h("blockquote", {}, blocksOf(lines.map((line) => line.replace(/^ {0,3}> ?/, "")).join("\n")).map(blockNode));
   if (LIST.test(lines[0])) return listNode(lines);
   if (lines.length > 1 && /^\|?[ :|-]*-[ :|-]*$/.test(lines[1]) && lines[0].includes("|")) return tableNode(lines);
-  return h("p", {}, lines.flatMap((line, index) => [index > 0 && h("br"), ...inlineNodes(line)]));
+  return h(
+    "p",
+    {},
+    lines.flatMap((line, index) => [index > 0 && h("br"), ...inlineNodes(line)]),
+  );
 }
 
 /** @param {string[]} lines */
@@ -87,7 +92,13 @@ function fenceNode(lines) {
   const [, mark, language] = /** @type {RegExpExecArray} */ (FENCE.exec(lines[0]));
   const isClosed = lines.length > 1 && lines[lines.length - 1].trim().startsWith(mark);
   const code = lines.slice(1, isClosed ? -1 : undefined).join("\n");
-  return h("div", { class: "code-block" }, language.trim() && h("span", { class: "code-language quiet" }, visibleText(language.trim().slice(0, 30))), h("pre", { tabindex: "0" }, visibleText(code)), copyButton(() => code));
+  return h(
+    "div",
+    { class: "code-block" },
+    language.trim() && h("span", { class: "code-language quiet" }, visibleText(language.trim().slice(0, 30))),
+    h("pre", { tabindex: "0" }, visibleText(code)),
+    copyButton(() => code),
+  );
 }
 
 const LIST = /^( *)(?:[-*+]|(\d{1,9})[.)]) +(.*)$/;
@@ -118,8 +129,36 @@ function listNode(lines) {
 
 /** @param {string[]} lines */
 function tableNode(lines) {
-  const cells = (/** @type {string} */ line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+  const cells = (/** @type {string} */ line) =>
+    line
+      .trim()
+      .replace(/^\||\|$/g, "")
+      .split("|")
+      .map((cell) => cell.trim());
   const [head, , ...rows] = lines.map(cells);
-  const table = h("table", {}, h("thead", {}, h("tr", {}, head.map((cell) => h("th", { scope: "col" }, inlineNodes(cell))))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, inlineNodes(cell)))))));
+  const table = h(
+    "table",
+    {},
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        head.map((cell) => h("th", { scope: "col" }, inlineNodes(cell))),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      rows.map((row) =>
+        h(
+          "tr",
+          {},
+          row.map((cell) => h("td", {}, inlineNodes(cell))),
+        ),
+      ),
+    ),
+  );
   return h("div", { class: "table-scroll", tabindex: "0" }, table);
 }

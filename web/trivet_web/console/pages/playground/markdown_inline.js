@@ -30,7 +30,8 @@ export function inlineNodes(text) {
     plain = "";
   };
   while (at < Math.min(text.length, MOST)) {
-    const match = STARTS.test(text[at]) && !(text[at] === "_" && /\w/.test(text[at - 1] ?? "")) ? matchAt(text.slice(at)) : null;
+    const match =
+      STARTS.test(text[at]) && !(text[at] === "_" && /\w/.test(text[at - 1] ?? "")) ? matchAt(text.slice(at)) : null;
     if (match) {
       flush();
       nodes.push(match.node);
@@ -57,6 +58,11 @@ function matchAt(rest) {
 /** A link where its address is harmless, else its words and its address as text. @param {string} address @param {string} words */
 function linkNode(address, words) {
   const shown = visibleText(words);
-  if (!/^(https?:\/\/|mailto:)/i.test(address)) return h("span", {}, shown, words === address ? null : ` (${visibleText(address)})`);
-  return h("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow", title: visibleText(address) }, shown);
+  if (!/^(https?:\/\/|mailto:)/i.test(address))
+    return h("span", {}, shown, words === address ? null : ` (${visibleText(address)})`);
+  return h(
+    "a",
+    { href: address, target: "_blank", rel: "noopener noreferrer nofollow", title: visibleText(address) },
+    shown,
+  );
 }

@@ -82,7 +82,15 @@ compare.addEventListener("click", toggleCompare);
 byId("clear").addEventListener("click", () => columns.forEach((one) => one.clear()));
 byId("view-code").addEventListener("click", () => showCode(columns[0].body(message.value.trim())));
 byId("export").addEventListener("click", () =>
-  download("conversation.json", "application/json", JSON.stringify(columns.map((one) => one.exported()), null, 2)),
+  download(
+    "conversation.json",
+    "application/json",
+    JSON.stringify(
+      columns.map((one) => one.exported()),
+      null,
+      2,
+    ),
+  ),
 );
 
 if (filterOf("compare")) toggleCompare();

@@ -23,12 +23,21 @@ export class Settings {
   /** @param {HTMLFormElement} form */
   constructor(form) {
     this.form = form;
-    const numbers = NUMBERS.map(([name, limits]) => field(t(`playground.${name}`), input(name, { type: "number", placeholder: t("playground.default"), ...limits })));
+    const numbers = NUMBERS.map(([name, limits]) =>
+      field(t(`playground.${name}`), input(name, { type: "number", placeholder: t("playground.default"), ...limits })),
+    );
     form.append(
       field(t("playground.system"), textarea("system", { rows: 3 })),
       h("div", { class: "form-row" }, numbers.slice(0, FIRST)),
       checkbox("logprobs", t("playground.logprobs"), t("playground.logprobs_help")),
-      field(t("playground.thinking"), select("thinking", [["", t("playground.default")], ["on", t("playground.thinking_on")], ["off", t("playground.thinking_off")]])),
+      field(
+        t("playground.thinking"),
+        select("thinking", [
+          ["", t("playground.default")],
+          ["on", t("playground.thinking_on")],
+          ["off", t("playground.thinking_off")],
+        ]),
+      ),
       h(
         "details",
         {},
@@ -38,9 +47,28 @@ export class Settings {
           { class: "form" },
           h("div", { class: "form-row" }, numbers.slice(FIRST)),
           field(t("playground.stop_strings"), textarea("stop", { rows: 2 }), t("playground.stop_help")),
-          field(t("playground.format"), select("format", [["", t("playground.format_text")], ["json_object", t("playground.format_json")], ["json_schema", t("playground.format_schema")]])),
-          field(t("playground.schema"), textarea("schema", { rows: 4, class: "mono", placeholder: '{"type": "object", "properties": {…}}' }), t("playground.schema_help")),
-          field(t("playground.tools"), textarea("tools", { rows: 4, class: "mono", placeholder: '[{"type": "function", "function": {"name": …}}]' }), t("playground.tools_help")),
+          field(
+            t("playground.format"),
+            select("format", [
+              ["", t("playground.format_text")],
+              ["json_object", t("playground.format_json")],
+              ["json_schema", t("playground.format_schema")],
+            ]),
+          ),
+          field(
+            t("playground.schema"),
+            textarea("schema", { rows: 4, class: "mono", placeholder: '{"type": "object", "properties": {…}}' }),
+            t("playground.schema_help"),
+          ),
+          field(
+            t("playground.tools"),
+            textarea("tools", {
+              rows: 4,
+              class: "mono",
+              placeholder: '[{"type": "function", "function": {"name": …}}]',
+            }),
+            t("playground.tools_help"),
+          ),
         ),
       ),
     );
@@ -58,7 +86,8 @@ export class Settings {
   problem() {
     for (const name of ["schema", "tools"]) {
       const isAsked = name === "tools" || this.control("format").value === "json_schema";
-      if (isAsked && this.control(name).value.trim() && parsed(this.control(name).value) === undefined) return t("playground.not_json", { name: t(`playground.${name}`) });
+      if (isAsked && this.control(name).value.trim() && parsed(this.control(name).value) === undefined)
+        return t("playground.not_json", { name: t(`playground.${name}`) });
     }
     if (!this.form.checkValidity()) {
       this.form.reportValidity();
@@ -80,14 +109,20 @@ export class Settings {
     const format = this.control("format").value;
     const schema = parsed(this.control("schema").value);
     if (format === "json_object") fields.response_format = { type: format };
-    if (format === "json_schema" && schema) fields.response_format = { type: format, json_schema: { name: "answer", schema } };
+    if (format === "json_schema" && schema)
+      fields.response_format = { type: format, json_schema: { name: "answer", schema } };
     const tools = parsed(this.control("tools").value);
     if (Array.isArray(tools)) fields.tools = tools;
     return { system: this.control("system").value.trim(), fields };
   }
 
   keep() {
-    const values = Object.fromEntries([...this.form.elements].map((/** @type {any} */ one) => [one.name, one.type === "checkbox" ? one.checked : one.value]));
+    const values = Object.fromEntries(
+      [...this.form.elements].map((/** @type {any} */ one) => [
+        one.name,
+        one.type === "checkbox" ? one.checked : one.value,
+      ]),
+    );
     localStorage.setItem(KEY, JSON.stringify(values));
   }
 

@@ -9,7 +9,11 @@ import { t } from "../../base/texts.js";
 /** @param {Token[]} tokens */
 export function tokenView(tokens) {
   const detail = h("div", { class: "token-detail quiet", "aria-live": "polite" }, t("playground.token_hint"));
-  const list = h("div", { class: "tokens", role: "group", "aria-label": t("playground.tokens") }, tokens.map((one) => tokenNode(one, detail)));
+  const list = h(
+    "div",
+    { class: "tokens", role: "group", "aria-label": t("playground.tokens") },
+    tokens.map((one) => tokenNode(one, detail)),
+  );
   return h("div", { class: "stack" }, list, detail);
 }
 
@@ -20,7 +24,23 @@ function tokenNode(one, detail) {
   node.style.background = `color-mix(in srgb, var(--accent) ${Math.round(45 * (1 - share))}%, transparent)`;
   const show = () =>
     detail.replaceChildren(
-      h("table", { class: "token-table" }, h("tbody", {}, withItself(one).map((other) => h("tr", { class: other.token === one.token ? "is-drawn" : null }, h("td", {}, h("code", {}, shown(other.token))), h("td", { class: "number" }, `${(100 * Math.exp(other.logprob)).toFixed(1)} %`), h("td", {}, barOf(Math.exp(other.logprob))))))),
+      h(
+        "table",
+        { class: "token-table" },
+        h(
+          "tbody",
+          {},
+          withItself(one).map((other) =>
+            h(
+              "tr",
+              { class: other.token === one.token ? "is-drawn" : null },
+              h("td", {}, h("code", {}, shown(other.token))),
+              h("td", { class: "number" }, `${(100 * Math.exp(other.logprob)).toFixed(1)} %`),
+              h("td", {}, barOf(Math.exp(other.logprob))),
+            ),
+          ),
+        ),
+      ),
     );
   node.addEventListener("pointerenter", show);
   node.addEventListener("focus", show);
@@ -28,7 +48,8 @@ function tokenNode(one, detail) {
 }
 
 /** The likeliest ones, and the one that was drawn. @param {Token} one */
-const withItself = (one) => (one.top_logprobs.some((other) => other.token === one.token) ? one.top_logprobs : [...one.top_logprobs, one]);
+const withItself = (one) =>
+  one.top_logprobs.some((other) => other.token === one.token) ? one.top_logprobs : [...one.top_logprobs, one];
 
 /** @param {number} share */
 function barOf(share) {

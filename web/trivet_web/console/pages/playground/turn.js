@@ -24,7 +24,10 @@ export class Turn {
   }
 
   ofUser() {
-    return [h("p", { class: "said" }, visibleText(this.message.content)), this.tools([this.button("edit", t("playground.edit"), () => this.edit())])];
+    return [
+      h("p", { class: "said" }, visibleText(this.message.content)),
+      this.tools([this.button("edit", t("playground.edit"), () => this.edit())]),
+    ];
   }
 
   ofModel() {
@@ -32,7 +35,9 @@ export class Turn {
     const tokens = numbers?.tokens ?? [];
     const answer = renderMarkdown(content);
     const shown = h("div", {}, answer);
-    const tokenButton = tokens.length > 0 && h("button", { type: "button", class: "ghost small", "aria-pressed": "false" }, t("playground.tokens"));
+    const tokenButton =
+      tokens.length > 0 &&
+      h("button", { type: "button", class: "ghost small", "aria-pressed": "false" }, t("playground.tokens"));
     if (tokenButton) {
       tokenButton.addEventListener("click", () => {
         const isOn = tokenButton.getAttribute("aria-pressed") !== "true";
@@ -45,13 +50,23 @@ export class Turn {
       shown,
       ...(calls ?? []).map(toolCallNode),
       numbers ? numbersLine(numbers) : null,
-      this.tools([copyButton(() => content), this.button("again", t("playground.again"), () => this.column.again(this.index)), tokenButton]),
+      this.tools([
+        copyButton(() => content),
+        this.button("again", t("playground.again"), () => this.column.again(this.index)),
+        tokenButton,
+      ]),
     ].filter((one) => one !== null);
   }
 
   /** @param {(Node | false | null)[]} more */
   tools(more) {
-    return h("div", { class: "turn-tools" }, this.branches(), more, this.button("delete", t("playground.delete"), () => this.column.delete(this.index)));
+    return h(
+      "div",
+      { class: "turn-tools" },
+      this.branches(),
+      more,
+      this.button("delete", t("playground.delete"), () => this.column.delete(this.index)),
+    );
   }
 
   /** Which of those in this place it is, and the way to the others. */
@@ -60,19 +75,43 @@ export class Turn {
     if (count === 1) return null;
     const place = this.message.place ?? 0;
     const step = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ to) =>
-      h("button", { type: "button", class: "ghost only-icon", "aria-label": label, disabled: to < 0 || to >= count, onclick: () => this.column.turnTo(this.index, to) }, sign);
-    return h("span", { class: "branches" }, step("‹", t("playground.previous"), place - 1), h("span", {}, `${place + 1} / ${count}`), step("›", t("playground.next"), place + 1));
+      h(
+        "button",
+        {
+          type: "button",
+          class: "ghost only-icon",
+          "aria-label": label,
+          disabled: to < 0 || to >= count,
+          onclick: () => this.column.turnTo(this.index, to),
+        },
+        sign,
+      );
+    return h(
+      "span",
+      { class: "branches" },
+      step("‹", t("playground.previous"), place - 1),
+      h("span", {}, `${place + 1} / ${count}`),
+      step("›", t("playground.next"), place + 1),
+    );
   }
 
   /** @param {string} name @param {string} label @param {() => void} onclick */
   button(name, label, onclick) {
-    return h("button", { type: "button", class: "ghost only-icon", title: label, "aria-label": label, onclick }, icon(name));
+    return h(
+      "button",
+      { type: "button", class: "ghost only-icon", title: label, "aria-label": label, onclick },
+      icon(name),
+    );
   }
 
   edit() {
     const area = h("textarea", { rows: 3, "aria-label": t("playground.edit") });
     area.value = this.message.content;
-    const send = h("button", { type: "button", class: "primary small", onclick: () => this.column.edit(this.index, area.value.trim()) }, t("playground.send_again"));
+    const send = h(
+      "button",
+      { type: "button", class: "primary small", onclick: () => this.column.edit(this.index, area.value.trim()) },
+      t("playground.send_again"),
+    );
     const cancel = h("button", { type: "button", class: "small", onclick: () => this.show() }, t("base.cancel"));
     this.node.replaceChildren(area, h("div", { class: "row end" }, cancel, send));
     area.focus();
@@ -80,8 +119,20 @@ export class Turn {
 }
 
 /** @param {string} text */
-export const reasoningNode = (text) => h("details", { class: "reasoning" }, h("summary", {}, t("playground.reasoning")), h("p", { class: "said" }, visibleText(text)));
+export const reasoningNode = (text) =>
+  h(
+    "details",
+    { class: "reasoning" },
+    h("summary", {}, t("playground.reasoning")),
+    h("p", { class: "said" }, visibleText(text)),
+  );
 
 /** @param {any} call */
 export const toolCallNode = (call) =>
-  h("div", { class: "tool-call" }, h("span", { class: "tag" }, t("playground.tool_call")), " ", h("code", {}, visibleText(`${call.function.name}(${call.function.arguments})`)));
+  h(
+    "div",
+    { class: "tool-call" },
+    h("span", { class: "tag" }, t("playground.tool_call")),
+    " ",
+    h("code", {}, visibleText(`${call.function.name}(${call.function.arguments})`)),
+  );

@@ -14,8 +14,18 @@ import { t } from "../../base/texts.js";
 
 const EVERY_MS = 2000;
 const MOST = 500;
-const PHASES = /** @type {[string, string][]} */ ([["prepare_s", "--series-7"], ["queue_s", "--series-1"], ["prefill_s", "--series-3"], ["decode_s", "--series-0"]]);
-const TONES = /** @type {Record<string, string>} */ ({ running: "warn", done: "ok", failed: "bad", cancelled: "quiet" });
+const PHASES = /** @type {[string, string][]} */ ([
+  ["prepare_s", "--series-7"],
+  ["queue_s", "--series-1"],
+  ["prefill_s", "--series-3"],
+  ["decode_s", "--series-0"],
+]);
+const TONES = /** @type {Record<string, string>} */ ({
+  running: "warn",
+  done: "ok",
+  failed: "bad",
+  cancelled: "quiet",
+});
 let longest = 1;
 
 /** @type {LiveTable<Record<string, any>>} */
@@ -24,17 +34,80 @@ const table = new LiveTable(byId("requests"), {
   keyOf: (one) => one.id,
   empty: t("requests.empty"),
   columns: [
-    { key: "at", title: t("requests.at"), value: (one) => one.at, cell: (one) => h("time", { datetime: one.at, title: fullTime(one.at), class: "nowrap" }, timeOfDay(one.at)) },
-    { key: "model", title: t("requests.model"), value: (one) => one.model, cell: (one) => h("button", { type: "button", class: "link", onclick: () => open(one) }, one.model) },
+    {
+      key: "at",
+      title: t("requests.at"),
+      value: (one) => one.at,
+      cell: (one) => h("time", { datetime: one.at, title: fullTime(one.at), class: "nowrap" }, timeOfDay(one.at)),
+    },
+    {
+      key: "model",
+      title: t("requests.model"),
+      value: (one) => one.model,
+      cell: (one) => h("button", { type: "button", class: "link", onclick: () => open(one) }, one.model),
+    },
     { key: "who", title: t("requests.who"), value: (one) => one.who },
-    { key: "status", title: t("requests.status"), value: (one) => `${one.status} ${one.reason}`, cell: (one) => h("span", { class: "row nowrap" }, badge(TONES[one.status] ?? "quiet", t(`requests.status.${one.status}`)), one.reason && h("span", { class: "quiet" }, one.reason)) },
-    { key: "prompt", title: t("requests.prompt"), isNumber: true, value: (one) => one.prompt_tokens, cell: (one) => count(one.prompt_tokens) },
-    { key: "cached", title: t("requests.cached"), isNumber: true, value: (one) => one.cached_tokens, cell: (one) => count(one.cached_tokens) },
-    { key: "output", title: t("requests.output"), isNumber: true, value: (one) => one.completion_tokens, cell: (one) => count(one.completion_tokens) },
+    {
+      key: "status",
+      title: t("requests.status"),
+      value: (one) => `${one.status} ${one.reason}`,
+      cell: (one) =>
+        h(
+          "span",
+          { class: "row nowrap" },
+          badge(TONES[one.status] ?? "quiet", t(`requests.status.${one.status}`)),
+          one.reason && h("span", { class: "quiet" }, one.reason),
+        ),
+    },
+    {
+      key: "prompt",
+      title: t("requests.prompt"),
+      isNumber: true,
+      value: (one) => one.prompt_tokens,
+      cell: (one) => count(one.prompt_tokens),
+    },
+    {
+      key: "cached",
+      title: t("requests.cached"),
+      isNumber: true,
+      value: (one) => one.cached_tokens,
+      cell: (one) => count(one.cached_tokens),
+    },
+    {
+      key: "output",
+      title: t("requests.output"),
+      isNumber: true,
+      value: (one) => one.completion_tokens,
+      cell: (one) => count(one.completion_tokens),
+    },
     { key: "ttft", title: t("requests.ttft"), isNumber: true, value: ttftOf, cell: (one) => duration(ttftOf(one)) },
-    { key: "total", title: t("requests.total"), isNumber: true, value: (one) => one.total_s, cell: (one) => duration(one.total_s) },
-    { key: "course", title: t("requests.course"), isPlain: true, class: "course", value: (one) => `${one.total_s} ${longest}`, cell: bar },
-    ...(may("operate") ? [{ key: "actions", title: t("requests.actions"), isPlain: true, class: "actions", value: (/** @type {any} */ one) => one.status, cell: stopButton }] : []),
+    {
+      key: "total",
+      title: t("requests.total"),
+      isNumber: true,
+      value: (one) => one.total_s,
+      cell: (one) => duration(one.total_s),
+    },
+    {
+      key: "course",
+      title: t("requests.course"),
+      isPlain: true,
+      class: "course",
+      value: (one) => `${one.total_s} ${longest}`,
+      cell: bar,
+    },
+    ...(may("operate")
+      ? [
+          {
+            key: "actions",
+            title: t("requests.actions"),
+            isPlain: true,
+            class: "actions",
+            value: (/** @type {any} */ one) => one.status,
+            cell: stopButton,
+          },
+        ]
+      : []),
   ],
 });
 
@@ -51,7 +124,15 @@ function bar(one) {
     part.style.background = `var(${colour})`;
     return part;
   });
-  return h("span", { class: "course-bar", role: "img", "aria-label": PHASES.map(([name]) => `${t(`requests.phase.${name}`)} ${duration(one[name])}`).join(", ") }, parts);
+  return h(
+    "span",
+    {
+      class: "course-bar",
+      role: "img",
+      "aria-label": PHASES.map(([name]) => `${t(`requests.phase.${name}`)} ${duration(one[name])}`).join(", "),
+    },
+    parts,
+  );
 }
 
 /** @param {Record<string, any>} one */
@@ -78,12 +159,25 @@ function open(one) {
     [t("requests.id"), h("code", {}, one.id)],
     [t("requests.at"), timeNode(one.at)],
     [t("requests.route"), h("code", {}, one.route)],
-    [t("requests.instance"), one.instance ? h("a", { href: `/console/instances/${encodeURIComponent(one.instance)}` }, one.instance) : "–"],
+    [
+      t("requests.instance"),
+      one.instance ? h("a", { href: `/console/instances/${encodeURIComponent(one.instance)}` }, one.instance) : "–",
+    ],
     [t("requests.streamed"), t(one.is_streamed ? "requests.yes" : "requests.no")],
     ...PHASES.map(([name]) => /** @type {[string, string]} */ ([t(`requests.phase.${name}`), duration(one[name])])),
     [t("requests.speed"), speed === null ? "–" : t("requests.speed_value", { value: speed.toFixed(1) })],
   ];
-  openDialog({ title: one.model, body: [bar(one), h("dl", { class: "facts" }, rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))] });
+  openDialog({
+    title: one.model,
+    body: [
+      bar(one),
+      h(
+        "dl",
+        { class: "facts" },
+        rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+      ),
+    ],
+  });
 }
 
 async function read() {
@@ -96,15 +190,37 @@ async function read() {
   }
 }
 
-const statuses = select("status", [["", t("requests.all")], ...Object.keys(TONES).map((one) => /** @type {[string, string]} */ ([one, t(`requests.status.${one}`)]))], "", { "aria-label": t("requests.status") });
-byId("toolbar").append(table.filterField(), statuses, h("span", { class: "spacer" }), h("button", { type: "button", class: "ghost", onclick: () => table.download("requests.csv") }, icon("download"), "CSV"));
+const statuses = select(
+  "status",
+  [
+    ["", t("requests.all")],
+    ...Object.keys(TONES).map((one) => /** @type {[string, string]} */ ([one, t(`requests.status.${one}`)])),
+  ],
+  "",
+  { "aria-label": t("requests.status") },
+);
+byId("toolbar").append(
+  table.filterField(),
+  statuses,
+  h("span", { class: "spacer" }),
+  h(
+    "button",
+    { type: "button", class: "ghost", onclick: () => table.download("requests.csv") },
+    icon("download"),
+    "CSV",
+  ),
+);
 bindFilter(statuses, (status) => table.pick((one) => !status || one.status === status));
 byId("legend").append(
-  h("ul", { class: "legend" }, PHASES.map(([name, colour]) => {
-    const dot = h("i", { class: "dot" });
-    dot.style.background = `var(${colour})`;
-    return h("li", {}, dot, t(`requests.phase.${name}`));
-  })),
+  h(
+    "ul",
+    { class: "legend" },
+    PHASES.map(([name, colour]) => {
+      const dot = h("i", { class: "dot" });
+      dot.style.background = `var(${colour})`;
+      return h("li", {}, dot, t(`requests.phase.${name}`));
+    }),
+  ),
 );
 read();
 setInterval(() => document.hidden || read(), EVERY_MS);

@@ -19,7 +19,8 @@ const stored = h("dl", { class: "facts" });
 const store = new DataPlace(byId("store"), stored);
 
 /** @param {[string, Node | string][]} rows */
-const entries = (rows) => rows.flatMap(([name, value]) => [h("dt", {}, t(`settings.fact.${name}`)), h("dd", {}, value)]);
+const entries = (rows) =>
+  rows.flatMap(([name, value]) => [h("dt", {}, t(`settings.fact.${name}`)), h("dd", {}, value)]);
 
 /** @type {LiveTable<Record<string, any>>} */
 const devices = new LiveTable(byId("devices"), {
@@ -30,10 +31,34 @@ const devices = new LiveTable(byId("devices"), {
     { key: "device", title: t("settings.column.device"), value: (one) => `${one.kind}:${one.index}` },
     { key: "name", title: t("settings.column.name"), value: (one) => one.name },
     { key: "arch", title: t("settings.column.arch"), value: (one) => one.arch },
-    { key: "usable", title: t("settings.column.usable"), value: (one) => one.unusable_because ?? "", cell: (one) => h("div", { class: "state" }, badge(one.unusable_because ? "bad" : "ok", t(one.unusable_because ? "settings.no" : "settings.yes")), h("span", { class: "reason" }, one.unusable_because ?? "")) },
-    { key: "memory", title: t("settings.column.memory"), isNumber: true, value: (one) => one.total_bytes, cell: (one) => bytes(one.total_bytes) },
+    {
+      key: "usable",
+      title: t("settings.column.usable"),
+      value: (one) => one.unusable_because ?? "",
+      cell: (one) =>
+        h(
+          "div",
+          { class: "state" },
+          badge(one.unusable_because ? "bad" : "ok", t(one.unusable_because ? "settings.no" : "settings.yes")),
+          h("span", { class: "reason" }, one.unusable_because ?? ""),
+        ),
+    },
+    {
+      key: "memory",
+      title: t("settings.column.memory"),
+      isNumber: true,
+      value: (one) => one.total_bytes,
+      cell: (one) => bytes(one.total_bytes),
+    },
     { key: "types", title: t("settings.column.types"), value: (one) => one.dtypes.join(", ") },
-    { key: "versions", title: t("settings.column.versions"), value: (one) => Object.entries(one.versions).map(([name, version]) => `${name} ${version}`).join(", ") },
+    {
+      key: "versions",
+      title: t("settings.column.versions"),
+      value: (one) =>
+        Object.entries(one.versions)
+          .map(([name, version]) => `${name} ${version}`)
+          .join(", "),
+    },
     { key: "seen", title: t("settings.column.seen"), value: (one) => one.as_of, cell: (one) => timeNode(one.as_of) },
   ],
 });
@@ -41,7 +66,12 @@ const devices = new LiveTable(byId("devices"), {
 async function readStore() {
   try {
     const { num_files: files, size_bytes: size } = await get("/platform/v1/store");
-    stored.replaceChildren(...entries([["files", count(files)], ["size", bytes(size)]]));
+    stored.replaceChildren(
+      ...entries([
+        ["files", count(files)],
+        ["size", bytes(size)],
+      ]),
+    );
     store.show();
   } catch (error) {
     store.fail(/** @type {any} */ (error), readStore);
@@ -65,10 +95,22 @@ live.objects("site", (all) => {
   const one = all.get("site");
   if (!one) return;
   const supervisor = badge(one.supervisor.up ? "ok" : "bad", t(one.supervisor.up ? "settings.up" : "settings.down"));
-  facts.replaceChildren(...entries([["version", one.version], ["auth", textOr(`settings.auth.${one.auth}`, one.auth)], ["supervisor", h("span", { class: "row" }, supervisor, one.supervisor.pid ? `pid ${one.supervisor.pid}` : "")], ["heard", timeNode(one.supervisor.as_of)]]));
+  facts.replaceChildren(
+    ...entries([
+      ["version", one.version],
+      ["auth", textOr(`settings.auth.${one.auth}`, one.auth)],
+      ["supervisor", h("span", { class: "row" }, supervisor, one.supervisor.pid ? `pid ${one.supervisor.pid}` : "")],
+      ["heard", timeNode(one.supervisor.as_of)],
+    ]),
+  );
   site.show();
 });
 live.objects("devices", (all) => devices.show([...all.values()].filter((one) => one.kind !== "null")));
-if (may("operate")) byId("store-action").append(h("button", { type: "button", class: "small", onclick: collect }, t("settings.collect")));
-byId("commands").append(codeBlock("trivet config export > site.toml\ntrivet config diff site.toml\ntrivet config apply site.toml\ntrivet doctor\ntrivet db upgrade --check"));
+if (may("operate"))
+  byId("store-action").append(h("button", { type: "button", class: "small", onclick: collect }, t("settings.collect")));
+byId("commands").append(
+  codeBlock(
+    "trivet config export > site.toml\ntrivet config diff site.toml\ntrivet config apply site.toml\ntrivet doctor\ntrivet db upgrade --check",
+  ),
+);
 readStore();

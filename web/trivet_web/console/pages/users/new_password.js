@@ -16,6 +16,18 @@ export function drawPassword() {
 /** @returns {Node[]} */
 export function newPassword() {
   const control = input("password", { required: true, minlength: 12, autocomplete: "new-password" });
-  const draw = h("button", { type: "button", class: "small", onclick: () => (control.value = drawPassword()) }, t("users.draw_password"));
-  return [field(t("users.password"), control, t("users.password_help")), h("p", { class: "row" }, draw, copyButton(() => control.value, t("base.copy")))];
+  const draw = h(
+    "button",
+    { type: "button", class: "small", onclick: () => (control.value = drawPassword()) },
+    t("users.draw_password"),
+  );
+  return [
+    field(t("users.password"), control, t("users.password_help")),
+    h(
+      "p",
+      { class: "row" },
+      draw,
+      copyButton(() => control.value, t("base.copy")),
+    ),
+  ];
 }

@@ -29,28 +29,77 @@ const columns = [
     key: "name",
     title: t("users.column.name"),
     value: (user) => user.name,
-    cell: (user) => h("span", { class: "row" }, h("bdi", {}, user.name), user.name === pageData.user && h("span", { class: "tag" }, t("users.you"))),
+    cell: (user) =>
+      h(
+        "span",
+        { class: "row" },
+        h("bdi", {}, user.name),
+        user.name === pageData.user && h("span", { class: "tag" }, t("users.you")),
+      ),
   },
-  { key: "role", title: t("users.column.role"), value: (user) => ROLES.indexOf(user.role), cell: (user) => t(`shell.role.${user.role}`) },
-  { key: "state", title: t("users.column.state"), value: (user) => user.is_disabled, cell: (user) => (user.is_disabled ? badge("quiet", t("users.disabled")) : badge("ok", t("users.active"))) },
-  { key: "sessions", title: t("users.column.sessions"), value: numSessions, cell: (user) => count(numSessions(user)), isNumber: true },
-  { key: "login", title: t("users.column.login"), value: (user) => user.last_login_at ?? "", cell: (user) => (user.last_login_at ? timeNode(user.last_login_at) : h("span", { class: "quiet" }, t("users.never"))) },
-  { key: "created", title: t("users.column.created"), value: (user) => user.created_at, cell: (user) => timeNode(user.created_at) },
-  { key: "actions", title: t("users.column.actions"), value: (user) => `${user.is_disabled} ${numSessions(user)}`, cell: actions, isPlain: true, class: "actions" },
+  {
+    key: "role",
+    title: t("users.column.role"),
+    value: (user) => ROLES.indexOf(user.role),
+    cell: (user) => t(`shell.role.${user.role}`),
+  },
+  {
+    key: "state",
+    title: t("users.column.state"),
+    value: (user) => user.is_disabled,
+    cell: (user) => (user.is_disabled ? badge("quiet", t("users.disabled")) : badge("ok", t("users.active"))),
+  },
+  {
+    key: "sessions",
+    title: t("users.column.sessions"),
+    value: numSessions,
+    cell: (user) => count(numSessions(user)),
+    isNumber: true,
+  },
+  {
+    key: "login",
+    title: t("users.column.login"),
+    value: (user) => user.last_login_at ?? "",
+    cell: (user) =>
+      user.last_login_at ? timeNode(user.last_login_at) : h("span", { class: "quiet" }, t("users.never")),
+  },
+  {
+    key: "created",
+    title: t("users.column.created"),
+    value: (user) => user.created_at,
+    cell: (user) => timeNode(user.created_at),
+  },
+  {
+    key: "actions",
+    title: t("users.column.actions"),
+    value: (user) => `${user.is_disabled} ${numSessions(user)}`,
+    cell: actions,
+    isPlain: true,
+    class: "actions",
+  },
 ];
 
-const table = new LiveTable(byId("users"), { columns, keyOf: (user) => user.name, label: t("shell.page.users"), empty: t("users.none"), sort: "name" });
+const table = new LiveTable(byId("users"), {
+  columns,
+  keyOf: (user) => user.name,
+  label: t("shell.page.users"),
+  empty: t("users.none"),
+  sort: "name",
+});
 
 /** @param {any} user */
 function actions(user) {
-  const button = (/** @type {string} */ word, /** @type {() => unknown} */ act) => h("button", { type: "button", class: "small", onclick: act }, word);
+  const button = (/** @type {string} */ word, /** @type {() => unknown} */ act) =>
+    h("button", { type: "button", class: "small", onclick: act }, word);
   return h(
     "span",
     { class: "nowrap" },
     button(t("users.change_role"), () => changeRole(user)),
     button(t("users.reset_password"), () => resetPassword(user)),
     numSessions(user) > 0 && button(t("users.end_sessions"), () => endSessions(user)),
-    user.is_disabled ? button(t("users.enable"), () => setDisabled(user, false)) : button(t("users.disable"), () => setDisabled(user, true)),
+    user.is_disabled
+      ? button(t("users.enable"), () => setDisabled(user, false))
+      : button(t("users.disable"), () => setDisabled(user, true)),
     button(t("users.remove"), () => remove(user)),
   );
 }
@@ -73,7 +122,12 @@ const create = () =>
         field(t("users.column.role"), roleSelect("user"), roleHelp()),
         ...newPassword(),
       ],
-      onSubmit: (form) => change("POST", "/platform/v1/users", { name: form.get("name"), role: form.get("role"), password: form.get("password") }),
+      onSubmit: (form) =>
+        change("POST", "/platform/v1/users", {
+          name: form.get("name"),
+          role: form.get("role"),
+          password: form.get("password"),
+        }),
     }),
   );
 
@@ -84,7 +138,10 @@ const changeRole = (user) =>
     openDialog({
       title: t("users.change_role_title", { name: user.name }),
       submit: t("users.save"),
-      body: [field(t("users.column.role"), roleSelect(user.role), roleHelp()), h("p", { class: "help" }, t("users.sessions_end"))],
+      body: [
+        field(t("users.column.role"), roleSelect(user.role), roleHelp()),
+        h("p", { class: "help" }, t("users.sessions_end")),
+      ],
       onSubmit: (form) => change("PATCH", addressOf(user), { role: form.get("role") }),
     }),
   );
@@ -105,7 +162,12 @@ const resetPassword = (user) =>
 async function setDisabled(user, isDisabled) {
   const act = () => change("PATCH", addressOf(user), { is_disabled: isDisabled });
   if (isDisabled) {
-    const asked = confirm({ title: t("users.disable_title", { name: user.name }), text: t("users.disable_text"), yes: t("users.disable"), onYes: act });
+    const asked = confirm({
+      title: t("users.disable_title", { name: user.name }),
+      text: t("users.disable_text"),
+      yes: t("users.disable"),
+      onYes: act,
+    });
     return after(t("users.is_changed", { name: user.name }), asked);
   }
   try {
@@ -125,7 +187,8 @@ const endSessions = (user) =>
       text: t("users.end_sessions_text"),
       yes: t("users.end_sessions"),
       onYes: async () => {
-        for (const session of sessions.get(user.name) ?? []) await change("DELETE", `/platform/v1/sessions/${session.id}`);
+        for (const session of sessions.get(user.name) ?? [])
+          await change("DELETE", `/platform/v1/sessions/${session.id}`);
       },
     }),
   );
@@ -134,13 +197,29 @@ const endSessions = (user) =>
 const remove = (user) =>
   after(
     t("users.is_removed", { name: user.name }),
-    confirm({ title: t("users.remove_title", { name: user.name }), text: t("users.remove_text"), yes: t("users.remove"), onYes: () => change("DELETE", addressOf(user)) }),
+    confirm({
+      title: t("users.remove_title", { name: user.name }),
+      text: t("users.remove_text"),
+      yes: t("users.remove"),
+      onYes: () => change("DELETE", addressOf(user)),
+    }),
   );
 
 /** @param {string} chosen */
-const roleSelect = (chosen) => select("role", ROLES.map((role) => [role, t(`shell.role.${role}`)]), chosen, { required: true });
+const roleSelect = (chosen) =>
+  select(
+    "role",
+    ROLES.map((role) => [role, t(`shell.role.${role}`)]),
+    chosen,
+    { required: true },
+  );
 
-const roleHelp = () => h("span", {}, ROLES.map((role) => h("span", { class: "block" }, `${t(`shell.role.${role}`)}: ${t(`users.role.${role}`)}`)));
+const roleHelp = () =>
+  h(
+    "span",
+    {},
+    ROLES.map((role) => h("span", { class: "block" }, `${t(`shell.role.${role}`)}: ${t(`users.role.${role}`)}`)),
+  );
 
 async function load() {
   try {
