@@ -35,6 +35,13 @@ class Frames:
         except ConnectionError:
             return False
 
+    def has_ended(self) -> bool:
+        """Whether the other end has gone and nothing is left to read."""
+        try:
+            return self.has_message(0) and not self._stream.recv(1, socket.MSG_PEEK)
+        except ConnectionError:
+            return True
+
     def fileno(self) -> int:
         """For waiting on several at once."""
         return self._stream.fileno()

@@ -106,6 +106,10 @@ class RankProcess:
         """Whether `check` would raise; reads nothing."""
         return self._frames.has_message(0) and not self._frames.begins_with(DONE)
 
+    def has_gone(self) -> bool:
+        """Whether it has ended and left no words."""
+        return self._frames.has_ended()
+
     def fileno(self) -> int:
         """Of its socket."""
         return self._frames.fileno()
@@ -317,7 +321,7 @@ class TensorParallelRunner:
     def check_ranks(self) -> None:
         """As `optional_contract.HasRanks`."""
         with self._noticing_loss():
-            for rank in self._ranks:
+            for rank in self._by_cause():
                 rank.check()
 
     def _await_answers(self) -> None:
@@ -332,11 +336,15 @@ class TensorParallelRunner:
                     names = ", ".join(str(rank.index) for rank in waiting)
                     raise DeviceLost(f"rank {names} gave no answer within {ANSWER_TIMEOUT_S:.0f} s")
 
+    def _by_cause(self) -> list[RankProcess]:
+        """Those first that have gone without a word: the words of others may be that they miss them."""
+        return sorted(self._ranks, key=lambda rank: not rank.has_gone())
+
     def _raise_failure(self, timeout_s: float = 0.0) -> None:
         """Of a rank that has failed, or does so within the time. Raises: what it has said, or DeviceLost."""
         deadline_s = time.monotonic() + timeout_s
         while True:
-            for rank in self._ranks:
+            for rank in self._by_cause():
                 if rank.has_failed():
                     rank.check()
             if time.monotonic() >= deadline_s:

@@ -46,6 +46,18 @@ def test_an_end_that_has_gone_is_an_eof_for_the_reader_and_an_error_for_the_writ
         ends[1].send(b"x")
 
 
+def test_an_end_is_told_from_a_last_message(ends: tuple[Frames, Frames]) -> None:
+    assert not ends[1].has_ended()
+    ends[0].send(b"-words")
+    ends[0].close()
+    assert not ends[1].has_ended()
+    assert ends[1].begins_with(b"-")
+    assert not ends[1].begins_with(b"+")
+    assert ends[1].receive() == b"-words"
+    assert ends[1].has_ended()
+    assert not ends[1].begins_with(b"+")
+
+
 def test_a_message_that_was_cut_is_an_eof() -> None:
     one, other = socket.socketpair()
     with one, other:

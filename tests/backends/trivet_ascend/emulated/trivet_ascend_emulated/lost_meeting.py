@@ -1,4 +1,4 @@
-"""A start whose ranks never meet, in a process of its own: `python -m ... MODEL OPENER RANKS`.
+"""A start whose ranks never meet, in a process of its own: `python -m ... MODEL OPENER`.
 
 What waits inside torch for a rank that is missing cannot be ended there, and the next process group of the
 same process would be numbered after it.
@@ -25,7 +25,7 @@ def main() -> None:
     """Prints the reason, and how many of the ranks' processes are still there."""
     files, backend = open_model(Path(sys.argv[1])), EmulatedAscend()
     assert files.spec is not None
-    config = RunnerConfig(dtype="f32", max_model_len=512, num_blocks=20, tensor_parallel=int(sys.argv[3]))
+    config = RunnerConfig(dtype="f32", max_model_len=512, num_blocks=20, tensor_parallel=4)
     devices, popen, started = backend.probe(1.0), subprocess.Popen, list[Any]()
 
     def start(*arguments: Any, **settings: Any) -> Any:

@@ -71,15 +71,17 @@ class LeavesBeforeTheFirstCollective:
 
 
 def leave_before_the_group(order: RankOrder) -> OpenedRank:
-    """Rank 1, with its device open."""
-    return cast("OpenedRank", LeavesBeforeTheGroup()) if order.rank.index == 1 else open_emulated(order)
+    """The last rank, with its device open."""
+    return cast("OpenedRank", LeavesBeforeTheGroup()) if _is_last(order) else open_emulated(order)
 
 
 def leave_before_the_first_collective(order: RankOrder) -> OpenedRank:
-    """Rank 1, with its device open."""
-    if order.rank.index == 1:
-        return cast("OpenedRank", LeavesBeforeTheFirstCollective())
-    return open_emulated(order)
+    """The last rank, with its device open; the others have words about it."""
+    return cast("OpenedRank", LeavesBeforeTheFirstCollective()) if _is_last(order) else open_emulated(order)
+
+
+def _is_last(order: RankOrder) -> bool:
+    return order.rank.index == order.rank.count - 1
 
 
 class Noticing(AscendRunner):
