@@ -329,7 +329,9 @@ class TensorParallelRunner:
         waiting, deadline_s = list(self._ranks), time.monotonic() + ANSWER_TIMEOUT_S
         with self._noticing_loss():
             while waiting:
-                for rank in _answering(waiting, POLL_S):
+                answering = _answering(waiting, POLL_S)
+                self._raise_failure()
+                for rank in answering:
                     rank.take_answer()
                     waiting.remove(rank)
                 if waiting and time.monotonic() > deadline_s:
