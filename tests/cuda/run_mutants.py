@@ -20,6 +20,17 @@ from pathlib import Path
 from mutants import MUTANTS, PACKAGES, ROOT, Mutant
 
 TIMEOUT_S = 120
+# What each test would import anew: half of its time.
+PRELOADED = [
+    "torch",
+    "torch._dynamo",
+    "triton",
+    "triton.language",
+    "transformers",
+    "numpy",
+    "pytest",
+    "hypothesis",
+]
 RAN = 100  # added to pytest's exit code: 1 is also that of a process which did not come so far
 PASSED, FAILED = RAN, RAN + 1  # others say that no test ran
 
@@ -53,9 +64,7 @@ def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
     """Whether its test fails. Raises: ValueError where it cannot be planted, SystemExit if no test runs."""
     package, inner = mutant.place
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(
-            PACKAGES[package], Path(folder, package)
-        )  # with what is compiled of it: a second less
+        shutil.copytree(PACKAGES[package], Path(folder, package))  # with what is compiled of it
         file = Path(folder, package, inner)
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
             compiled.unlink()
@@ -77,7 +86,7 @@ def main() -> int:
     if unknown := set(sys.argv[1:]) - {mutant.name for mutant in wanted}:
         raise SystemExit(f"there is no fault {', '.join(sorted(unknown))} in tests/cuda/mutants.py")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "triton", "triton.language", "pytest", "transformers", "numpy"])
+    context.set_forkserver_preload(PRELOADED)
     survivors = 0
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         for mutant, found in zip(
