@@ -63,6 +63,13 @@ def test_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     assert message.stop_sequence in ("5", "6", "7")
 
 
+def test_models_are_listed_page_by_page(client: anthropic.Anthropic) -> None:
+    listed = {model.id: model for model in client.models.list(limit=1)}
+    assert {"smol", "null"} <= listed.keys()
+    assert client.models.retrieve("smol").created_at == listed["smol"].created_at
+    assert listed["smol"].type == "model"
+
+
 def test_tokens_are_counted(client: anthropic.Anthropic) -> None:
     counted = client.messages.count_tokens(model="smol", messages=HELLO, system="Be brief.")
     message = client.messages.create(model="null", max_tokens=1, messages=HELLO, system="Be brief.")

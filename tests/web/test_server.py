@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 import pytest
 
 from trivet_registry.instances_store import update_instance
@@ -272,6 +273,34 @@ def test_worker_frees_the_port_when_its_master_is_killed(
         server.process.wait()
         eventually(lambda: is_free(server.port), within_s=5, what="the port is free")
         assert b"[DONE]" in read_until(sock, b"\r\n0\r\n\r\n")
+
+
+def test_a_reload_cuts_no_stream_and_other_signals_of_the_master_change_nothing(
+    site: Site, start_server: Callable[..., Server], eventually: Eventually, capfd: pytest.CaptureFixture[str]
+) -> None:
+    site.start_engine("--step-s", "0.1")
+    server = start_server(TRIVET_DRAIN_TIMEOUT_S="15")
+    master = psutil.Process(server.process.pid)
+    (old,) = master.children()
+    with server.connect() as sock:
+        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=60)))
+        read_until(sock, b"w2 ")
+        said = ""
+        for name in ("SIGTTIN", "SIGTTOU", "SIGUSR2"):
+            server.process.send_signal(getattr(signal, name))
+            expected = f"signal={name} changes nothing; set web_workers"
+            deadline = time.monotonic() + 20
+            while expected not in said and time.monotonic() < deadline:
+                said += capfd.readouterr().err
+                time.sleep(0.01)
+            assert expected in said
+        assert master.children() == [old]
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: set(master.children()) - {old}, what="a new worker")
+        assert b"[DONE]" in read_until(sock, b"\r\n0\r\n\r\n")
+    eventually(lambda: len(master.children()) == 1 and not old.is_running(), what="the old one ends")
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 2}
+    eventually(lambda: post(server, "/v1/completions", body)[0] == 200, what="the new one answers")
 
 
 def is_free(port: int) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 
 from trivet.config import Settings
@@ -18,10 +20,29 @@ from trivet_web.metrics.web_metrics import prepare_folder
 from trivet_web.stream_worker.worker import StreamWorker
 from trivet_web.web_process import EXTENSION, METRICS_FOLDER
 
+logger = logging.getLogger(__name__)
+
+EXIT_FAILED = 1
 HEARTBEAT_TIMEOUT_S = 15  # of a worker's main loop, pump and relay; requests may take as long as they like
 KEEPALIVE_S = 15
 MAX_CONNECTIONS = 4096  # a worker; most of them idle
 RESERVED_FILES = 256  # of a worker's descriptors: engines, registry, logs
+
+
+class SteadyArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
+    """Keeps to `web_workers`: counts and locks of a site are made for so many processes, by one master."""
+
+    def handle_ttin(self) -> None:
+        self._refuse("SIGTTIN")
+
+    def handle_ttou(self) -> None:
+        self._refuse("SIGTTOU")
+
+    def handle_usr2(self) -> None:
+        self._refuse("SIGUSR2")
+
+    def _refuse(self, name: str) -> None:
+        self.log.warning("signal=%s changes nothing; set web_workers and start the server again", name)
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
@@ -55,6 +76,13 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         }
         for name, value in options.items():
             self.cfg.set(name, value)
+
+    def run(self) -> None:
+        try:
+            SteadyArbiter(self).run()
+        except RuntimeError as error:
+            logger.critical("the web server does not start: %s", error)
+            sys.exit(EXIT_FAILED)
 
     def load(self) -> Flask:
         """Called in each worker, after the fork: threads and sockets belong to it."""

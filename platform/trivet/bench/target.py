@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trivet.bench.prompts import Prompt
+from trivet.client.home import trust_of
 from trivet.errors import ConfigError
 
 Endpoint = Literal["completions", "chat"]
@@ -31,6 +32,7 @@ class Target:
     api_key: str | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     timeout_s: float = 300.0  # of a whole request, from when it was sent
+    ca_file: str | None = None  # whom to trust of an https server; None: as the client library does
 
     @property
     def base_path(self) -> str:
@@ -51,8 +53,8 @@ class Target:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """None for plain HTTP."""
-        return ssl.create_default_context() if urlsplit(self.url).scheme == "https" else None
+        """None for plain HTTP. Raises: ConfigError."""
+        return trust_of(self.url, self.ca_file)
 
     def request(self, prompt: Prompt, max_tokens: int, sampling: Mapping[str, object]) -> bytes:
         """Head and body of one streamed request."""

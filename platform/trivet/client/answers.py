@@ -240,6 +240,9 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     ready: bool = True
     owned_by: str = ""
+    created_at: str = ""  # `created` in words
+    display_name: str = ""
+    type: str = "model"
     model_type: str = ""  # "LLM" | "embedding" | "rerank"
     model_ability: tuple[str, ...] = ()
     model_name: str = ""

@@ -315,6 +315,14 @@ def test_pull_of_what_is_there_succeeds_and_else_says_what_to_do(speaker: Speake
     assert speaker.manage("DELETE", "/api/delete", model="demo").status_code == 409
 
 
+def test_files_are_not_uploaded_and_it_is_said_what_to_do(speaker: Speaker) -> None:
+    path = "/api/blobs/sha256:" + "0" * 64
+    assert speaker.manage("HEAD", path).status_code == 400
+    refused = speaker.manage("POST", path)
+    assert refused.status_code == 400
+    assert "trivet models add PATH" in refused.get_json()["error"]
+
+
 def test_root_says_that_it_runs_and_shows_browsers_the_console(client: FlaskClient) -> None:
     assert client.get("/", headers={"Accept": "*/*"}).data == b"Ollama is running"
     assert client.head("/").status_code == 200

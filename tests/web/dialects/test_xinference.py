@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,15 @@ def test_one_object_serves_both_kinds_of_clients(client: FlaskClient) -> None:
     assert (listed["model_type"], listed["model_name"], listed["model_format"]) == ("LLM", "smollm2", "gguf")
     assert {"chat", "generate"} <= set(listed["model_ability"])
     assert client.get("/v1/models/demo").get_json() == listed
+
+
+def test_anthropics_clients_read_the_same_list(client: FlaskClient) -> None:
+    page = client.get("/v1/models?limit=1", headers={"anthropic-version": "2023-06-01"}).get_json()
+    assert (page["first_id"], page["last_id"], page["has_more"]) == ("demo", "demo", False)
+    (listed,) = page["data"]
+    assert (listed["type"], listed["display_name"]) == ("model", "demo")
+    made = datetime.fromisoformat(listed["created_at"])
+    assert made.timestamp() == listed["created"]
 
 
 def test_message_of_a_failure_is_where_either_looks(client: FlaskClient) -> None:

@@ -19,6 +19,7 @@ import pytest
 from raw_http import post as post_bytes
 from raw_http import read_answer
 
+from trivet.bench.target import Target
 from trivet.client import AsyncClient, Client
 from trivet.errors import ContextLengthExceeded, Unavailable
 
@@ -113,6 +114,20 @@ def test_library_streams_over_tls_for_threads_and_for_asyncio(site: Site, secure
             streamed = [chunk.text for chunk in chunks]
     assert "".join(streamed) == "w0 w1 w2 "
     assert "".join(asyncio.run(texts())) == "w0 w1 w2 "
+
+
+def test_a_load_trusts_whom_the_settings_and_the_command_name(
+    site: Site, secure: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address of another host: on this one the server of the home is known by its own certificate."""
+    monkeypatch.setenv("TRIVET_HOME", site.settings.home)
+    ca = str(secure.authority.cert)
+    for target in (Target("https://localhost.", "demo"), Target("https://localhost.", "demo", ca_file=ca)):
+        monkeypatch.setenv("TRIVET_TLS_CA", "" if target.ca_file else ca)
+        context = target.tls
+        assert context is not None
+        with secure.server.connect() as sock, context.wrap_socket(sock, server_hostname="localhost"):
+            pass
 
 
 def test_client_without_the_authority_is_told_what_to_give(secure: Secure) -> None:

@@ -1,6 +1,8 @@
-"""GET /v1/models: the deployments that clients may name as `model`, for OpenAI's clients and Xinference's."""
+"""GET /v1/models: the deployments that clients may name as `model`, for clients of all dialects."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 from flask import Blueprint, Response
 
@@ -23,7 +25,9 @@ _TYPES = {"generate": "LLM", "embed": "embedding", "score": "rerank"}  # Xinfere
 def list_models() -> Response:
     """All that shall run; `ready` says which answer now."""
     table = visible(web_process().router.table())
-    return json_response(ModelList([model_object(table[name]) for name in sorted(table)]))
+    names = sorted(table)
+    first, last = (names[0], names[-1]) if names else (None, None)
+    return json_response(ModelList([model_object(table[name]) for name in names], first, last))
 
 
 @blueprint.get("/v1/models/<name>")
@@ -43,6 +47,8 @@ def model_object(deployed: Deployed) -> ModelObject:
         created=deployed.created_s,
         max_model_len=deployed.max_model_len,
         ready=web_process().router.can_serve(deployed),
+        created_at=datetime.fromtimestamp(deployed.created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        display_name=deployed.name,
         model_type=_TYPES[task_of(deployed)],
         model_ability=abilities_of(deployed),
         model_name=facts.name if facts else deployed.name,

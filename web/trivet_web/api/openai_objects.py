@@ -208,13 +208,15 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class ModelObject(msgspec.Struct, frozen=True):
-    """A deployment that clients may name as `model`. From `model_type` on the fields are Xinference's."""
+    """A deployment that clients may name as `model`: one object for clients of every dialect."""
 
     id: str
     created: int
     max_model_len: int | None
     ready: bool
-    model_type: str  # "LLM" | "embedding" | "rerank"
+    created_at: str  # Anthropic's, with the name for people and the type
+    display_name: str
+    model_type: str  # "LLM" | "embedding" | "rerank"; from here on Xinference's
     model_ability: list[str]
     model_name: str  # in the registry
     model_format: str
@@ -223,10 +225,14 @@ class ModelObject(msgspec.Struct, frozen=True):
     replica: int  # instances that serve
     object: Literal["model"] = "model"
     owned_by: str = "trivet"
+    type: Literal["model"] = "model"
 
 
 class ModelList(msgspec.Struct, frozen=True):
-    """Of `GET /v1/models`."""
+    """Of `GET /v1/models`: all of them, so that Anthropic's pages are one."""
 
     data: list[ModelObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: Literal[False] = False
     object: Literal["list"] = "list"

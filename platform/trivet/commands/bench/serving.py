@@ -53,7 +53,9 @@ def _bench(given: argparse.Namespace) -> Report:
         given.url = given.url.rstrip("/").removesuffix("/v1")  # which other tools want there
     with connect(given) as client:
         name = given.model or given.name or only_model(client)
-        target = Target(client.base_url, name, given.endpoint, client.api_key, extra, given.timeout)
+        target = Target(
+            client.base_url, name, given.endpoint, client.api_key, extra, given.timeout, given.ca_file
+        )
         load = ServerLoad(target, _sampling(given), _form(given))
         config = {"model": name, "url": target.url, **_deployment(client, name)}
         config |= {"endpoint": given.endpoint, "extra_body": extra or None}

@@ -1,4 +1,4 @@
-"""POST /api/{create,copy,pull,push}, DELETE /api/delete: what is there under which name. All need the token.
+"""POST /api/{create,copy,pull,push,blobs}, DELETE /api/delete: what is there under which name.
 
 Nothing is downloaded or loaded: files come with `trivet models add`, engines with `trivet launch`.
 """
@@ -169,6 +169,18 @@ def push() -> Response:
     name = read_body(NameRequest).asked
     raise UnsupportedParameter(
         f"model {name!r} cannot be pushed: this server uploads nothing; copy its files", param="model"
+    )
+
+
+@blueprint.route("/api/blobs/<digest>", methods=["HEAD", "POST"])
+@requires(Right.READ)
+@documented(StatusObject, failed=OllamaError)
+def blobs(digest: str) -> Response:
+    """Clients send the files of a model there before `create`. Raises: UnsupportedParameter."""
+    raise UnsupportedParameter(
+        f"file {digest[:80]!r} is not taken: no model is uploaded to this server; put its files there and "
+        "use `trivet models add PATH`, then create from its name",
+        param="digest",
     )
 
 
