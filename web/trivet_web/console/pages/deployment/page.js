@@ -1,9 +1,13 @@
 // One deployment: what shall run, the instances that do, what happened, and how to change it.
 
 import { ApiError } from "../../base/api.js";
-import { StateView } from "../../base/badge.js";
+import { badge, stateWord, StateView, toneOf } from "../../base/badge.js";
+import { codeBlock } from "../../base/copy.js";
 import { byId, h } from "../../base/dom.js";
+import { Failure, worstOf } from "../../base/failure.js";
+import { filterOf, setFilter } from "../../base/filters.js";
 import { count, fullTime, percent, rate, since } from "../../base/format.js";
+import { commandOf } from "../../base/launch_command.js";
 import { live } from "../../base/live.js";
 import { may, pageData } from "../../base/page_data.js";
 import { Rates } from "../../base/rates.js";
@@ -18,6 +22,12 @@ const name = pageData.thing ?? "";
 const rates = new Rates();
 const facts = h("dl", { class: "facts" });
 const place = new DataPlace(byId("facts"), facts);
+const failure = new Failure(byId("failure"), { namesInstance: true });
+/** @type {Record<string, any> | null} */
+let deployment = null;
+/** @type {Record<string, any>[] | null} */
+let instances = null;
+let shownCommand = "";
 const timeline = new Timeline(
   byId("events"),
   (event) => event.deployment === name,
@@ -101,10 +111,8 @@ function showFacts(one) {
         one.alias && [" ", h("span", { class: "tag" }, one.alias)],
       ),
     ],
-    [
-      "wanted",
-      one.desired === "running" ? t("deployment.replicas", { count: count(one.replicas) }) : t("deployment.stopped"),
-    ],
+    ["wanted", wantedOf(one)],
+    ["observed", h("span", { class: "row", id: "observed" })],
     ["where", [one.backend, one.device].filter(Boolean).join(" · ")],
     [
       "settings",
@@ -112,7 +120,10 @@ function showFacts(one) {
         ? h("code", {}, settings.map(([key, value]) => `${key}=${value}`).join("  "))
         : t("deployment.defaults"),
     ],
-    ["fallback", one.fallback ?? "–"],
+    [
+      "fallback",
+      one.fallback ? h("a", { href: `/console/deployments/${encodeURIComponent(one.fallback)}` }, one.fallback) : "–",
+    ],
     ["priority", String(one.priority)],
     ["generation", String(one.generation)],
     ["created", fullTime(one.created_at)],
@@ -120,7 +131,40 @@ function showFacts(one) {
   facts.replaceChildren(
     ...rows.flatMap(([key, value]) => [h("dt", {}, t(`deployment.fact.${key}`)), h("dd", {}, value)]),
   );
+  showObserved();
   showActions(one);
+  showCommand(one);
+}
+
+/** @param {Record<string, any>} one */
+function wantedOf(one) {
+  if (one.desired !== "running") return t("deployment.stopped");
+  return one.is_asleep ? t("deployment.asleep") : t("deployment.replicas", { count: count(one.replicas) });
+}
+
+/** How many of its instances are in which state. */
+function showObserved() {
+  const node = document.getElementById("observed");
+  if (!node || !instances) return;
+  const states = [...Map.groupBy(instances, (one) => one.state)].map(([state, ones]) =>
+    badge(toneOf(state), ones.length > 1 ? `${ones.length} × ${stateWord(state)}` : stateWord(state)),
+  );
+  node.replaceChildren(...(states.length ? states : ["–"]));
+}
+
+/** Links from elsewhere lead to the update; it offers devices, so it waits for them. */
+function updateIfAsked() {
+  if (!filterOf("update") || deployment?.desired !== "running" || !live.known.has("devices")) return;
+  setFilter("update", "");
+  if (may("operate")) openUpdate(deployment);
+}
+
+/** @param {Record<string, any>} one */
+function showCommand(one) {
+  const command = commandOf({ ...one, model: `${one.model}:${one.alias ?? one.version}` });
+  if (command === shownCommand) return;
+  shownCommand = command;
+  byId("command").replaceChildren(codeBlock(command));
 }
 
 /** @param {Record<string, any>} one */
@@ -134,7 +178,7 @@ function showActions(one) {
   const stop = h("button", { type: "button", onclick: () => stopDeployment(name) }, t("base.stop.submit"));
   const again = h(
     "a",
-    { class: "button", href: `/console/launch?model=${encodeURIComponent(`${one.model}:${one.version}`)}` },
+    { class: "button", href: `/console/launch?from=${encodeURIComponent(name)}` },
     t("deployment.launch_again"),
   );
   const shown =
@@ -146,16 +190,23 @@ function showActions(one) {
 
 live.objects("deployments", (all) => {
   const found = all.get(name);
-  if (found) showFacts(found);
-  else
+  deployment = found ?? null;
+  if (found) {
+    showFacts(found);
+    failure.show(worstOf(instances ?? []), found);
+    updateIfAsked();
+  } else
     byId("facts").replaceChildren(
       errorBox(new ApiError(t("deployment.not_there", { name }), 404, { code: "not_found" })),
     );
 });
 live.objects("instances", (all) => {
-  const own = [...all.values()].filter((one) => one.deployment === name);
-  rates.add(own, Date.now());
-  table.show(own);
+  instances = [...all.values()].filter((one) => one.deployment === name);
+  rates.add(instances, Date.now());
+  table.show(instances);
+  showObserved();
+  failure.show(worstOf(instances), deployment ?? undefined);
 });
+live.objects("devices", updateIfAsked);
 live.onStatus((status) => table.place.stale(status === "live" || !live.asOf ? null : live.asOf));
 timeline.begin();

@@ -129,15 +129,22 @@ async function scale(one, by) {
 
 /** @param {Record<string, any>} one */
 function actions(one) {
-  if (one.desired === "running")
-    return h(
-      "button",
-      { type: "button", class: "small", onclick: () => stopDeployment(one.name) },
-      t("deployments.stop"),
+  if (one.desired === "running") {
+    const update = h(
+      "a",
+      { class: "button small", href: `/console/deployments/${encodeURIComponent(one.name)}?update=1` },
+      t("deployments.update"),
     );
+    return h(
+      "span",
+      { class: "nowrap" },
+      update,
+      h("button", { type: "button", class: "small", onclick: () => stopDeployment(one.name) }, t("deployments.stop")),
+    );
+  }
   return h(
     "a",
-    { class: "button small", href: `/console/launch?model=${encodeURIComponent(`${one.model}:${one.version}`)}` },
+    { class: "button small", href: `/console/launch?from=${encodeURIComponent(one.name)}` },
     t("deployments.launch_again"),
   );
 }

@@ -17,6 +17,16 @@ export class Batch {
     this.title = h("span", { class: "quiet" });
     const lanes = h("div", { class: "lanes", role: "list" });
     const place = h("div");
+    const names = /** @type {[string, string][]} */ ([
+      ["cached", "--series-7"],
+      ["prompt", "--series-1"],
+      ["output", "--series-0"],
+    ]);
+    this.legend = h(
+      "ul",
+      { class: "legend", hidden: true },
+      names.map(([name, colour]) => h("li", {}, dot(colour), h("span", {}, t(`instance.lane.${name}`)))),
+    );
     const kv = h("section", { class: "card" });
     this.map = new HeatMap(kv, { title: t("instance.kv_blocks"), file: "kv-blocks", height: 220 });
     parent.append(
@@ -24,6 +34,7 @@ export class Batch {
         "section",
         { class: "card" },
         h("div", { class: "card-head" }, h("h2", {}, t("instance.batch")), this.title),
+        this.legend,
         place,
       ),
       kv,
@@ -37,7 +48,9 @@ export class Batch {
   /** @param {Record<string, any>} instance */
   follow(instance) {
     this.isReady = ["ready", "draining"].includes(instance.state);
-    if (!this.isReady) this.place.empty(t("instance.no_batch"));
+    if (this.isReady) return;
+    this.legend.hidden = true;
+    this.place.empty(t("instance.no_batch"));
   }
 
   async ask() {
@@ -54,6 +67,7 @@ export class Batch {
       this.title,
       `${t("instance.slots", { used: view.lanes.length, all: view.max_num_seqs })} · ${tn("instance.num_waiting", view.num_waiting)} · ${t("instance.budget", { count: count(view.token_budget) })}`,
     );
+    this.legend.hidden = !view.lanes.length;
     if (view.lanes.length) this.place.show();
     else this.place.empty(t("instance.idle"));
     const longest = Math.max(1, ...view.lanes.map((/** @type {any} */ lane) => lane.max_total_tokens));
@@ -72,6 +86,13 @@ export class Batch {
       ],
     );
   }
+}
+
+/** @param {string} colour a custom property */
+function dot(colour) {
+  const node = h("i", { class: "dot" });
+  node.style.background = `var(${colour})`;
+  return node;
 }
 
 /** A bar over the tokens that a sequence may have: found in the cache, its prompt computed, its answer. */

@@ -9,8 +9,8 @@ let shown = "";
 
 /** @param {HTMLElement} panel @param {Record<string, any>} instance */
 export function showConfig(panel, instance) {
-  const { as_of: _, load, ...fixed } = instance;
-  const key = JSON.stringify({ ...fixed, memory: null });
+  const { as_of: _, load: __, memory, ...fixed } = instance;
+  const key = JSON.stringify([fixed, Object.entries(memory ?? {}).map(([name, size]) => [name, bytes(size)])]);
   if (key === shown) return;
   shown = key;
   panel.replaceChildren(h("div", { class: "columns" }, facts(instance), plan(instance)));

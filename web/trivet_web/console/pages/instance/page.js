@@ -2,6 +2,7 @@
 
 import { ApiError, list } from "../../base/api.js";
 import { byId, h } from "../../base/dom.js";
+import { Failure } from "../../base/failure.js";
 import { live } from "../../base/live.js";
 import { pageData } from "../../base/page_data.js";
 import { errorBox } from "../../base/states.js";
@@ -11,7 +12,6 @@ import { Timeline } from "../../base/timeline.js";
 import { showActions } from "./actions.js";
 import { Batch } from "./batch.js";
 import { showConfig } from "./config.js";
-import { Failure } from "./failure.js";
 import { Figures } from "./figures.js";
 import { LogTail } from "./log_tail.js";
 import { Summary } from "./summary.js";
@@ -26,16 +26,18 @@ const eventCard = h("section", { class: "card" });
 panels.events.append(eventCard);
 const timeline = new Timeline(eventCard, (event) => event.instance === id);
 const summary = new Summary(byId("summary"));
-const failure = new Failure(byId("failure"), id);
+const failure = new Failure(byId("failure"));
 
 /** @type {Record<string, any> | null} */
 let instance = null;
+/** @type {Map<string, Record<string, any>>} by name */
+let deployments = new Map();
 
 /** @param {Record<string, any>} found */
 function show(found) {
   instance = found;
   summary.show(found);
-  failure.show(found);
+  failure.show(found, deployments.get(found.deployment));
   batch.follow(found);
   showActions(byId("actions"), found);
   showConfig(panels.config, found);
@@ -68,6 +70,10 @@ live.objects("instances", (all) => {
   const found = all.get(id);
   if (found) show(found);
   else showEnded();
+});
+live.objects("deployments", (all) => {
+  deployments = all;
+  if (instance) failure.show(instance, all.get(instance.deployment));
 });
 live.figures((at, found) => figures.add(at, found));
 live.onStatus((status) => summary.stale(status === "live" || !live.asOf || !instance ? null : live.asOf));

@@ -24,6 +24,12 @@ export class LaunchForm {
   /** @param {HTMLFormElement} node */
   constructor(node) {
     this.node = node;
+    /** @type {Record<string, any>[]} */
+    this.devices = [];
+    /** @type {string[]} */
+    this.deployments = [];
+    /** @type {Record<string, any> | null} the deployment that is launched once more */
+    this.origin = null;
     this.models = h("datalist", { id: "launch-models" });
     const number = (/** @type {string} */ name) =>
       field(
@@ -132,13 +138,14 @@ export class LaunchForm {
 
   /** @param {Record<string, any>[]} devices */
   showDevices(devices) {
+    this.devices = devices;
     const usable = devices.filter((one) => !one.unusable_because && one.kind !== "null");
     const kinds = [...new Set(usable.map((one) => one.kind))];
-    setChoices(this.control("backend"), [
+    this.offer("backend", [
       ["auto", t("launch.auto")],
       ...kinds.map((kind) => /** @type {[string, string]} */ ([kind, kind])),
     ]);
-    setChoices(this.control("device"), [
+    this.offer("device", [
       ["", t("launch.any_device")],
       ...usable.map((one) => /** @type {[string, string]} */ ([one.uid, `${one.kind}:${one.index} ${one.name}`])),
     ]);
@@ -146,7 +153,8 @@ export class LaunchForm {
 
   /** @param {string[]} names */
   showDeployments(names) {
-    setChoices(this.control("fallback"), [
+    this.deployments = names;
+    this.offer("fallback", [
       ["", t("launch.no_fallback")],
       ...names.map((name) => /** @type {[string, string]} */ ([name, name])),
     ]);
@@ -155,8 +163,28 @@ export class LaunchForm {
   /** What a proposal of the planner changes. @param {string} setting @param {string} value */
   set(setting, value) {
     const control = this.control(setting);
-    if (control) control.value = value;
+    const isOffered =
+      !control?.options || [...control.options].some((/** @type {HTMLOptionElement} */ one) => one.value === value);
+    if (control && isOffered && setting !== "settings") control.value = value;
     else this.control("settings").value = `${this.control("settings").value.trim()}\n${setting}=${value}`.trim();
+  }
+
+  /** Choices of a field, and what a deployment has there that is offered no more. @param {string} name @param {[string, string][]} choices */
+  offer(name, choices) {
+    const kept = this.origin?.[name];
+    const isMissing = kept && !choices.some(([value]) => value === kept);
+    setChoices(this.control(name), isMissing ? [...choices, [kept, kept]] : choices);
+  }
+
+  /** With the values of a deployment, stopped or not. @param {Record<string, any>} one */
+  fill(one) {
+    this.origin = one;
+    this.showDevices(this.devices);
+    this.showDeployments(this.deployments);
+    for (const name of ["name", "replicas", "backend", "device", "priority", "fallback"])
+      this.control(name).value = one[name] ?? "";
+    this.control("model").value = `${one.model}:${one.alias ?? one.version}`;
+    for (const [setting, value] of Object.entries(one.settings)) this.set(setting, value);
   }
 
   /** Of POST /platform/v1/deployments. @returns {Record<string, any>} */

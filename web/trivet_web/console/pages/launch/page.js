@@ -1,13 +1,14 @@
 // Launch: what to run and where, and beside it what that takes, as the server plans it, before it is done.
 
-import { change, list } from "../../base/api.js";
+import { change, get, list } from "../../base/api.js";
 import { codeBlock } from "../../base/copy.js";
 import { byId, h } from "../../base/dom.js";
+import { filterOf } from "../../base/filters.js";
 import { showFieldError } from "../../base/form.js";
+import { commandOf } from "../../base/launch_command.js";
 import { live } from "../../base/live.js";
 import { errorBox } from "../../base/states.js";
 import { t } from "../../base/texts.js";
-import { commandOf } from "./command.js";
 import { Fit } from "./fit.js";
 import { LaunchForm } from "./launch_form.js";
 
@@ -49,4 +50,15 @@ live.objects("devices", (all) => {
 live.objects("deployments", (all) => form.showDeployments([...all.keys()]));
 const models = await list("/platform/v1/models").catch(() => []); // a path can be typed all the same
 form.showModels(models);
+await fillFrom(filterOf("from"));
 changed();
+
+/** @param {string} name of a deployment that shall be launched once more, or otherwise */
+async function fillFrom(name) {
+  if (!name) return;
+  try {
+    form.fill(await get(`/platform/v1/deployments/${encodeURIComponent(name)}`));
+  } catch (error) {
+    problem.replaceChildren(errorBox(/** @type {any} */ (error)));
+  }
+}

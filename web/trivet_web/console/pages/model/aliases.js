@@ -1,9 +1,10 @@
 // Movable names of a model's versions.
 
-import { change } from "../../base/api.js";
-import { openDialog } from "../../base/dialog.js";
+import { change, list } from "../../base/api.js";
+import { confirm, openDialog } from "../../base/dialog.js";
 import { h } from "../../base/dom.js";
 import { field, input, select } from "../../base/form.js";
+import { fullTime, timeNode } from "../../base/format.js";
 import { may } from "../../base/page_data.js";
 import { toast } from "../../base/toast.js";
 import { t } from "../../base/texts.js";
@@ -25,10 +26,15 @@ export function showAliases(card, model, onChange) {
       "tr",
       {},
       h("td", {}, h("code", {}, `${model.name}:${alias}`)),
-      h("td", {}, t("model.points_at", { version: String(version) })),
+      h("td", { class: "nowrap" }, t("model.points_at", { version: String(version) })),
       h(
         "td",
         { class: "actions" },
+        h(
+          "button",
+          { type: "button", class: "small", onclick: () => showHistory(model.name, alias, place(alias)) },
+          t("model.history"),
+        ),
         may("operate") && [
           h(
             "button",
@@ -46,7 +52,11 @@ export function showAliases(card, model, onChange) {
           ),
           h(
             "button",
-            { type: "button", class: "small", onclick: () => act(() => change("DELETE", place(alias))) },
+            {
+              type: "button",
+              class: "small",
+              onclick: () => remove(`${model.name}:${alias}`, place(alias)).then((isDone) => isDone && onChange()),
+            },
             t("model.remove"),
           ),
         ],
@@ -60,8 +70,50 @@ export function showAliases(card, model, onChange) {
       { type: "button", class: "small", onclick: () => move(model, "", place).then((isDone) => isDone && onChange()) },
       t("model.new_alias"),
     );
-  const body = rows.length ? h("table", {}, h("tbody", {}, rows)) : h("p", { class: "quiet" }, t("model.no_aliases"));
+  const body = rows.length
+    ? h(
+        "div",
+        { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("model.aliases") },
+        h("table", {}, h("tbody", {}, rows)),
+      )
+    : h("p", { class: "quiet" }, t("model.no_aliases"));
   card.replaceChildren(h("div", { class: "card-head" }, h("h2", {}, t("model.aliases")), add || ""), body);
+}
+
+/** @param {string} name @param {string} address */
+const remove = (name, address) =>
+  confirm({
+    title: t("model.remove_title", { name }),
+    text: t("model.remove_alias_text"),
+    yes: t("model.remove"),
+    onYes: () => change("DELETE", address),
+  });
+
+/** Where it has pointed, the newest first. @param {string} model @param {string} alias @param {string} address */
+async function showHistory(model, alias, address) {
+  try {
+    const moves = await list(`${address}/history`);
+    const version = (/** @type {number | null} */ number) => (number === null ? "–" : String(number));
+    const row = (/** @type {any} */ move) =>
+      h(
+        "tr",
+        {},
+        h("td", { title: fullTime(move.at) }, timeNode(move.at)),
+        h("td", { class: "number" }, version(move.from)),
+        h("td", { class: "number" }, version(move.to)),
+      );
+    const heads = [
+      ["at", null],
+      ["from", "number"],
+      ["to", "number"],
+    ].map(([name, kind]) => h("th", { scope: "col", class: kind }, t(`model.move_column.${name}`)));
+    await openDialog({
+      title: t("model.history_title", { name: `${model}:${alias}` }),
+      body: [h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, moves.map(row)))],
+    });
+  } catch (error) {
+    toast(/** @type {Error} */ (error).message, { tone: "bad" });
+  }
 }
 
 /** @param {any} model @param {string} alias empty: a new one @param {(alias: string) => string} place */

@@ -2,7 +2,7 @@
 
 import { copyButton, codeBlock } from "../../base/copy.js";
 import { h } from "../../base/dom.js";
-import { bytes, count, fullTime, NONE } from "../../base/format.js";
+import { bytes, count, fullTime, NONE, timeNode } from "../../base/format.js";
 import { t } from "../../base/texts.js";
 
 /** @param {any} details client.VersionDetails */
@@ -47,6 +47,62 @@ export function showFacts(details) {
       { class: "facts" },
       rows.flatMap(([name, value]) => [h("dt", {}, t(`model.fact.${name}`)), h("dd", {}, value)]),
     ),
+  );
+}
+
+/** All versions of a model, the newest first. @param {any} model @param {number} chosen @param {(version: number) => void} onChoose */
+export function showVersions(model, chosen, onChoose) {
+  const heads = [
+    ["version", ""],
+    ["aliases", ""],
+    ["format", ""],
+    ["size", "number"],
+    ["source", ""],
+    ["added", ""],
+  ].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`model.versions.${name}`)));
+  const row = (/** @type {any} */ one) =>
+    h(
+      "tr",
+      { "aria-current": one.version === chosen ? "true" : null },
+      h(
+        "td",
+        {},
+        h(
+          "button",
+          {
+            type: "button",
+            class: "small",
+            "aria-label": t("model.show_version", { version: one.version }),
+            onclick: () => onChoose(one.version),
+          },
+          one.version,
+        ),
+      ),
+      h(
+        "td",
+        {},
+        h(
+          "span",
+          { class: "row" },
+          one.aliases.map((/** @type {string} */ alias) => h("span", { class: "tag" }, alias)),
+        ),
+      ),
+      h("td", {}, [one.format, one.quantization].filter(Boolean).join(" ")),
+      h("td", { class: "number" }, bytes(one.size_bytes)),
+      h("td", { class: "source" }, one.source),
+      h("td", {}, timeNode(one.created_at)),
+    );
+  const table = h(
+    "table",
+    { "aria-label": t("model.versions") },
+    h("thead", {}, h("tr", {}, heads)),
+    h("tbody", {}, [...model.versions].reverse().map(row)),
+  );
+  return h(
+    "section",
+    { class: "card flush" },
+    h("div", { class: "card-head" }, h("h2", {}, t("model.versions"))),
+    h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("model.versions") }, table),
   );
 }
 

@@ -3,7 +3,7 @@
 import { change, get } from "../../base/api.js";
 import { confirm } from "../../base/dialog.js";
 import { byId, h } from "../../base/dom.js";
-import { bindFilter, filterOf } from "../../base/filters.js";
+import { bindFilter, filterOf, setFilter } from "../../base/filters.js";
 import { setChoices } from "../../base/form.js";
 import { may, pageData } from "../../base/page_data.js";
 import { errorBox } from "../../base/states.js";
@@ -11,7 +11,7 @@ import { makeTabs } from "../../base/tabs.js";
 import { toast } from "../../base/toast.js";
 import { t } from "../../base/texts.js";
 import { showAliases } from "./aliases.js";
-import { showFacts, showFiles, showSpec } from "./facts.js";
+import { showFacts, showFiles, showSpec, showVersions } from "./facts.js";
 import { TryOut } from "./try_out.js";
 
 const name = pageData.thing ?? "";
@@ -27,7 +27,7 @@ async function show() {
     const details = await get(`/platform/v1/versions/${encodeURIComponent(`${name}:${version.value}`)}`);
     const model = await get(address);
     const aliases = h("section", { class: "card" });
-    panels.facts.replaceChildren(showFacts(details), aliases);
+    panels.facts.replaceChildren(showFacts(details), aliases, showVersions(model, details.version, choose));
     showAliases(aliases, model, show);
     panels.files.replaceChildren(showFiles(details));
     panels.spec.replaceChildren(showSpec(details));
@@ -36,6 +36,13 @@ async function show() {
   } catch (error) {
     panels.facts.replaceChildren(errorBox(/** @type {any} */ (error), show));
   }
+}
+
+/** @param {number} number of a version */
+function choose(number) {
+  version.value = String(number);
+  setFilter("version", version.value);
+  show();
 }
 
 function showActions() {

@@ -12,6 +12,8 @@ import { t, tn } from "../../base/texts.js";
 
 const PAUSE_MS = 400;
 const COLOURS = 6;
+const BROKEN = "\ufffd"; // in the place of a part of a character
+const MOST_JOINED = 32; // runs of such parts that the server is asked for
 const SAMPLE = [
   { role: "system", content: "You are a helpful assistant." },
   { role: "user", content: "What is 2 + 2?" },
@@ -26,9 +28,10 @@ export class TryOut {
     this.model = model;
     /** @type {string | null} */
     this.deployment = null;
+    /** @type {Record<string, any> | null} */
     this.details = null;
-    live.objects("deployments", (all) => {
-      const found = [...all.values()].find((one) => one.model === model && one.desired === "running")?.name ?? null;
+    live.objects("deployments", () => {
+      const found = this.running();
       if (found === this.deployment) return;
       this.deployment = found;
       this.draw();
@@ -38,7 +41,17 @@ export class TryOut {
   /** @param {any} details */
   show(details) {
     this.details = details;
+    this.deployment = this.running();
     this.draw();
+  }
+
+  /** A deployment of this very version: another one may have another template. @returns {string | null} */
+  running() {
+    const all = [...(live.known.get("deployments")?.values() ?? [])];
+    return (
+      all.find((one) => one.model === this.model && one.version === this.details?.version && one.desired === "running")
+        ?.name ?? null
+    );
   }
 
   draw() {
@@ -64,7 +77,7 @@ export class TryOut {
 
   /** @param {Node} source */
   ofTemplate(source) {
-    const area = textarea("messages", { rows: 12, class: "mono" });
+    const area = textarea("messages", { rows: 12, class: "mono", required: true });
     area.value = JSON.stringify(SAMPLE, null, 2);
     const result = h("div");
     const run = soon(async () => {
@@ -94,8 +107,23 @@ export class TryOut {
     );
   }
 
+  /** Tokens as they read; such as hold a part of a character stand together. @param {{tokens: number[], token_strs: string[]}} found */
+  async pieces({ tokens, token_strs: texts }) {
+    /** @type {{ids: number[], text: string}[]} */
+    const found = [];
+    tokens.forEach((id, index) => {
+      const last = found[found.length - 1];
+      if (texts[index].includes(BROKEN) && last?.text.includes(BROKEN)) last.ids.push(id);
+      else found.push({ ids: [id], text: texts[index] });
+    });
+    for (const one of found.filter((piece) => piece.ids.length > 1).slice(0, MOST_JOINED)) {
+      one.text = (await change("POST", "/detokenize", { model: this.deployment, tokens: one.ids })).prompt;
+    }
+    return found;
+  }
+
   ofTokenizer() {
-    const area = textarea("text", { rows: 4 });
+    const area = textarea("text", { rows: 4, required: true });
     area.value = "Trivet serves large language models. 你好，世界!";
     const result = h("div");
     const run = soon(async () => {
@@ -107,13 +135,7 @@ export class TryOut {
       });
       result.replaceChildren(
         h("p", { class: "quiet" }, tn("model.num_tokens", found.tokens.length)),
-        h(
-          "p",
-          { class: "token-line" },
-          found.tokens.map((/** @type {number} */ id, /** @type {number} */ index) =>
-            tokenNode(found.token_strs?.[index] ?? "", id, index),
-          ),
-        ),
+        h("p", { class: "token-line" }, (await this.pieces(found)).map(tokenNode)),
       );
     }, result);
     area.addEventListener("input", run);
@@ -128,9 +150,13 @@ export class TryOut {
   }
 }
 
-/** @param {string} text @param {number} id @param {number} index */
-const tokenNode = (text, id, index) =>
-  h("span", { class: `token-piece t${index % COLOURS}`, title: String(id) }, visibleText(text.replaceAll("\n", "↵")));
+/** @param {{ids: number[], text: string}} piece @param {number} index */
+const tokenNode = ({ ids, text }, index) =>
+  h(
+    "span",
+    { class: `token-piece t${index % COLOURS}`, title: ids.join(" ") },
+    visibleText(text.replaceAll("\n", "↵")),
+  );
 
 /** After a pause in typing; what fails is said in the result's place. @param {() => Promise<void>} work @param {HTMLElement} result */
 function soon(work, result) {

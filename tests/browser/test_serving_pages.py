@@ -1,0 +1,76 @@
+"""Deployments that fail, change and end, and the names and files of models, as an operator uses them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from trivet.demo_model import find_demo_model
+
+if TYPE_CHECKING:
+    from console_site import Site
+    from playwright.sync_api import Page
+
+TOO_SMALL = {"gpu_memory_utilization": "0.001"}
+
+
+@pytest.fixture
+def too_big(site: Site) -> str:
+    """A deployment that fits on no device."""
+    with site.client() as client:
+        client.deployments.create(str(find_demo_model()), name="too-big", backend="cpu", settings=TOO_SMALL)
+    return "too-big"
+
+
+def test_a_deployment_that_fits_nowhere_says_why_and_how_to_mend_it(
+    site: Site, admin_page: Page, too_big: str
+) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/deployments/{too_big}")
+    failure = page.locator("#failure")
+    expect(failure.locator(".failure-cause")).to_contain_text("GiB")
+    expect(page.locator("#command")).to_contain_text("--set gpu_memory_utilization=0.001")
+    failure.get_by_role("button", name="Apply").first.click()
+    expect(page.get_by_text(re.compile("starts anew with gpu_memory_utilization="))).to_be_visible()
+    with site.client() as client:
+        assert client.deployments.get(too_big).settings != TOO_SMALL
+        client.deployments.stop(too_big)
+
+
+def test_a_deployment_is_updated_and_stopped(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    site.launch("short-lived", "null")
+    page.goto(f"{site.url}/console/deployments")
+    row = page.get_by_role("row", name="short-lived")
+    row.get_by_role("link", name="Update").click()
+    asked = page.get_by_role("dialog", name="Update short-lived")
+    asked.get_by_label("Priority").fill("3")
+    asked.get_by_label("Fallback").select_option("null")
+    asked.get_by_role("button", name="Update").click()
+    expect(page.locator("#facts").get_by_role("link", name="null", exact=True)).to_be_visible()
+    with site.client() as client:
+        changed = client.deployments.get("short-lived")
+    assert (changed.priority, changed.fallback, changed.generation) == (3, "null", 1)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("link", name="Launch again")).to_have_attribute(
+        "href", "/console/launch?from=short-lived"
+    )
+
+
+def test_a_model_shows_its_files_versions_and_where_a_name_has_pointed(site: Site, admin_page: Page) -> None:
+    page = admin_page
+    page.goto(f"{site.url}/console/models/smollm2")
+    page.get_by_role("button", name="New alias").click()
+    asked = page.get_by_role("dialog")
+    asked.get_by_label("Alias").fill("prod")
+    asked.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="History").click()
+    expect(page.get_by_role("dialog", name="Where smollm2:prod has pointed")).to_contain_text("1")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("table", name="Versions")).to_contain_text("prod")
+    page.get_by_role("tab", name="Files").click()
+    expect(page.get_by_role("tabpanel", name="Files")).to_contain_text(".gguf")
