@@ -23,8 +23,9 @@ constexpr int ROW_BLOCK = 96;
 constexpr int MAX_ROW_BLOCK = MAX_TILED_ROWS;
 
 // From so many tokens a thread on, a thread computes the same tokens in every phase and reads all weights for
-// them: the weights then pass by once a thread, at 1 GB/s, but rows of activations stay in the cache of one core.
-constexpr int MIN_OWN_TOKENS = 64;
+// them: the weights then pass by once a thread (of 256 tokens at 1 GB/s, of 32 at 5), but rows of activations stay
+// in the cache of one core.
+constexpr int MIN_OWN_TOKENS = 16;
 constexpr int OWN_ROW_BLOCK = 64;
 
 // Tokens whose lines a norm asks for ahead of their turn: each takes about 0.2 us, a line up to 0.35 (1 instead of
