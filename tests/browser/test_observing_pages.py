@@ -96,3 +96,15 @@ def test_a_route_has_examples_in_curl_and_python(site: Site, admin_page: Page) -
     route.locator("summary").click()
     expect(route).to_contain_text(f'"{site.url}/v1/completions"')
     expect(route).to_contain_text("curl -X POST")
+
+
+def test_settings_say_where_they_come_from(site: Site, admin_page: Page) -> None:
+    admin_page.goto(f"{site.url}/console/settings")
+    settings = admin_page.get_by_role("table", name="Settings in effect")
+    row = settings.get_by_role("row", name="port", exact=False).filter(has_text=str(site.port))
+    expect(row).to_contain_text("environment or command line")
+    expect(settings).not_to_contain_text("drain_timeout_s")
+    admin_page.get_by_label("Also those as they are by default").check()
+    expect(settings.get_by_role("row", name="drain_timeout_s")).to_contain_text("default")
+    admin_page.get_by_text("Packages and their licences").click()
+    expect(admin_page.get_by_role("row", name="Flask").first).to_contain_text("BSD")

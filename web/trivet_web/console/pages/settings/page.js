@@ -12,6 +12,7 @@ import { DataPlace } from "../../base/states.js";
 import { LiveTable } from "../../base/table.js";
 import { toast } from "../../base/toast.js";
 import { t, textOr } from "../../base/texts.js";
+import { showInEffect } from "./in_effect.js";
 
 const facts = h("dl", { class: "facts" });
 const site = new DataPlace(byId("site"), facts);
@@ -113,4 +114,5 @@ byId("commands").append(
     "trivet config export > site.toml\ntrivet config diff site.toml\ntrivet config apply site.toml\ntrivet doctor\ntrivet db upgrade --check",
   ),
 );
+if (may("operate")) showInEffect();
 readStore();
