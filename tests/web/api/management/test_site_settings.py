@@ -43,6 +43,7 @@ def test_each_setting_says_where_it_comes_from(ask: Ask) -> None:
     found = {one["name"]: (one["value"], one["source"]) for one in ask()["settings"]}
     assert found["drain_timeout_s"] == ("7.0", "file")
     assert found["web_threads"] == ("33", "given")
+    assert found["home"][1] == "given"
     assert found["log_level"] == ("INFO", "default")
 
 

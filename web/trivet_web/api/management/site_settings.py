@@ -87,7 +87,8 @@ def _setting(name: str, used: Settings, in_file: Settings) -> SettingObject:
     value = getattr(used, name)
     if value == getattr(Settings(), name):
         return SettingObject(name, _text(name, value), "default")
-    return SettingObject(name, _text(name, value), "file" if value == getattr(in_file, name) else "given")
+    is_of_file = name != "home" and value == getattr(in_file, name)  # the file is in the home
+    return SettingObject(name, _text(name, value), "file" if is_of_file else "given")
 
 
 def _text(name: str, value: object) -> str:
