@@ -15,9 +15,25 @@ const settings = new LiveTable(byId("in-effect"), {
   keyOf: (one) => one.name,
   empty: t("settings.nothing_set"),
   columns: [
-    { key: "name", title: t("settings.column.setting"), value: (one) => one.name, cell: (one) => h("code", {}, one.name) },
-    { key: "value", title: t("settings.column.value"), value: (one) => one.value, cell: (one) => h("bdi", { class: "mono" }, one.value || "–"), class: "wraps" },
-    { key: "source", title: t("settings.column.source"), value: (one) => t(`settings.source.${one.source}`), cell: (one) => badge(TONES[one.source] ?? "quiet", t(`settings.source.${one.source}`)) },
+    {
+      key: "name",
+      title: t("settings.column.setting"),
+      value: (one) => one.name,
+      cell: (one) => h("code", {}, one.name),
+    },
+    {
+      key: "value",
+      title: t("settings.column.value"),
+      value: (one) => one.value,
+      cell: (one) => h("bdi", { class: "mono" }, one.value || "–"),
+      class: "wraps",
+    },
+    {
+      key: "source",
+      title: t("settings.column.source"),
+      value: (one) => t(`settings.source.${one.source}`),
+      cell: (one) => badge(TONES[one.source] ?? "quiet", t(`settings.source.${one.source}`)),
+    },
   ],
 });
 
@@ -44,7 +60,15 @@ async function read() {
     const found = await get("/platform/v1/settings");
     settings.show(found.settings);
     packages.show(found.packages);
-    byId("file").replaceChildren(t(found.has_file ? "settings.file" : "settings.no_file"), " ", h("code", {}, found.file), " · ", t(found.has_tls ? "settings.tls" : "settings.no_tls"), " · ", `Python ${found.python}`);
+    byId("file").replaceChildren(
+      t(found.has_file ? "settings.file" : "settings.no_file"),
+      " ",
+      h("code", {}, found.file),
+      " · ",
+      t(found.has_tls ? "settings.tls" : "settings.no_tls"),
+      " · ",
+      `Python ${found.python}`,
+    );
     byId("fault").hidden = !found.fault;
     byId("fault").textContent = found.fault && t("settings.fault", { fault: found.fault });
   } catch (error) {
