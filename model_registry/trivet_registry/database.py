@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import ORMExecuteState, Session, sessionmaker
 
 from trivet.errors import ConfigError, Conflict
 from trivet.lock_holder import write_holder
@@ -41,6 +41,7 @@ _LIBPQ_PATIENCE = {
 }
 _WRITE_LOCK_KEY = 0x7472777274  # "trwrt", of pg_advisory_xact_lock
 _READ_ONLY = "trivet_read_only"  # an execution option of ours
+_READS_ONLY = "this session is read only; use Database.session() to change the registry"
 
 
 class ReadOnlySession(Session):
@@ -48,8 +49,14 @@ class ReadOnlySession(Session):
 
     def flush(self, objects: Any = None) -> None:
         if self.new or self.dirty or self.deleted:
-            raise RuntimeError("this session is read only; use Database.session() to change the registry")
+            raise RuntimeError(_READS_ONLY)
         super().flush(objects)
+
+
+@event.listens_for(ReadOnlySession, "do_orm_execute")
+def _refuse_writing(state: ORMExecuteState) -> None:
+    if state.is_insert or state.is_update or state.is_delete:
+        raise RuntimeError(_READS_ONLY)
 
 
 class Database:

@@ -12,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import delete, insert, text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
@@ -164,6 +164,13 @@ def test_a_reading_session_refuses_to_write(db: Database) -> None:
         session.add(Model(name="x"))
         with pytest.raises(RuntimeError, match="read only"):
             session.flush()
+
+
+def test_a_reading_session_refuses_statements_that_write(db: Database) -> None:
+    with db.reading() as session:
+        for statement in (insert(Model).values(name="x"), update(Model).values(name="x"), delete(Model)):
+            with pytest.raises(RuntimeError, match="read only"):
+                session.execute(statement)
 
 
 def test_times_come_back_aware(db: Database) -> None:

@@ -75,11 +75,21 @@ def _own_cert(settings: Settings) -> str | None:
 
 
 def _url_of_home(settings: Settings) -> str:
-    """The running server's own word; it may have been started on another port than the settings name."""
+    """The running server's own word; it may have been started on another port than the settings name.
+
+    Raises: ConfigError where it is no address.
+    """
+    file = settings.paths.url_file
     try:
-        return settings.paths.url_file.read_text().strip() or local_url(settings)
+        text = file.read_text(errors="replace").strip()
     except OSError:
         return local_url(settings)
+    if text and not text.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{file} holds {text[:80]!r}, which is no address of a server; remove it, or start "
+            "`trivet serve` anew, which writes it"
+        )
+    return text or local_url(settings)
 
 
 def _token_of_home(settings: Settings) -> str | None:

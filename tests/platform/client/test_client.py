@@ -31,6 +31,13 @@ def test_the_address_that_a_running_server_left_goes_before_the_settings(
         assert client.status().version == "0.1.0"
 
 
+@pytest.mark.parametrize("left", [b"\xff\xfe\x00", b"garbage"])
+def test_an_address_that_is_none_is_told_with_its_file(site, tmp_path: Path, left: bytes) -> None:
+    (tmp_path / "home/run/url").write_bytes(left)
+    with pytest.raises(errors.ConfigError, match=r"run/url holds .* no address of a server; remove it"):
+        Client()
+
+
 def test_the_token_of_this_home_never_goes_to_another_host(site) -> None:
     with Client("http://trivet.invalid:8000") as client:
         assert "authorization" not in client._connection.http.headers
