@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from trivet.config import Settings
 
 
+FOR_ITS_ACCOUNT = 0o077  # files and sockets that serve and its children make are for nobody else
+
+
 def commands() -> list[Command]:
     """For the hook `trivet_commands`."""
     return [
@@ -72,12 +75,14 @@ def _tls_files(given: argparse.Namespace) -> list[tuple[str, str | None]]:
 def _serve(given: argparse.Namespace) -> int:
     from trivet_supervisor.serve import serve
 
+    os.umask(FOR_ITS_ACCOUNT)
     return serve(_settings(given), launches_demo=given.demo)
 
 
 def _demo(given: argparse.Namespace) -> int:
     from trivet_supervisor.serve import serve
 
+    os.umask(FOR_ITS_ACCOUNT)
     return serve(_settings(given), launches_demo=True, chats=True, once=given.once)
 
 
