@@ -1,4 +1,4 @@
-"""The official `openai` client, unchanged, against the real server."""
+"""The official `openai` client, unchanged, and our own, against the real server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
+from trivet.client import Client
+from trivet.errors import EngineLost
+
 if TYPE_CHECKING:
     from conftest import Eventually, Live, Server, Site
+
+    from trivet.client.streams import Stream
 
 MODEL = "demo"
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -114,6 +119,26 @@ def test_engine_that_dies_under_a_response_is_its_last_event(live: Live, client:
     assert last.type == "error"
     assert (last.code, last.param) == ("engine_lost", None)
     assert "ended while it held the request" in last.message
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda client, model: client.responses.stream(model, "hello", max_output_tokens=480),
+        lambda client, model: client.chat.stream(model, HELLO, max_tokens=480),
+        lambda client, model: client.completions.stream(model, "hello", max_tokens=480),
+    ],
+    ids=["responses", "chat", "completions"],
+)
+def test_our_own_client_raises_what_ended_a_stream(
+    live: Live, begin: Callable[[Client, str], Stream[object]]
+) -> None:
+    served = live.serve("--step-s", "0.02")
+    with Client(live.server.url, "any", max_retries=0) as client, begin(client, served.model) as stream:
+        next(stream)
+        served.engine.kill()
+        with pytest.raises(EngineLost, match="ended while it held the request"):
+            list(stream)
 
 
 def test_wrong_key_is_an_authentication_error_where_keys_are_asked_for(

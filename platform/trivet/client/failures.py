@@ -22,9 +22,15 @@ class ErrorObject(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is an error, and of an error event in a stream."""
+    """The body of every answer that is an error."""
 
     error: ErrorObject
+
+
+class ErrorEvent(ErrorObject, frozen=True):
+    """An error event in a stream: a body, or in `/v1/responses` the error object itself."""
+
+    error: ErrorObject | None = None
 
 
 def failure_of(status: int, body: bytes, headers: Mapping[str, str]) -> TrivetError:

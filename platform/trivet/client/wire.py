@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 
 from trivet.client.calls import Call, JsonObject, StreamCall
-from trivet.client.failures import ErrorBody, failure, failure_of
+from trivet.client.failures import ErrorEvent, failure, failure_of
 from trivet.errors import ConfigError, TrivetError, Unavailable
 
 T = TypeVar("T")
@@ -103,7 +103,8 @@ class Wire:
     def event(self, call: StreamCall[T], event: httpx2.ServerSentEvent) -> T:
         """Raises: what an error event names."""
         if event.event == "error" or event.data.startswith('{"error"'):
-            raise failure(self.decode(event.data, ErrorBody).error)
+            told: ErrorEvent = self.decode(event.data, ErrorEvent)
+            raise failure(told.error or told)
         return self.decode(event.data, call.item)  # type: ignore[no-any-return]
 
     def cut(self, call: StreamCall[T]) -> Unavailable:
