@@ -176,7 +176,7 @@ class LLM:
             tools,
             add_generation_prompt,
             continue_final_message=continue_final_message,
-            **chat_template_kwargs or {},
+            variables=chat_template_kwargs,
         )
         ids = self._engine.tokenizer.encode(text, add_special_tokens=False)
         return {"prompt": text, "prompt_token_ids": ids}

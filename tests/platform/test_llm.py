@@ -175,8 +175,9 @@ def test_a_chat_takes_the_options_of_its_template(llm: LLM) -> None:
     assert str(going_on.prompt).endswith("assistant\nGood")
     (bare,) = llm.chat(talk[:1], ONE, use_tqdm=False, add_generation_prompt=False)
     assert "assistant\n" not in str(bare.prompt)
-    with pytest.raises(RequestError, match="chat_template_kwargs must not set messages"):
-        llm.chat(talk, chat_template_kwargs={"messages": []})
+    for name in ("messages", "add_generation_prompt"):
+        with pytest.raises(RequestError, match=f"chat_template_kwargs must not set {name};"):
+            llm.chat(talk, chat_template_kwargs={name: []})
     with pytest.raises(RequestError, match="messages is empty"):
         llm.chat([])
 

@@ -97,7 +97,7 @@ class ChatTemplate:
         *,
         documents: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
-        **kwargs: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt, special tokens written out: encode it with `add_special_tokens=False`.
 
@@ -106,12 +106,14 @@ class ChatTemplate:
             add_generation_prompt: end with the header of the assistant's turn.
             continue_final_message: leave the last message open, so that the model goes on with it, in
                 place of the header.
-            kwargs: further variables of the template, such as `enable_thinking`.
+            variables: further ones of the template, such as `enable_thinking`; a mapping, for they come with
+                requests under any name.
 
         Raises: RequestError in the template's own words, with param "messages".
         """
         name = self._choose(bool(tools))
-        if reserved := self.RESERVED & kwargs.keys():
+        further = variables or {}
+        if reserved := self.RESERVED & further.keys():
             raise RequestError(
                 f"chat_template_kwargs must not set {', '.join(sorted(reserved))}; "
                 "use the request's own fields",
@@ -121,16 +123,16 @@ class ChatTemplate:
         plain = normalize_messages(messages, keeps_null_content=asks_for_null)
         if continue_final_message:
             plain[-1] = _left_open(plain[-1])
-        variables = {
+        given = {
             **self._tokens,
-            **kwargs,
+            **further,
             "tools": _objects(tools, "tools"),
             "documents": _objects(documents, "documents"),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
             "raise_exception": _raise_exception,
             "strftime_now": self._strftime_now,
         }
-        text = self._render(self._templates[name], plain, variables)
+        text = self._render(self._templates[name], plain, given)
         return _cut_at_mark(text) if continue_final_message else text
 
     @property

@@ -176,7 +176,9 @@ NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
 
 def ours(source: str, messages: Messages, **settings: Any) -> str:
-    return ChatTemplate(source, "<s>", "</s>", now=lambda: NOON).render(messages, **settings)
+    fields = {name: settings.pop(name) for name in settings.keys() & ChatTemplate.RESERVED}
+    template = ChatTemplate(source, "<s>", "</s>", now=lambda: NOON)
+    return template.render(messages, variables=settings, **fields)
 
 
 def reference(source: str, messages: Messages, **settings: Any) -> str:
@@ -424,8 +426,11 @@ def test_failure_inside_a_template_is_a_request_error_in_its_words(source: str, 
 
 def test_settings_of_the_request_cannot_replace_what_render_gives() -> None:
     with pytest.raises(RequestError, match="must not set bos_token, messages") as caught:
-        ChatTemplate(CHATML).render(PLAIN, messages=[], bos_token="x")
+        ChatTemplate(CHATML).render(PLAIN, variables={"messages": [], "bos_token": "x"})
     assert caught.value.param == "chat_template_kwargs"
+    for name in ChatTemplate.RESERVED:
+        with pytest.raises(RequestError, match=f"must not set {name};"):
+            ChatTemplate(CHATML).render(PLAIN, variables={name: None})
 
 
 @pytest.mark.parametrize("param", ["tools", "documents"])

@@ -57,7 +57,7 @@ class ChatPromptFields(ToolFields, kw_only=True):
             add_generation_prompt=self.add_generation_prompt is not False,
             documents=self.documents,
             continue_final_message=bool(self.continue_final_message),
-            **{**self._effort(), **(self.chat_template_kwargs or {})},
+            variables={**self._effort(), **(self.chat_template_kwargs or {})},
         )
 
     def encode(self, target: Target, text: str, truncation: TruncatedPrompt | None) -> Prompt:
