@@ -61,14 +61,39 @@ def test_usage_if_asked_for_is_in_exactly_one_last_chunk(client: FlaskClient) ->
     assert last["usage"]["completion_tokens"] == 4
 
 
-def test_usage_if_asked_for_with_every_chunk_grows_with_the_text(client: FlaskClient) -> None:
+def test_usage_if_asked_for_with_every_chunk_is_that_of_the_text_so_far(
+    site: Site, site_client: FlaskClient
+) -> None:
+    site.start_engine("--step-s", "0.02")
+    client, text, num_with_text = site_client, "", 0
     options = {"include_usage": True, "continuous_usage_stats": True}
-    *chunks, last = events(client, stream_options=options)
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == sorted(counts)
+    *chunks, last = events(client, stream_options=options, max_tokens=20)
+    for chunk in chunks:
+        text += chunk["choices"][0]["delta"].get("content", "")
+        if text:
+            assert chunk["usage"]["completion_tokens"] == len(text.split())
+            num_with_text += 1
+    assert num_with_text > 3, "there are some between the first and the last"
     assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {last["usage"]["prompt_tokens"]}
     assert chunks[-1]["usage"] == last["usage"]
     assert all("usage" not in c for c in events(client, stream_options={"continuous_usage_stats": True}))
+
+
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "documents", "add_generation_prompt", "continue_final_message"]
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/responses/input_tokens", "/tokenize"])
+def test_variables_of_the_template_that_are_fields_are_refused_by_name(
+    client: FlaskClient, path: str, name: str
+) -> None:
+    said = HELLO["messages"]
+    text = {"input": said} if "responses" in path else {"messages": said}
+    body = {"model": "demo", **text, "chat_template_kwargs": {name: False}}
+    response = client.post(path, json=body)
+    assert response.status_code == 400, response.data
+    error = response.get_json()["error"]
+    assert error["param"] == "chat_template_kwargs"
+    assert f"must not set {name};" in error["message"]
 
 
 def test_max_completion_tokens_goes_before_max_tokens(client: FlaskClient) -> None:

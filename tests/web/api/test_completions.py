@@ -50,6 +50,19 @@ def test_logprobs_are_parallel_lists_with_offsets_into_the_text(client: FlaskCli
     assert logprobs["tokens"][0] in logprobs["top_logprobs"][0]
 
 
+def test_usage_with_every_chunk_is_that_of_the_text_so_far(site: Site, site_client: FlaskClient) -> None:
+    site.start_engine("--step-s", "0.02")
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": "demo", "prompt": "x", "max_tokens": 20, "stream": True, "stream_options": options}
+    lines = site_client.post(TEXT, json=body).data.decode().split("\n\n")
+    chunks = [msgspec.json.decode(line.removeprefix("data: ")) for line in lines[:-2]]
+    assert len(chunks) > 3, "there are some between the first and the last"
+    text = ""
+    for chunk in chunks:
+        text += "".join(choice["text"] for choice in chunk["choices"])
+        assert chunk["usage"]["completion_tokens"] == len(text.split())
+
+
 def test_stream_of_several_prompts_names_each_choice(client: FlaskClient) -> None:
     body = {
         "model": "demo",

@@ -201,11 +201,11 @@ class ChatChunks(Chunks):
         self._answer = answer
         self._usage = usage
         self._counts: list[Completed | None] = [None] * len(answer.readers)
-        self._has_logprobs = answer.params.logprobs is not None
+        self._is_plain = answer.params.logprobs is None and usage is not UsageInStream.ALWAYS
         self._templates: dict[tuple[int, type[Event]], ChunkTemplate] = {}
 
     def encoded(self, arrivals: list[Arrival]) -> bytes:
-        if self._has_logprobs or len(arrivals) > len(self._counts):
+        if not self._is_plain or len(arrivals) > len(self._counts):
             return super().encoded(arrivals)
         if len(arrivals) == 1:
             (arrival,) = arrivals

@@ -207,14 +207,15 @@ class CompletionChunks(Chunks):
         self._counts: list[Completed | None] = [None] * form.num_choices
         self._scores: dict[int, list[TokenLogprob] | None] = {}  # of the prompts, by the first choice of each
         self._early: list[Arrival] = []  # before these
-        self._has_logprobs = form.params.logprobs is not None or form.params.prompt_logprobs is not None
+        has_logprobs = form.params.logprobs is not None or form.params.prompt_logprobs is not None
+        self._is_plain = not has_logprobs and usage is not UsageInStream.ALWAYS
         self._templates: dict[int, ChunkTemplate] = {}  # by choice
 
     def encoded(self, arrivals: list[Arrival]) -> bytes:
         arrival = arrivals[0]
         if (
             len(arrivals) > 1
-            or self._has_logprobs
+            or not self._is_plain
             or self._counts[arrival.choice] is None
             or arrival.piece.finish_reason is not None
         ):
