@@ -19,7 +19,7 @@ from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_cuda.detection import find_gpus
 from trivet_cuda.memory_plan import Shape, fixed_parts, kv_cache_spec
-from trivet_cuda.nvml import Gpu, load_nvml
+from trivet_cuda.nvml import Gpu, find_by_nvml, load_nvml
 from trivet_cuda.options import CudaOptions
 from trivet_cuda.visibility import BY_BUS, ORDER, VISIBLE, hidden_gpus
 
@@ -48,30 +48,27 @@ class CudaBackend:
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
         """As the contract; GPUs that this process's CUDA_VISIBLE_DEVICES does not name stay out of use."""
-        found = self._found(timeout_s)
+        found, _ = self._found(timeout_s)
         hidden = hidden_gpus(found, self._environment())
         return [_device(gpu, hidden.get(gpu.uid, "")) for gpu in found]
 
-    def _found(self, timeout_s: float) -> list[Gpu]:
+    def _found(self, timeout_s: float) -> tuple[list[Gpu], str]:
         return find_gpus(self._root, self._nvidia_smi, timeout_s, self._nvml)
 
     def absent_because(self, timeout_s: float = 5.0) -> str:
         """Why `probe` finds no device, for `trivet doctor`; empty where it finds one."""
-        if self._found(timeout_s):
-            return ""
-        return (
-            "no NVIDIA GPU: none of PCI vendor 0x10de on the bus, no driver loaded, no answer of NVML or "
-            "nvidia-smi"
-        )
+        found, reason = self._found(timeout_s)
+        return "" if found else f"no NVIDIA GPU: {reason}"
 
     def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
-        """By uid, what NVML or nvidia-smi says now; empty where neither does. Never raises."""
-        found = self._found(timeout_s)
+        """By uid, what NVML says now, in milliseconds; empty without nvidia-ml-py. Never raises."""
+        found, _ = find_by_nvml(self._nvml)
         return {gpu.uid: gpu.usage for gpu in found if gpu.usage is not None}
 
     def bandwidth(self, device: DeviceInfo, timeout_s: float = 5.0) -> float | None:
         """By NVML; nvidia-smi's table does not tell."""
-        return next((gpu.bandwidth for gpu in self._found(timeout_s) if gpu.uid == device.uid), None)
+        found, _ = find_by_nvml(self._nvml)
+        return next((gpu.bandwidth for gpu in found if gpu.uid == device.uid), None)
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""
@@ -98,7 +95,7 @@ class CudaBackend:
                 found[name] = version(name)
             except PackageNotFoundError:
                 found[name] = "not installed"
-        for gpu in self._found(5.0):
+        for gpu in self._found(5.0)[0]:
             found |= {f"gpu{gpu.index}": gpu.name, "driver": gpu.driver}
         return found
 

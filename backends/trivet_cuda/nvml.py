@@ -79,12 +79,14 @@ def find_by_nvml(load: Callable[[], Any]) -> tuple[list[Gpu], str]:
 
 def _gpus(nvml: Any, number: int, driver: str, first: int) -> tuple[list[Gpu], WholeGpu]:
     """The GPU, or its instances; a lost one stays listed with the reason."""
+    handle = None
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         name, uid = _text(nvml.nvmlDeviceGetName(handle)), _text(nvml.nvmlDeviceGetUUID(handle))
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     except nvml.NVMLError as error:
-        lost = Gpu(first, f"gpu-{number}", "NVIDIA GPU", driver=driver, fault=f"NVML: {error}")
+        lost_uid = _lost_uid(nvml, handle) or f"gpu-{number}"
+        lost = Gpu(first, lost_uid, "NVIDIA GPU", driver=driver, fault=f"NVML: {error}")
         return [lost], WholeGpu(number, lost.uid, lost.name)
     whole = WholeGpu(number, uid, name)
     capability = f"{major}.{minor}"
@@ -103,6 +105,14 @@ def _gpus(nvml: Any, number: int, driver: str, first: int) -> tuple[list[Gpu], W
         gpu = _gpu(nvml, each, first + i, *own, capability, driver)
         found.append(replace(gpu, old_name=_old_name(nvml, each, uid)))
     return found, whole
+
+
+def _lost_uid(nvml: Any, handle: Any) -> str:
+    """UUID or PCI address, which the driver keeps of a GPU that it cannot reach; empty without a handle."""
+    if handle is None:
+        return ""
+    uid = _asked(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
+    return uid or _asked(nvml, lambda: _text(nvml.nvmlDeviceGetPciInfo(handle).busId)) or ""
 
 
 def _old_name(nvml: Any, instance: Any, uid: str) -> str:

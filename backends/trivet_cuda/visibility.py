@@ -20,9 +20,10 @@ def hidden_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> dict[str
     text = environment.get(VISIBLE)
     if text is None:
         return {}
+    names = {gpu.on.name for gpu in gpus if not gpu.fault}  # a lost one does not tell its name
     hidden = {gpu.uid: f"{VISIBLE}={text} of this process does not name it" for gpu in gpus}
     for name in map(str.strip, text.split(",") if text.strip() else ()):
-        if name.isdigit() and environment.get(ORDER) != BY_BUS and len({gpu.on.name for gpu in gpus}) > 1:
+        if name.isdigit() and environment.get(ORDER) != BY_BUS and len(names) > 1:
             reason = (
                 f"{VISIBLE}={text} of this process counts in CUDA's own order, in which these unlike GPUs "
                 f"stand unknown; set {ORDER}={BY_BUS} beside it, or name UUIDs"

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import torch.distributed as dist
 
-from trivet.errors import TrivetError
 from trivet.runners.collectives import Distributed
 from trivet.runners.frames import Frames
 from trivet.runners.rank_order import DONE, FAILED, OpensRank, RankOrder, ShardedRunner, meet
@@ -43,7 +42,7 @@ def carry_out(frames: Frames) -> None:
         _obey(runner, frames)
     except EOFError:
         return
-    except (TrivetError, RuntimeError, OSError, ValueError, ImportError) as error:
+    except Exception as error:  # a border like the engine loop's: compilers have errors of their own
         logging.getLogger(__name__).exception("this rank has failed")
         with suppress(OSError):  # rank 0 may have gone before
             frames.send(FAILED + f"{type(error).__name__}: {error}".encode())

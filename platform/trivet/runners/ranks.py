@@ -259,12 +259,14 @@ class TensorParallelRunner:
         """As the contract; the other ranks get token ids that are all known."""
         resolved = self._inner.resolved(batch)
         self._tell("forward", resolved)
-        self._inner.forward(resolved)
+        with self._in_a_step():
+            self._inner.forward(resolved)
 
     def sample(self, step: int, sampling: Sampling) -> None:
         """As the contract."""
         self._tell("take_part_in_sampling", step)
-        self._inner.sample(step, sampling)
+        with self._in_a_step():
+            self._inner.sample(step, sampling)
 
     def collect(self, step: int) -> StepOutput:
         """As the contract. Raises: DeviceLost where a rank is gone or ran out of memory.
@@ -275,10 +277,8 @@ class TensorParallelRunner:
         while not self._inner.is_ready(step):
             self.check_ranks()
             time.sleep(STEP_POLL_S)
-        try:
+        with self._in_a_step():
             output = self._inner.collect(step)
-        except OutOfMemory as error:
-            raise DeviceLost(f"rank 0 left a step of {len(self._ranks) + 1} ranks: {error}") from error
         self.check_ranks()
         return output
 
@@ -359,6 +359,21 @@ class TensorParallelRunner:
             yield
         except TrivetError:
             self._is_lost = True
+            raise
+
+    @contextmanager
+    def _in_a_step(self) -> Iterator[None]:
+        """What rank 0 raises in a step leaves the others inside it: none of them can be asked to close.
+
+        Raises: what another rank has said, which may be why; DeviceLost for lack of memory.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._is_lost = True
+            self._raise_failure(POLL_S)
+            if isinstance(error, OutOfMemory):
+                raise DeviceLost(f"rank 0 left a step of {len(self._ranks) + 1} ranks: {error}") from error
             raise
 
     @contextmanager

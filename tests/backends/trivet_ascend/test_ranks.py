@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -17,15 +18,17 @@ from trivet_ascend_emulated.openers import (
     open_emulated,
     open_noticing,
     open_too_small_rank_1,
+    open_unforeseen,
+    open_without_memory,
     refuse_rank_1,
 )
 
-from trivet.contract import MemoryPlan, RunnerConfig
+from trivet.contract import MemoryPlan, RunnerConfig, Sampling
 from trivet.contract_suite.driver import Driver, greedy_work
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.engine.agreement import compare
-from trivet.errors import DeviceLost, DoesNotFit
+from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import MEETING_TIMEOUT, OpensRank
 from trivet.runners.ranks import TensorParallelRunner, told_by
@@ -149,6 +152,48 @@ def test_a_rank_that_is_killed_ends_the_runner_with_a_reason(
     rank.process.wait()
     with pytest.raises(DeviceLost, match="rank 1 has ended with code -9"):
         driver.run([greedy_work(sequence)])
+
+
+@pytest.mark.parametrize(
+    ("opens", "reason"),
+    [
+        (open_unforeseen, "rank 1: TypeError: a kernel takes no argument 'num_rows'"),
+        (open_without_memory, "rank 1: OutOfMemory: .*NPU out of memory"),
+    ],
+)
+def test_a_rank_that_fails_in_a_step_ends_it_with_its_words(
+    files: ModelFiles, opens: OpensRank, reason: str
+) -> None:
+    launch = Launch(files, 2)
+    runner = launch.over_ranks(opens)
+    try:
+        driver = launch.ready(runner)
+        with pytest.raises(DeviceLost, match=reason):
+            driver.run([greedy_work(driver.add(random_prompt(5, 1)))])
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("parallel", [{"num_ranks": 2}], indirect=True)
+def test_rank_0_that_fails_in_a_step_waits_for_no_other(
+    parallel: tuple[Launch, TensorParallelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 stands in the collective of the logits, where no word reaches it."""
+    launch, runner = parallel
+    driver = launch.ready(runner)
+    sample = runner._inner.sample
+
+    def without_memory(step: int, sampling: Sampling) -> None:
+        runner._inner._step.failure = OutOfMemory("NPU out of memory")  # type: ignore[attr-defined]
+        sample(step, sampling)
+
+    monkeypatch.setattr(runner._inner, "sample", without_memory)
+    monkeypatch.setattr(runner._inner, "close", lambda: pytest.fail("the device is waited for"))
+    with pytest.raises(DeviceLost, match="rank 0 left a step of 2 ranks: NPU out of memory"):
+        driver.run([greedy_work(driver.add(random_prompt(5, 1)))])
+    process = runner._ranks[0].process
+    runner.close()
+    assert process.returncode == -signal.SIGKILL, "by the end of its socket, and not after its time"
 
 
 def test_a_rank_that_cannot_start_says_why(files: ModelFiles) -> None:

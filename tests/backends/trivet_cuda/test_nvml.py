@@ -159,11 +159,49 @@ def test_a_lost_gpu_stays_listed_with_the_reason(tmp_path: Path, function: str) 
     assert all("NVML" in (device.unusable_because or "") for device in devices)
 
 
-@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_a_library_that_fails_leaves_the_question_to_nvidia_smi(tmp_path: Path, function: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nvmlInit", "NVML does not start: nvmlInit: Not Supported"),
+        ("nvmlDeviceGetCount", "NVML fails: nvmlDeviceGetCount: Not Supported"),
+        ("", "NVML counts no GPU"),
+    ],
+)
+def test_a_library_that_lists_none_leaves_the_question_to_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, said: str
+) -> None:
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetCount", lambda self: 0)
     cuda = backend(FakeNvml(function), tmp_path)
     assert cuda.probe(5.0) == []
-    assert "NVML" in cuda.absent_because()
+    assert cuda.absent_because() == (
+        f"no NVIDIA GPU: none of PCI vendor 0x10de on the bus; {said}; nvidia-smi was not found"
+    )
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 0, GPU-1, 0, NVIDIA H100, 9.0, 81559, 81008, 565.10, Disabled\n")
+    tool.chmod(0o755)
+    assert [device.uid for device in cuda.probe(5.0)] == ["GPU-1"]
+
+
+class OneLost(FakeNvml):
+    """No MIG; the second card has fallen off the bus."""
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:  # noqa: N802
+        return [0, 0]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        if handle == "gpu1":
+            raise NVMLError("GPU is lost")
+        return super().nvmlDeviceGetUUID(handle)
+
+    def nvmlDeviceGetPciInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(busId=f"00000000:{handle[-1]}A:00.0")
+
+
+def test_a_lost_gpu_makes_no_other_unusable_and_keeps_its_address(tmp_path: Path) -> None:
+    sound, lost = backend(OneLost(), tmp_path, CUDA_VISIBLE_DEVICES="0,1").probe(5.0)
+    assert sound.unusable_because is None
+    assert lost.unusable_because == "NVML: GPU is lost"
+    assert lost.uid == "00000000:1A:00.0"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import cast
 
 import torch
 from trivet_ascend_emulated.backend import TOTAL_BYTES
-from trivet_ascend_emulated.device import EmulatedDevice
+from trivet_ascend_emulated.device import EmulatedDevice, FailingRunner
 
+from trivet.contract import Batch
 from trivet.errors import BackendError, DoesNotFit
 from trivet.runners.rank_order import OpenedRank, RankOrder
 from trivet_ascend.backend import runner_shape
@@ -25,6 +26,39 @@ def open_emulated(order: RankOrder) -> OpenedRank:
     device = EmulatedDevice(TOTAL_BYTES)
     make = partial(AscendRunner, order.spec, order.plan, shape, device, order.rank)
     return OpenedRank("gloo", make, device.torch_device, cure_for)
+
+
+def _with_rank_1(order: RankOrder, runner: type[AscendRunner]) -> OpenedRank:
+    """Rank 1 has another runner."""
+    opened = open_emulated(order)
+    if order.rank.index != 1:
+        return opened
+    shape = runner_shape(order.spec, order.config, order.plan, order.devices)
+    make = partial(runner, order.spec, order.plan, shape, EmulatedDevice(TOTAL_BYTES), order.rank)
+    return replace(opened, make_runner=make)
+
+
+class Unforeseen(AscendRunner):
+    """A step of it ends by an error that is none of torch or the operating system, as a compiler's."""
+
+    def forward(self, batch: Batch) -> None:
+        raise TypeError("a kernel takes no argument 'num_rows'")
+
+
+def open_unforeseen(order: RankOrder) -> OpenedRank:
+    """Rank 1 fails in its first step by a mistake."""
+    return _with_rank_1(order, Unforeseen)
+
+
+class OutOfMemoryInItsFirstStep(FailingRunner):
+    """Behind the warm-up."""
+
+    failing_step = 1
+
+
+def open_without_memory(order: RankOrder) -> OpenedRank:
+    """Rank 1 runs out of memory in step 1."""
+    return _with_rank_1(order, OutOfMemoryInItsFirstStep)
 
 
 def refuse_rank_1(order: RankOrder) -> OpenedRank:
@@ -43,13 +77,7 @@ class TooSmall(AscendRunner):
 
 def open_too_small_rank_1(order: RankOrder) -> OpenedRank:
     """Rank 1 fails once it has loaded."""
-    opened = open_emulated(order)
-    if order.rank.index == 0:
-        return opened
-    shape = runner_shape(order.spec, order.config, order.plan, order.devices)
-    device = EmulatedDevice(TOTAL_BYTES)
-    make = partial(TooSmall, order.spec, order.plan, shape, device, order.rank)
-    return OpenedRank("gloo", make, device.torch_device, cure_for)
+    return _with_rank_1(order, TooSmall)
 
 
 class LeavesBeforeTheGroup:
