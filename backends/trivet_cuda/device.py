@@ -146,12 +146,21 @@ class CudaDevice:
         return CudaMark()
 
     def capture(self, run: Callable[[], Tensor]) -> Captured:
-        """As `Device`. Raises: RuntimeError of torch for an operation that cannot be captured."""
+        """As `Device`. Raises: RuntimeError of torch for an operation that cannot be captured.
+
+        Torch ends a capture on the way out, which fails, too, after an operation that failed: its error would
+        stand for the operation's, and the stream of captures would stay this thread's.
+        """
         graph, first = torch.cuda.CUDAGraph(), self._first_graph
         pool = None if first is None else first.pool()
-        # Other threads may ask the driver for things that a capture forbids, as NCCL's watchdog does.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            output = run()
+        stream = torch.cuda.current_stream(self.torch_device)
+        try:
+            # Other threads may ask the driver for things that a capture forbids, as NCCL's watchdog does.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                output = run()
+        except RuntimeError as error:
+            torch.cuda.set_stream(stream)
+            raise first_error(error) from None
         self._first_graph = first or graph
         return Captured(output, graph.replay)
 
@@ -188,6 +197,13 @@ class CudaMark:
         """As `Mark`."""
         assert isinstance(earlier, CudaMark)
         return float(earlier._event.elapsed_time(self._event)) / 1000
+
+
+def first_error(error: RuntimeError) -> RuntimeError:
+    """That in whose handling the others were raised."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return error
 
 
 def cure_for(text: str) -> str:

@@ -216,7 +216,16 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             self._shape.blocks_per_sequence,
             self._device.torch_device,
         )
-        graphs.capture(self._shape.buckets, self._have_all_ranks)
+        try:
+            graphs.capture(self._shape.buckets, self._have_all_ranks)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            planned, free = self._planned("graphs") / GIB, self._device.free_bytes() / GIB
+            raise DoesNotFit(
+                f"captured decodes should take {planned:.2f} GiB of the GPU, and {free:.2f} GiB is free now; "
+                "set options.graphs to off, or lower max_num_seqs or gpu_memory_utilization"
+            ) from error
         self._graphs = graphs if graphs.buckets else None
         if graphs.failure:
             self._notices.append(f"{graphs.failure}; steps run eagerly, slower")

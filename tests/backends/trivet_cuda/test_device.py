@@ -46,12 +46,19 @@ class FakeGraph:
 def fake_capture(graph: FakeGraph, pool: object, capture_error_mode: str) -> Iterator[None]:
     assert capture_error_mode == "thread_local"
     graph.begin(pool)
-    yield
+    before = torch.cuda.current_stream()
+    torch.cuda.set_stream("of captures")  # type: ignore[arg-type]
+    try:
+        yield
+    except RuntimeError:
+        raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904  # as torch
+    torch.cuda.set_stream(before)
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     FakeGraph.pools.clear()
+    stream: list[object] = ["of steps"]
     properties = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
     for name, value in {
         "is_available": lambda: True,
@@ -60,6 +67,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
         "get_device_properties": lambda index: properties,
         "CUDAGraph": FakeGraph,
         "graph": fake_capture,
+        "current_stream": lambda device=None: stream[0],
+        "set_stream": lambda chosen: stream.__setitem__(0, chosen),
         "empty_cache": lambda: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
@@ -81,6 +90,15 @@ def test_graphs_share_a_pool_also_when_those_before_have_gone(device: CudaDevice
     gc.collect()
     device.capture(lambda: torch.zeros(1))
     assert len(FakeGraph.pools) == 2
+
+
+def test_a_capture_that_fails_tells_the_operation_and_leaves_its_stream(device: CudaDevice) -> None:
+    def fail() -> torch.Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        device.capture(fail)
+    assert torch.cuda.current_stream() == "of steps"
 
 
 def test_a_failed_device_is_closed_without_another_error(

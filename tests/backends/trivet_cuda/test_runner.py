@@ -129,6 +129,11 @@ def test_graphs_that_cannot_be_captured_are_told(start: Callable[..., CudaRunner
     assert start(CpuDevice(refuses="never asked"), graphs="off").notices() == ()
 
 
+def test_graphs_without_memory_are_told_with_what_goes_without_them(start: Callable[..., CudaRunner]) -> None:
+    with pytest.raises(DoesNotFit, match=r"captured decodes .* options\.graphs to off"):
+        start(CpuDevice(refuses="CUDA error: out of memory"))
+
+
 def test_a_step_that_takes_more_than_planned_is_refused(start: Callable[..., CudaRunner]) -> None:
     """With both numbers; a pass and its draw follow each other, so each may take what both have."""
     runner = start(CpuDevice())
