@@ -5,6 +5,7 @@ There is no supervisor, so nothing starts; everything else is real, registry and
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRIVET_HOME", str(tmp_path_factory.mktemp("home")))
-        app = create_app(load_settings())
+        settings = load_settings()
+        app = create_app(settings)
+        settings.paths.lock_file.write_text(str(os.getpid()))  # as `trivet serve` writes itself there
         server = make_server("127.0.0.1", 0, app, threaded=True)
         patch.setenv("TRIVET_PORT", str(server.server_port))
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))

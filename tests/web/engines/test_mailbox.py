@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from trivet.errors import EngineLost
@@ -19,6 +21,28 @@ def test_items_come_in_order_in_bounded_turns() -> None:
     assert [item.at_s for item in first + second if isinstance(item, Arrival)] == list(range(MAX_READ + 3))
     assert (len(first), len(second)) == (MAX_READ, 3)
     assert mailbox.read(0) == []
+
+
+@pytest.mark.parametrize("meets", ["before it sleeps", "asleep"])
+def test_reader_that_waits_in_a_thread_misses_nothing(monkeypatch: pytest.MonkeyPatch, meets: str) -> None:
+    mailbox = Mailbox()
+
+    class Meeting(threading.Event):
+        """A piece comes at the worst moment."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            if meets == "before it sleeps":
+                mailbox.put(0, piece(), 1.0)
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert not mailbox.num_unread, "it sleeps beside a piece"
+            mailbox.put(0, piece(), 1.0)
+            assert self.is_set(), "nobody wakes it"
+            return True
+
+    monkeypatch.setattr(threading, "Event", Meeting)
+    assert [item.at_s for item in mailbox.read(600.0) if isinstance(item, Arrival)] == [1.0]
 
 
 def test_reader_that_stays_behind_is_refused_until_it_reads() -> None:

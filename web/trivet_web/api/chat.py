@@ -46,6 +46,7 @@ from trivet_web.json_response import json_response
 
 blueprint = Blueprint("chat", __name__)
 MAX_TOP_LOGPROBS = 20
+_TEXTS = (Content, Reasoning)  # `Content | Reasoning` would make a type for each token
 
 CHAT_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     **UNSUPPORTED,
@@ -222,8 +223,10 @@ class ChatChunks(Chunks):
     def _of_usual(self, arrival: Arrival) -> bytes:
         index, piece = arrival.choice, arrival.piece
         reader, data = self._answer.readers[index], b""
+        if reader.is_plain:
+            return self._template(index, Content).of(piece.text) if piece.text else b""
         for event in reader.events(piece):
-            if isinstance(event, Content | Reasoning):
+            if isinstance(event, _TEXTS):
                 data += self._template(index, type(event)).of(event.text)
             elif (delta := reader.delta(event)) is not None:
                 data += self._encoded(index, delta)

@@ -55,7 +55,7 @@ class ChatReader:
         self._form = form
         self._parser = form.parser(prompt)
         self._shows_reasoning = shows_reasoning
-        self._is_plain = form.tools is None and not form.has_reasoning
+        self.is_plain = form.tools is None and not form.has_reasoning  # its text is all content, as it comes
         self._count = ReasoningCount(form.target.model.tokenizer)
         self._num_calls = 0  # that stand
 
@@ -87,7 +87,7 @@ class ChatReader:
 
     def events(self, piece: Completed | Piece) -> list[Event]:
         """What this piece makes certain, all of it where it is the last one."""
-        if self._is_plain:  # most pieces of most models: 3 us for 6
+        if self.is_plain:  # most pieces of most models: 3 us for 6
             return [Content(piece.text)] if piece.text else []
         events = self._parser.push(piece.text)
         if piece.finish_reason:

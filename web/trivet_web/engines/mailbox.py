@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import queue
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -55,7 +56,8 @@ class Mailbox:
     """One reader, which waits or asks to be told. Each count has one writer, so none needs a lock."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
-        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._items: deque[Item] = deque()  # many append, the reader alone takes: both are atomic
+        self._waits: threading.Event | None = None  # of a reader that waits in a thread of its own
         self._capacity_bytes = capacity_bytes
         self._put_bytes = 0  # written by the relay thread
         self._read_bytes = 0  # written by the reader
@@ -71,12 +73,12 @@ class Mailbox:
         if unread and unread + size > self._capacity_bytes:  # a reader who has read all takes any piece
             self.is_overrun = True
             return False
-        if piece.failure is not None or piece.finish_reason in _FAILED:
+        reason = piece.finish_reason
+        if piece.failure is not None or (reason is not None and reason in _FAILED):
             self.may_wait = True
         self._put_bytes += size
-        self._items.put(Arrival(choice, piece, at_s, size))
-        if not self._has_told:
-            self._on_put()
+        self._items.append(Arrival(choice, piece, at_s, size))
+        self._on_put()
         return True
 
     def fail(self, error: TrivetError, choice: int | None = None) -> None:
@@ -85,7 +87,7 @@ class Mailbox:
             self.is_abandoned = True
         if choice is not None:
             self.may_wait = True
-        self._items.put(Loss(choice, error))
+        self._items.append(Loss(choice, error))
         self._has_told = False  # also a reader who was told of a piece and cannot take it now
         self._on_put()
 
@@ -98,24 +100,33 @@ class Mailbox:
     @property
     def num_unread(self) -> int:
         """Items; more may come at any time."""
-        return self._items.qsize()
+        return len(self._items)
 
     def read(self, timeout_s: float) -> list[Item]:
         """Wait for the first item, then take what else is there; empty after `timeout_s`."""
         self._has_told = self.may_wait = False
-        count = min(self._items.qsize(), MAX_READ)
-        if count:  # nobody else takes: what is counted is there
-            taken = [self._items.get_nowait() for _ in range(count)]
-        else:
-            try:
-                taken = [self._items.get(timeout_s > 0, timeout_s)]
-            except queue.Empty:
-                return []
+        items = self._items
+        if not items and timeout_s > 0:
+            self._wait(timeout_s)
+        if len(items) == 1:  # nearly always
+            item = items.popleft()
+            self._read_bytes += item.size_bytes
+            return [item]
+        taken = [items.popleft() for _ in range(min(len(items), MAX_READ))]
         self._read_bytes += sum([item.size_bytes for item in taken])
         return taken
 
+    def _wait(self, timeout_s: float) -> None:
+        """Who puts sees the event, or the items are seen here: one of both."""
+        self._waits = threading.Event()
+        if not self._items:
+            self._waits.wait(timeout_s)
+        self._waits = None
+
     def _on_put(self) -> None:
-        if self._tell is not None and not self._has_told:
+        if (waits := self._waits) is not None:
+            waits.set()
+        if not self._has_told and self._tell is not None:
             self._has_told = True
             self._tell()
 
