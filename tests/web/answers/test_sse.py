@@ -34,6 +34,19 @@ def test_late_first_piece_is_preceded_by_pings(
     assert events[-2] == "data: [DONE]"
 
 
+def test_a_stream_of_which_nothing_is_shown_is_kept_alive_by_pings(
+    site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces come oftener than pings are due."""
+    site.start_engine("--step-s", "0.02")
+    monkeypatch.setattr(sse, "PING_S", 0.05)
+    monkeypatch.setattr(chat.ChatChunks, "encoded", lambda *_: b"")
+    body = {**BODY, "max_tokens": 30}
+    text = site_client.post("/v1/chat/completions", json=body).get_data(as_text=True)
+    assert text.count(": ping") >= 2
+    assert text.endswith("data: [DONE]\n\n")
+
+
 def test_a_ping_of_anthropic_s_is_an_event_of_its_own(
     site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,12 +82,14 @@ class EventStream:
         self._request_id = request_id()
 
     def __iter__(self) -> Iterator[bytes]:
+        due_s = time.monotonic() + PING_S
         while not self.is_over:
-            data = self.take(PING_S)
-            if data is None:
-                yield self.ping
-            elif data:
+            data = self.take(max(0.0, due_s - time.monotonic()))
+            if not data and not self.is_over and time.monotonic() >= due_s:
+                data = self.ping
+            if data:  # what came may make no event
                 yield data
+                due_s = time.monotonic() + PING_S
 
     @property
     def has_more(self) -> bool:

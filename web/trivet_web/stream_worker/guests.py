@@ -107,9 +107,11 @@ class Transfer(Guest):
             return Next.WAKE
         if data is None:
             data = self._stream.take(0.0)
-        if data is None and now < self.due_s:
-            return Next.WAKE
-        self._unsent = self._framed(self._stream.ping if data is None else data)
+        if not data and not self._stream.is_over:  # what came may make no event
+            if now < self.due_s:
+                return Next.TURN if self._stream.has_more else Next.WAKE
+            data = self._stream.ping
+        self._unsent = self._framed(data or b"")
         return self._send(now)
 
     def leave(self) -> None:
