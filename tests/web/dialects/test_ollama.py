@@ -10,11 +10,12 @@ import pytest
 
 from trivet.structured_outputs import MAX_JSON_BYTES
 from trivet_registry.aliases_store import remove_alias, set_alias
+from trivet_registry.deployments_store import get_deployment
 from trivet_web.dialects.ollama.options import read_options
 from trivet_web.web_process import EXTENSION
 
 if TYPE_CHECKING:
-    from conftest import Speaker
+    from conftest import Site, Speaker
     from flask.testing import FlaskClient
 
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
@@ -218,6 +219,17 @@ def test_lists_show_what_requests_may_name(client: FlaskClient) -> None:
     assert shown["model_info"][f"{shown['model_info']['general.architecture']}.context_length"] == 512
     assert "im_start" in shown["template"]
     assert set(client.get("/api/version").get_json()) == {"version"}
+
+
+@pytest.mark.parametrize("idle_timeout_s", ["none", "Null", "", "1e12"])
+def test_what_is_never_unloaded_is_listed_as_loaded_for_ever(
+    site: Site, site_client: FlaskClient, idle_timeout_s: str
+) -> None:
+    with site.database.session() as session:
+        get_deployment(session, "demo").settings = {"idle_timeout_s": idle_timeout_s}
+    site.start_engine()
+    (loaded,) = site_client.get("/api/ps").get_json()["models"]
+    assert loaded["expires_at"].startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import msgspec
 from flask import Blueprint, Response
 
 import trivet
+from trivet.engine_settings import NO_VALUE
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.models import abilities_of
@@ -122,8 +123,9 @@ def _tag(name: str, deployed: Deployed, variant: Variant | None = None) -> TagOb
 
 def _process(deployed: Deployed) -> ProcessObject:
     tag = _tag(deployed.name, deployed)
-    idle_s = deployed.settings.get("idle_timeout_s")
-    expires = NEVER if idle_s is None else datetime.now(UTC) + timedelta(seconds=float(idle_s))
+    idle_s, now = deployed.settings.get("idle_timeout_s", ""), datetime.now(UTC)
+    is_forever = idle_s.lower() in NO_VALUE or float(idle_s) >= (NEVER - now).total_seconds()
+    expires = NEVER if is_forever else now + timedelta(seconds=float(idle_s))
     on_device = any(row.backend not in ("", "cpu", "null") for row in deployed.serving)
     return ProcessObject(
         tag.name,
