@@ -77,6 +77,12 @@ def test_text_of_a_body_is_no_header() -> None:
     assert collected(POST % 40 + b"\r\nContent-Length: 99999\r\n".ljust(40)).is_complete
 
 
+def test_who_asks_before_it_sends_a_body_says_so_in_the_head() -> None:
+    asks = b"\r\nExpect: 100-continue\r\n"
+    assert collected(POST.replace(b"\r\nHost: a\r\n", asks) % 40).asks_first
+    assert not collected(POST % 40 + asks).asks_first
+
+
 def test_head_without_end_is_given_to_the_parser_that_refuses_it() -> None:
     assert collected(b"GET / HTTP/1.1\r\nX: " + b"x" * MAX_HEAD_BYTES).is_complete
 

@@ -50,6 +50,7 @@ class Collected:
     num_dropped: int = 0
     head_bytes: int = 0  # 0: the head is not complete
     body_bytes: int | None = 0  # None: chunked
+    asks_first: bool = False  # it waits for `100 Continue` before it sends the body (curl: a large one)
     is_upload: bool = False  # a large file: a thread reads its body as it comes (api/files.py bounds them)
     _next_chunk: int = 0  # where its size stands, or will
     _chunk_bytes: int = 0  # of the chunks before that, some of the last of which may be missing
@@ -102,17 +103,13 @@ class Collected:
         """What comes out of the allowance."""
         return max(0, len(self.data) - FREE_BYTES)
 
-    @property
-    def asks_first(self) -> bool:
-        """The client waits for `100 Continue` before it sends the body (curl does for large ones)."""
-        return _EXPECT.search(self.data) is not None
-
     def _read_head(self) -> None:
         end = self.data.find(b"\r\n\r\n")
         if end < 0:
             return
         self.head_bytes = end + 4
         head = bytes(self.data[: end + 2])
+        self.asks_first = _EXPECT.search(head) is not None
         if _CHUNKED.search(head):
             self.body_bytes = None
         elif length := _LENGTH.search(head):
