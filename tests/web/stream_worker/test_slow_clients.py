@@ -111,6 +111,7 @@ def test_lengths_beyond_all_measure_hold_no_thread(site: Site, start_server: Cal
         late = read_to_end(sockets[0])
     assert late.startswith(b"HTTP/1.1 408")
     assert b"was not complete 10 s after it began" in late
+    assert b"\r\nX-Request-ID: " in late
 
 
 def test_bodies_of_strangers_share_a_bounded_memory(

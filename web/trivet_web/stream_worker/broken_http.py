@@ -1,4 +1,4 @@
-"""OpenAI's error object for requests that gunicorn itself refuses: they never reach the application.
+"""OpenAI's error object for requests that never reach the application: gunicorn or the worker refuses them.
 
 gunicorn answers them with a page of HTML and offers no other form, so it writes its page to a stand-in
 for the socket, and only the status is taken from there.
@@ -6,11 +6,15 @@ for the socket, and only the status is taken from there.
 
 from __future__ import annotations
 
+import logging
+import secrets
 from http import HTTPStatus
 
 import msgspec
 
 from trivet_web.error_objects import ErrorBody, ErrorObject
+
+logger = logging.getLogger(__name__)
 
 
 class ErrorPage:
@@ -65,9 +69,11 @@ def no_tls_here() -> bytes:
 
 
 def _answer(status: HTTPStatus, error: ErrorObject, header: str = "") -> bytes:
+    request_id = secrets.token_hex(12)
+    logger.warning("request_id=%s status=%d error=%s", request_id, status, error.message)
     body = msgspec.json.encode(ErrorBody(error))
     head = (
-        f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n{header}"
+        f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\nX-Request-ID: {request_id}\r\n{header}"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
