@@ -49,7 +49,16 @@ class Stuck(StreamWorker):
         relay.host(Standstill(relay))
 
 
-KINDS = {"gthread": ThreadWorker, "poor": Poor, "stuck": Stuck, "impatient": StreamWorker}
+class Crowded(StreamWorker):
+    """In the round in which it is told to end there are connections, too."""
+
+    def _begin_drain(self) -> None:
+        super()._begin_drain()
+        for listener in self.sockets:
+            self.accept(listener)
+
+
+KINDS = {"gthread": ThreadWorker, "poor": Poor, "stuck": Stuck, "crowded": Crowded, "impatient": StreamWorker}
 
 if __name__ == "__main__":
     kind, home, port = sys.argv[1:]

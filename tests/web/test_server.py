@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import signal
 import socket
 import subprocess
@@ -228,14 +229,18 @@ def test_broken_http_is_an_error_object(live: Live, request_bytes: bytes, status
         head, body = read_until(sock, b"}}").split(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"Content-Type: application/json" in head
+    assert re.search(rb"\r\nX-Request-ID: [0-9a-f]{24}\r\n", head)
     error = msgspec.json.decode(body)["error"]
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
     assert "no HTTP request that can be read: " in error["message"]
 
 
-def test_sigterm_lets_streams_finish_and_exits_0(site: Site, start_server: Callable[..., Server]) -> None:
+@pytest.mark.parametrize("kind", ["", "crowded"], ids=["alone", "with new connections"])
+def test_sigterm_lets_streams_finish_and_exits_0(
+    site: Site, start_server: Callable[..., Server], kind: str
+) -> None:
     site.start_engine("--step-s", "0.05")
-    server = start_server()
+    server = start_server(kind)
     with server.connect() as sock:
         sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=20)))
         data = read_until(sock, b"w2 ")
@@ -273,6 +278,23 @@ def test_worker_frees_the_port_when_its_master_is_killed(
         server.process.wait()
         eventually(lambda: is_free(server.port), within_s=5, what="the port is free")
         assert b"[DONE]" in read_until(sock, b"\r\n0\r\n\r\n")
+
+
+def test_worker_whose_master_is_killed_drains_as_when_it_is_told_to(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    site.start_engine("--step-s", "0.1")
+    server = start_server()
+    with server.connect() as sock, server.connect() as asking:
+        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=480)))
+        read_until(sock, b"w2 ")
+        server.process.kill()
+        answer = b""
+        while b"shutting down" not in answer:
+            asking.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = read_until(asking, b"}")
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b'"code":"unavailable"' in read_until(sock, b"\r\n0\r\n\r\n")
 
 
 def test_a_reload_cuts_no_stream_and_other_signals_of_the_master_change_nothing(

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import gc
 import selectors
+import signal
 import socket
 import sys
 import time
@@ -78,8 +79,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def accept(self, listener: Any) -> None:
         """Several at once: each round of the main loop costs as much as three of them."""
         for _ in range(ACCEPT_AT_ONCE):
-            if self.nr_conns >= self.worker_connections:
-                return
+            if self.nr_conns >= self.worker_connections or listener.sock is None:
+                return  # None: closed, by an event of the same round
             try:
                 accepted, address = listener.accept()
             except OSError as error:
@@ -351,26 +352,22 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             super().notify()
 
     def is_parent_alive(self) -> bool:
-        """When gunicorn's master was killed, this worker drains, and the next master needs the port."""
+        """When gunicorn's master was killed, this worker drains too, and the next master needs the port."""
         if super().is_parent_alive():
             return True
-        self._close_listeners()
+        self.handle_exit(signal.SIGTERM, None)
         return False
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """SIGTERM. Runs in a signal handler, so the work is left to the main loop."""
+        """SIGTERM. May run in a signal handler, so the work is left to the main loop."""
         if self.alive:
             # First: who is told to connect elsewhere shall not hear on the same connection that it is ready.
             self.wsgi.extensions[EXTENSION].is_draining = True
             self.method_queue.defer(self._begin_drain)
         super().handle_exit(sig, frame)
 
-    def _close_listeners(self) -> None:
-        """Left open, new connections would wait in their queue for the end of the drain."""
-        self.set_accept_enabled(False)
-        for listener in self.sockets:
-            listener.close()
-
     def _begin_drain(self) -> None:
-        self._close_listeners()
+        self.set_accept_enabled(False)
+        for listener in self.sockets:  # left open, they would let new connections wait for the end
+            listener.close()
         self.wsgi.extensions[EXTENSION].begin_drain(self.cfg.graceful_timeout)
