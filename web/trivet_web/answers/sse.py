@@ -85,7 +85,7 @@ class EventStream:
         due_s = time.monotonic() + PING_S
         while not self.is_over:
             data = self.take(max(0.0, due_s - time.monotonic()))
-            if not data and not self.is_over and time.monotonic() >= due_s:
+            if not data and time.monotonic() >= due_s:
                 data = self.ping
             if data:  # what came may make no event
                 yield data
