@@ -49,6 +49,7 @@ TURNED, PRODUCT = (
 )
 GRAPHS, RUNNER = f"{PLAIN}/test_graphs.py", f"{PLAIN}/test_runner.py"
 SAMPLER, DRAWN = f"{PLAIN}/test_device_sampler.py", "test_rows_are_drawn_as_by_the_reference"
+QUANTISED = f"{INTERPRETED}/test_quantised_models.py"
 RANKS = "tests/backends/trivet_ascend/test_ranks.py"
 SHARDED = "tests/platform/runners/test_sharded_weights.py"
 
@@ -226,6 +227,16 @@ RUNS = (
            f"{RANKS}::test_a_rank_that_fails_in_a_start_ends_what_rank_0_waits_in"),
     Mutant("a rank without room is a lost device", "trivet/runners/ranks.py", "if name in KEPT:", "if False:",
            f"{RANKS}::test_a_rank_without_room_is_a_model_that_does_not_fit"),
+    Mutant("quantised rows of joined matrices change places", "packed_weights.py",
+           "torch.cat([piece[i] for piece in pieces])", "torch.cat([piece[i] for piece in pieces[::-1]])",
+           f"{QUANTISED}::test_a_quantised_file_is_computed_as_what_it_says[q8_0-1]"),
+    Mutant("q4_1 is laid out without its minimum", "packed_weights.py",
+           'float16_field(blocks, 2) if kind == "q4_1"', 'float16_field(blocks, 2) * 0 if kind == "q4_1"',
+           f"{QUANTISED}::test_a_quantised_file_is_computed_as_what_it_says[q4_0-1]"),
+    Mutant("a rank has the quantised columns of another", "trivet/runners/stored_matrix.py",
+           "first, last = row_bytes(kind, columns.start), row_bytes(kind, columns.stop)",
+           "first, last = 0, row_bytes(kind, columns.size)",
+           f"{QUANTISED}::test_a_quantised_file_is_computed_as_what_it_says[q4_1-2]"),
     Mutant("all keys at once", "twins.py", "num_blocks = max(1, MAX_KEYS // block_size)",
            "num_blocks = 1 << 20", f"{PLAIN}/test_twins.py::test_a_longer_context_takes_no_more_memory"),
     Mutant("sums of a twin's pieces are not rescaled", "twins.py", "self._sums * shrink[..., None] +",
