@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from trivet.config import load_settings
 from trivet_web.server import WebServer, configure_logging
+from trivet_web.stored_objects import StoredObjects
 from trivet_web.stream_worker import worker as worker_module
 from trivet_web.stream_worker.collected import Allowance
 from trivet_web.stream_worker.worker import SPARE_CONNECTIONS, StreamWorker
@@ -58,7 +60,29 @@ class Crowded(StreamWorker):
             self.accept(listener)
 
 
-KINDS = {"gthread": ThreadWorker, "poor": Poor, "stuck": Stuck, "crowded": Crowded, "impatient": StreamWorker}
+class Telling(StreamWorker):
+    """Names the thread that stores an object, in the object's folder."""
+
+    def load_wsgi(self) -> None:
+        super().load_wsgi()
+        put = StoredObjects.put
+
+        def told(store: StoredObjects[Any], object_id: str, value: Any) -> None:
+            put(store, object_id, value)
+            with (store._folder / "threads").open("a") as file:
+                file.write(threading.current_thread().name + "\n")
+
+        StoredObjects.put = told  # type: ignore[method-assign]
+
+
+KINDS = {
+    "gthread": ThreadWorker,
+    "poor": Poor,
+    "stuck": Stuck,
+    "crowded": Crowded,
+    "impatient": StreamWorker,
+    "telling": Telling,
+}
 
 if __name__ == "__main__":
     kind, home, port = sys.argv[1:]

@@ -45,17 +45,21 @@ class StoredObjects(Generic[T]):
         self._swept_s = -SWEEP_S
 
     def put(self, object_id: str, value: T) -> None:
-        """New, or in place of what was there; its age does not change then."""
+        """New, or in place of what was there; its age does not change then. Raises: OSError."""
         self._sweep()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         place = self._place(object_id)
         draft = place.with_suffix(f".{secrets.token_hex(4)}")
-        draft.touch(mode=0o600)
-        draft.write_bytes(msgspec.json.encode(value))
-        with contextlib.suppress(FileNotFoundError):
-            born_s = place.stat().st_mtime
-            os.utime(draft, (born_s, born_s))
-        draft.replace(place)
+        try:
+            draft.touch(mode=0o600)
+            draft.write_bytes(msgspec.json.encode(value))
+            with contextlib.suppress(FileNotFoundError):
+                born_s = place.stat().st_mtime
+                os.utime(draft, (born_s, born_s))
+            draft.replace(place)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
 
     def get(self, object_id: str) -> T | None:
         if not _ID.fullmatch(object_id):
@@ -91,10 +95,13 @@ class StoredObjects(Generic[T]):
         return self._clock() - place.stat().st_mtime > self._retention_s
 
     def _sweep(self) -> None:
-        """Remove what is too old, now and then."""
-        if self._clock() - self._swept_s < SWEEP_S:
-            return
-        self._swept_s = self._clock()
+        """Now and then."""
+        if self._clock() - self._swept_s >= SWEEP_S:
+            self._swept_s = self._clock()
+            self._sweep_now()
+
+    def _sweep_now(self) -> None:
+        """Remove what is too old."""
         for place in self._folder.glob("*"):
             with contextlib.suppress(FileNotFoundError):
                 if self._is_old(place):

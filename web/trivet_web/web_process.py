@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
 from flask import current_app
 
 from trivet.access import management_token
@@ -42,6 +43,7 @@ from trivet_web.models.prompt_encoder import PromptEncoder
 from trivet_web.models.pulling import Puller
 from trivet_web.models.servable import open_new
 from trivet_web.models.served_models import ServedModel, ServedModels, load_served_model
+from trivet_web.stored_objects import StoredObjects
 from trivet_web.stream_worker.hang_up import HangUpWatcher
 from trivet_web.stream_worker.slots import Slots
 
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from trivet_web.console.event_feed import EventFeed
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T", bound=msgspec.Struct)
 EXTENSION = "trivet"
 METRICS_FOLDER = "web-metrics"  # in the run directory
 SAMPLE_INTERVAL_S = 1.0
@@ -97,6 +100,7 @@ class WebProcess:
         self.is_draining = False
         self._drained_s = 0.0  # CLOCK_MONOTONIC, until when open requests may go on
         self.shelf = Shelf.of(settings)
+        self._stored: dict[str, StoredObjects[Any]] = {}  # by folder
         self._batches: BatchRunner | None = None
         self.console_feed: EventFeed | None = None
         self._is_closed = threading.Event()
@@ -110,6 +114,13 @@ class WebProcess:
             if self._plugins is None:
                 self._plugins = load_plugins()
             return self._plugins
+
+    def stored(self, folder: str, kind: type[T]) -> StoredObjects[T]:
+        """The objects of one kind: one for all requests, so that it knows when it was last swept."""
+        if folder not in self._stored:  # two at once: one of them stays
+            made = StoredObjects(self.settings.paths.stored / folder, kind, self.settings.retention_days)
+            self._stored.setdefault(folder, made)
+        return self._stored[folder]
 
     def open_new(self, path: Path) -> ModelFiles:
         """Model files that came from elsewhere. Raises: ModelFilesError."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from pydantic import TypeAdapter
 from trivet.text.chat_template import ChatTemplate
 from trivet.text.tool_calls.hermes import HermesParser
 from trivet_web.api.responses_request import ResponseRequest
+from trivet_web.stored_objects import StoredObjects
 
 if TYPE_CHECKING:
     from conftest import Site, Speaker
@@ -300,6 +303,37 @@ def test_a_call_that_broke_is_no_part_of_the_conversation(
     chat = {"input": [{"role": role, "content": content} for role, content in turns]}
     told = client.post("/v1/responses", json={**body, **chat}).get_json()
     assert second["usage"]["input_tokens"] == told["usage"]["input_tokens"]
+
+
+def test_the_site_s_responses_are_looked_through_for_old_ones_once_in_a_while(
+    keeping: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps: list[StoredObjects[Any]] = []
+    monkeypatch.setattr(StoredObjects, "_sweep_now", lambda store: sweeps.append(store))
+    for _ in range(3):
+        assert keeping("post", input="hello").status_code == 200
+    assert len(sweeps) == 1
+
+
+def test_a_response_that_the_disk_does_not_take_says_so(
+    keeping: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    whole = keeping("post", input="hello")
+    told = whole.get_json()["error"]
+    assert (whole.status_code, told["code"]) == (503, "unavailable")
+    assert "cannot be stored: No space left on device" in told["message"]
+    sent = [
+        json.loads(line[6:])
+        for line in keeping("post", input="hello", stream=True).data.splitlines()
+        if line[:5] == b"data:"
+    ]
+    assert "cannot be stored: No space left on device" in sent[-1]["message"]
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent))), "the text came before it"
+    assert keeping("post", input="hello", store=False).status_code == 200
 
 
 ITEMS: list[dict[str, Any]] = [

@@ -107,3 +107,17 @@ def test_reader_knows_before_it_reads_that_another_replica_may_be_asked(end: Fin
     assert not mailbox.may_wait
     mailbox.fail(EngineLost("gone"), 0)
     assert mailbox.may_wait
+
+
+def test_reader_knows_before_it_reads_of_an_end_that_is_slow() -> None:
+    mailbox = Mailbox()
+    mailbox.ends_slowly = True
+    for number in range(MAX_READ):
+        mailbox.put(0, piece(str(number)), 0.0)
+    assert not mailbox.may_wait
+    mailbox.put(0, Piece("r", "", [], FinishReason.STOP), 0.0)
+    assert mailbox.may_wait
+    mailbox.read(0)
+    assert mailbox.may_wait, "the end is still there"
+    mailbox.read(0)
+    assert not mailbox.may_wait

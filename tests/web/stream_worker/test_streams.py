@@ -64,6 +64,24 @@ def test_200_streams_at_once_are_what_gunicorns_own_worker_streams(
         assert (events(body)[-1], rest) == (b"data: [DONE]", b"")
 
 
+@pytest.mark.parametrize(("step_s", "max_tokens"), [("0.001", 1), ("0.02", 20)])
+def test_a_stored_response_is_written_while_other_streams_go_on(
+    site: Site, start_server: Callable[..., Server], step_s: str, max_tokens: int
+) -> None:
+    """By a thread that may wait for the disk, also where the end comes with the beginning."""
+    site.start_engine("--step-s", step_s)
+    server = start_server("telling", TRIVET_STORE_RESPONSES="true")
+    asked = {"model": "demo", "input": "hello", "max_output_tokens": max_tokens, "stream": True}
+    with server.connect() as sock:
+        for _ in range(5):
+            sock.sendall(post("/v1/responses", asked))
+            _, body, _ = read_answer(sock)
+            assert b"event: response.incomplete" in events(body)[-1]
+    threads = (site.settings.paths.stored / "responses/threads").read_text().split()
+    assert len(threads) == 5
+    assert "relay" not in threads
+
+
 def without_ids(head: bytes) -> list[bytes]:
     lines = re.sub(rb"(X-Request-ID|Date): [^\r]*", rb"\1", head).split(b"\r\n")
     return sorted(lines)

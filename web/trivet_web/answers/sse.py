@@ -80,6 +80,8 @@ class EventStream:
         self._chunks = chunks
         self._first = first
         self._request_id = request_id()
+        if self.mailbox.ends_slowly and not self._answer.num_open:  # the end is in `first`
+            self.mailbox.may_wait = True
 
     def __iter__(self) -> Iterator[bytes]:
         due_s = time.monotonic() + PING_S
@@ -126,7 +128,12 @@ class EventStream:
         if self._answer.num_open:
             return events
         self.is_over = True
-        return b"".join([events, *map(self._chunks.event, self._chunks.last()), self._chunks.end])
+        try:
+            last = list(self._chunks.last())
+        except TrivetError as error:
+            logger.warning("%s stream ended: %s", self, error)
+            return events + self._failed(error)
+        return b"".join([events, *map(self._chunks.event, last), self._chunks.end])
 
     def _failed(self, error: TrivetError) -> bytes:
         self.is_over = True

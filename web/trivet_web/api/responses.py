@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from flask import Blueprint, Response
 
-from trivet.errors import RequestError
+from trivet.errors import RequestError, Unavailable
 from trivet_web.accounts.ownership import owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.sse import stream_response
@@ -99,6 +99,7 @@ class Draft:
         self._answer = answer
         self._before = before
         self._store = store_of(web_process()) if is_stored else None
+        answer.exchange.answer.mailbox.ends_slowly = is_stored
         self._owner = owner_of_request()
         self._id = new_id("resp")
 
@@ -130,7 +131,7 @@ class Draft:
         )
 
     def finish(self, items: list[OutputItem], done: Completed) -> ResponseObject:
-        """The whole one, stored if it was to be."""
+        """The whole one, stored if it was to be. Raises: Unavailable where the disk does not take it."""
         is_cut = done.finish_reason == "length"
         response = msgspec.structs.replace(
             self.begun(),
@@ -142,7 +143,13 @@ class Draft:
         if self._store is not None:
             messages = [*self._before, *messages_of(self._body.input), _message_of(items)]
             stored = StoredResponse(response, messages, self._body.input_items(), self._owner)
-            self._store.put(self._id, stored)
+            try:
+                self._store.put(self._id, stored)
+            except OSError as error:
+                raise Unavailable(
+                    f"the response is complete and cannot be stored: {error.strerror}; make room on the disk "
+                    "of the server's home, or send store: false"
+                ) from error
         return response
 
     def _usage(self, done: Completed) -> ResponseUsage:

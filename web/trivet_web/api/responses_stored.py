@@ -92,8 +92,7 @@ def messages_before(body: ResponseRequest) -> list[Message]:
 
 def store_of(process: WebProcess) -> StoredObjects[StoredResponse]:
     """Where they are kept."""
-    settings = process.settings
-    return StoredObjects(settings.paths.stored / "responses", StoredResponse, settings.retention_days)
+    return process.stored("responses", StoredResponse)
 
 
 def _stored(response_id: str, param: str | None = None) -> StoredResponse:

@@ -65,7 +65,8 @@ class Mailbox:
         self._has_told = False
         self.is_abandoned = False  # the client has gone: there is nobody to read for
         self.is_overrun = False  # it was refused a piece
-        self.may_wait = False  # the next read may go to another replica, and wait for the registry first
+        self.may_wait = False  # the next read may go to another replica, and wait for the registry first,
+        self.ends_slowly = False  # or it has the end of an answer that is written to the disk then
 
     def put(self, choice: int, piece: Piece, at_s: float) -> bool:
         """Relay thread only. False where the reader is too far behind: nothing was put."""
@@ -73,11 +74,11 @@ class Mailbox:
         if unread and unread + size > self._capacity_bytes:  # a reader who has read all takes any piece
             self.is_overrun = True
             return False
-        reason = piece.finish_reason
-        if piece.failure is not None or (reason is not None and reason in _FAILED):
-            self.may_wait = True
         self._put_bytes += size
         self._items.append(Arrival(choice, piece, at_s, size))
+        reason = piece.finish_reason
+        if piece.failure is not None or (reason is not None and (self.ends_slowly or reason in _FAILED)):
+            self.may_wait = True  # after the item: a read in between does not take back what it has not seen
         self._on_put()
         return True
 
@@ -85,9 +86,9 @@ class Mailbox:
         """Any thread. Always fits."""
         if isinstance(error, ClientGone):
             self.is_abandoned = True
+        self._items.append(Loss(choice, error))
         if choice is not None:
             self.may_wait = True
-        self._items.append(Loss(choice, error))
         self._has_told = False  # also a reader who was told of a piece and cannot take it now
         self._on_put()
 
@@ -104,6 +105,7 @@ class Mailbox:
 
     def read(self, timeout_s: float) -> list[Item]:
         """Wait for the first item, then take what else is there; empty after `timeout_s`."""
+        might_wait = self.may_wait
         self._has_told = self.may_wait = False
         items = self._items
         if not items and timeout_s > 0:
@@ -113,6 +115,8 @@ class Mailbox:
             self._read_bytes += item.size_bytes
             return [item]
         taken = [items.popleft() for _ in range(min(len(items), MAX_READ))]
+        if items and might_wait:  # for one of those that are left, it may be
+            self.may_wait = True
         self._read_bytes += sum([item.size_bytes for item in taken])
         return taken
 
