@@ -145,7 +145,7 @@ class CudaBackend:
         self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan, devices: Sequence[DeviceInfo]
     ) -> Runner:
         """Opens the GPU. Raises: BackendError with what to do where torch or Triton do not work."""
-        from trivet_cuda.device import CudaDevice
+        from trivet_cuda.device import open_by_uid
         from trivet_cuda.op_table import attention_table
         from trivet_cuda.ranks import open_gpu
         from trivet_cuda.runner import CudaRunner
@@ -155,7 +155,7 @@ class CudaBackend:
 
             return TensorParallelRunner(spec, config, plan, devices, open_gpu)
         shape = runner_shape(spec, config, plan, devices)
-        device = CudaDevice(0)
+        device = open_by_uid(devices[0].uid, self._environment())
         return CudaRunner(
             spec, plan, shape, device, attention_table(shape.options.attention, device.torch_device)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trivet.errors import BackendError, DeviceLost, OutOfMemory
+from trivet_cuda.visibility import VISIBLE
 
 logger = logging.getLogger(__name__)
 CURES = (
@@ -175,6 +176,28 @@ class CudaDevice:
             torch.cuda.empty_cache()
         except RuntimeError as error:  # a failed device gives nothing back before the process ends
             logger.warning("memory stays with this process until it ends: %s", error)
+
+
+def open_by_uid(uid: str, environment: Mapping[str, str]) -> CudaDevice:
+    """The GPU that was chosen, wherever it stands among those that this process sees.
+
+    A process that was started for it has its whole name in CUDA_VISIBLE_DEVICES; another, as a program that
+    uses `trivet.LLM`, may see all of the machine, in CUDA's own order.
+
+    Raises: BackendError.
+    """
+    named = [name.strip() for name in environment.get(VISIBLE, "").split(",")]
+    if uid in named:
+        return CudaDevice(named.index(uid))
+    first = CudaDevice(0)  # says what stands in the way of any
+    seen = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+    bare = uid.partition("-")[2]
+    if bare not in seen:
+        raise BackendError(
+            f"torch does not see {uid}, which was chosen; it sees {', '.join(seen)}. Start this process with "
+            f"{VISIBLE}={uid}"
+        )
+    return CudaDevice(seen.index(bare)) if seen.index(bare) else first
 
 
 class CudaMark:

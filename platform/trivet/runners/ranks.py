@@ -7,14 +7,10 @@ MessagePack; arrays that a rank computes travel by the collectives.
 from __future__ import annotations
 
 import logging
-import select
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,122 +28,28 @@ from trivet.contract import (
     Sampling,
     StepOutput,
 )
-from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory, TrivetError, WeightsError
+from trivet.errors import DeviceLost, OutOfMemory, TrivetError
 from trivet.models.spec import ModelSpec
 from trivet.runners.collectives import Distributed
-from trivet.runners.frames import Frames
+from trivet.runners.other_rank import RankProcess, answering
 from trivet.runners.rank_order import (
-    DONE,
-    FAILED,
     OpenedRank,
     OpensRank,
     RankOrder,
     meet,
 )
 from trivet.runners.slices import Rank
-from trivet.runners.wire import flatten, restore
+from trivet.runners.wire import flatten
 from trivet.weights.index import WeightIndex
 
 if TYPE_CHECKING:
     from trivet.contract import Int32
 
 logger = logging.getLogger(__name__)
-CLOSE_TIMEOUT_S = 10.0
 # Loading a large model from a slow disk takes minutes; a rank that has died is noticed at once.
 ANSWER_TIMEOUT_S = 3600.0
 POLL_S = 0.5
-KEPT: Mapping[str, type[TrivetError]] = {each.__name__: each for each in (DoesNotFit, WeightsError)}
 STEP_POLL_S = 5e-5  # a step of several devices takes milliseconds
-
-
-class RankProcess:
-    """Another rank, as rank 0 sees it."""
-
-    def __init__(self, order: RankOrder) -> None:
-        """Starts it; nothing of this process is forked into it but the socket."""
-        self.index = order.rank.index
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", f"{__package__}.rank_process", str(theirs.fileno())]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        self.notices: tuple[str, ...] = ()  # of its runner, by its last answer
-        self._frames = Frames(ours)
-        self.tell(order.as_message())
-
-    def tell(self, message: bytes) -> None:
-        """Raises: DeviceLost where it has ended."""
-        try:
-            self._frames.send(message)
-        except OSError as error:
-            self.check()  # its own words, where it left some
-            raise DeviceLost(f"{self._ending()}: {error}; see its lines in this engine's log") from error
-
-    def check(self) -> None:
-        """Raises: DeviceLost with the words of a rank that has failed."""
-        if self._frames.has_message(0):
-            self.take_answer()
-
-    def take_answer(self) -> None:
-        """Waits for the one to the last command. Raises: DeviceLost; an error of KEPT."""
-        try:
-            answer = self._frames.receive()
-        except EOFError:
-            raise DeviceLost(f"{self._ending()} without a word; see its lines in this engine's log") from None
-        if answer.startswith(DONE):
-            self.notices = restore(answer[len(DONE) :])
-            return
-        failure = answer.removeprefix(FAILED).decode()
-        name, _, words = failure.partition(": ")
-        if name in KEPT:  # what an operator has to change, and not the device
-            raise KEPT[name](f"rank {self.index}: {words}")
-        raise DeviceLost(f"rank {self.index}: {failure}")
-
-    def has_failed(self) -> bool:
-        """Whether `check` would raise; reads nothing."""
-        return self._frames.has_message(0) and not self._frames.begins_with(DONE)
-
-    def has_gone(self) -> bool:
-        """Whether it has ended and left no words."""
-        return self._frames.has_ended()
-
-    def fileno(self) -> int:
-        """Of its socket."""
-        return self._frames.fileno()
-
-    def _ending(self) -> str:
-        try:
-            return f"rank {self.index} has ended with code {self.process.wait(CLOSE_TIMEOUT_S)}"
-        except subprocess.TimeoutExpired:
-            return f"rank {self.index} has closed its socket"
-
-    def say_close(self) -> None:
-        """It may have ended already."""
-        try:
-            self._frames.send(flatten(("close",)))
-        except OSError:
-            logger.info("rank=%d had ended before it was told to", self.index)
-
-    def disconnect(self) -> None:
-        """It ends by that at once, wherever it stands."""
-        self._frames.close()
-
-    def end(self) -> None:
-        """Wait for its end, or bring it about; device memory is back when this returns."""
-        try:
-            self.process.wait(CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            logger.warning("rank=%d did not end within %.0f s and is killed", self.index, CLOSE_TIMEOUT_S)
-            self.process.kill()
-            self.process.wait()
-        self._frames.close()
-
-
-def _answering(ranks: Sequence[RankProcess], timeout_s: float) -> list[RankProcess]:
-    """Those of which there is something to read, or that have gone; waits for the first."""
-    poll, by_socket = select.poll(), {rank.fileno(): rank for rank in ranks}
-    for number in by_socket:
-        poll.register(number, select.POLLIN)
-    return [by_socket[number] for number, _ in poll.poll(timeout_s * 1000)]
 
 
 def told_by(ranks: Sequence[int], count: int, notice: str) -> str:
@@ -329,9 +231,9 @@ class TensorParallelRunner:
         waiting, deadline_s = list(self._ranks), time.monotonic() + ANSWER_TIMEOUT_S
         with self._noticing_loss():
             while waiting:
-                answering = _answering(waiting, POLL_S)
+                has_answered = answering(waiting, POLL_S)
                 self._raise_failure()
-                for rank in answering:
+                for rank in has_answered:
                     rank.take_answer()
                     waiting.remove(rank)
                 if waiting and time.monotonic() > deadline_s:

@@ -14,7 +14,7 @@ import torch
 
 from trivet.errors import BackendError, DeviceLost, OutOfMemory
 from trivet.runners.op_check import OpCase
-from trivet_cuda.device import CudaDevice, CudaMark, as_out_of_memory, cure_for, is_fatal
+from trivet_cuda.device import CudaDevice, CudaMark, as_out_of_memory, cure_for, is_fatal, open_by_uid
 from trivet_cuda.op_table import TWINS
 from trivet_cuda.self_test import check_of
 
@@ -79,6 +79,42 @@ def test_a_device_says_what_it_is(device: CudaDevice) -> None:
     assert (device.arch, device.num_sms) == (90, 132)
     with pytest.raises(BackendError, match="needs number 1"):
         CudaDevice(1)
+
+
+@pytest.mark.parametrize(
+    ("visible", "uid", "index"),
+    [
+        (None, "GPU-a", 1),  # in CUDA's own order
+        (None, "GPU-b", 0),
+        ("0,1", "GPU-a", 1),
+        ("GPU-a,GPU-b", "GPU-b", 1),  # as an engine is launched, whatever torch says
+        ("MIG-c", "MIG-c", 0),
+    ],
+)
+def test_the_gpu_that_was_chosen_is_opened(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, visible: str | None, uid: str, index: int
+) -> None:
+    two_gpus(monkeypatch)
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert open_by_uid(uid, environment).torch_device == torch.device("cuda", index)
+
+
+def test_a_gpu_that_this_process_does_not_see_is_refused(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_gpus(monkeypatch)
+    with pytest.raises(BackendError, match="does not see GPU-c, which was chosen; it sees b, a"):
+        open_by_uid("GPU-c", {})
+
+
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second by bus is the faster one, which CUDA counts first."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda index: SimpleNamespace(major=9, minor=0, multi_processor_count=132, uuid="ba"[index]),
+    )
 
 
 def test_graphs_share_a_pool_also_when_those_before_have_gone(device: CudaDevice) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,16 @@ from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet.contract_suite.tiny_models import make_tiny_model
-from trivet.errors import DoesNotFit, Unsupported
+from trivet.errors import BackendError, DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.spec import Norm
 from trivet.models.torch_ops import DTYPES
+from trivet.runners.rank_order import RankOrder
 from trivet.runners.sharded_weights import Vector
+from trivet.runners.slices import Rank
 from trivet.runners.warm_up import warm_up_sampling, warm_up_step
-from trivet_cuda import device_sampler, twins
+from trivet_cuda import device as device_module
+from trivet_cuda import device_sampler, ranks, twins
 from trivet_cuda.backend import CudaBackend, runner_shape
 from trivet_cuda.device import Captured, Mark
 from trivet_cuda.op_cases import CaseMaker
@@ -278,6 +281,21 @@ def test_ranks_over_mig_instances_are_refused(files: ModelFiles) -> None:
     config = replace(CONFIG, tensor_parallel=2)
     with pytest.raises(Unsupported, match="MIG instances"):
         CudaBackend().plan(files.spec, files.weights, config, devices)
+
+
+def test_the_gpu_that_was_planned_for_is_opened(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(uid: str, environment: Mapping[str, str]) -> None:
+        raise BackendError(f"asked for {uid}")
+
+    monkeypatch.setattr(device_module, "open_by_uid", refuse)
+    monkeypatch.setattr(ranks, "open_by_uid", refuse)
+    assert files.spec is not None
+    plan = CudaBackend().plan(files.spec, files.weights, CONFIG, [INFO])
+    with pytest.raises(BackendError, match="asked for GPU-1"):
+        CudaBackend().create_runner(files.spec, CONFIG, plan, [INFO])
+    devices = (INFO, replace(INFO, uid="GPU-2"))
+    with pytest.raises(BackendError, match="asked for GPU-2"):
+        ranks.open_gpu(RankOrder("", Rank(1, 2), "", files.spec, CONFIG, plan, devices))
 
 
 Call = tuple[object, ...]  # the operation's name, and of each argument its type and whether rows have gaps
