@@ -109,6 +109,8 @@ class FakeEngine:
                     with open(self.options.aborts, "a") as file:
                         file.write(f"{time.monotonic()}\n")
             self.running = kept
+        elif self.options.dies_of is not None and request.params.seed == self.options.dies_of:
+            os._exit(1)
         elif self.options.refuse:
             status = int(self.options.refuse)
             piece = Piece(
@@ -193,6 +195,7 @@ def main() -> None:
     parser.add_argument("--aborts", default="", help="a file for the moments of aborts, CLOCK_MONOTONIC")
     parser.add_argument("--says", default="", help="a file with the answer, read anew for each request")
     parser.add_argument("--refuse-code", default="overloaded")
+    parser.add_argument("--dies-of", type=int, help="a request with this seed")
     engine = FakeEngine(parser.parse_args())
     threading.Thread(target=engine.beat_for_ever, daemon=True).start()
     engine.serve_for_ever()

@@ -64,6 +64,10 @@ class LineQueue:
         self._is_another_due = True
         self._resting[_model(line)] = self._clock() + RETRY_S
 
+    def pass_over(self) -> None:
+        """The line that was taken last may not be asked now; in the next turn, perhaps."""
+        self._is_another_due = True
+
     def answered(self, line: InputLine) -> None:
         """So its model answers."""
         self._resting.pop(_model(line), None)

@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 from flask import Flask
 
-from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError, Unavailable
+from trivet.errors import DeadlinePassed, EngineLost, Overloaded, RequestError, TrivetError, Unavailable
 from trivet_web.accounts.principal import PRINCIPAL, Principal
 from trivet_web.batch.forms import Answered, BatchForm, Request, read_answer
 from trivet_web.batch.input_file import InputLine
@@ -23,6 +23,14 @@ class NotAnswered(TrivetError):
     """There was no room or no engine; the same request may succeed later."""
 
 
+class EngineEndedUnder(NotAnswered):
+    """Each engine that took it ended; it may be the reason."""
+
+    def __init__(self, answered: Answered) -> None:
+        super().__init__(f"status {answered.status}")
+        self.answered = answered
+
+
 class OnlineSite:
     """Thread-safe."""
 
@@ -34,7 +42,7 @@ class OnlineSite:
         self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Answered:
-        """Raises: NotAnswered, also where `end_all` ended it."""
+        """Raises: NotAnswered, also where `end_all` ended it; EngineEndedUnder."""
         inner = InnerRequest()
         with self._lock:
             self._under_way.add(inner)
@@ -46,6 +54,9 @@ class OnlineSite:
             with self._lock:
                 self._under_way.discard(inner)
         if _is_passing(answered):
+            told = read_answer(answered).error
+            if told is not None and told.code == EngineLost.code:
+                raise EngineEndedUnder(answered)
             raise NotAnswered(f"status {answered.status}")
         return answered
 

@@ -16,10 +16,11 @@ from flask import Flask
 
 from trivet_web.batch.input_file import InputLine
 from trivet_web.batch.journal import JournalHeld, JournalUnwritable
-from trivet_web.batch.online_site import NotAnswered
+from trivet_web.batch.online_site import EngineEndedUnder, NotAnswered
 from trivet_web.batch.run import Result
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.batch.stored_run import BatchRun
+from trivet_web.batch.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 NUM_THREADS = 32  # lines under way, and one of each batch that would have none
@@ -45,6 +46,7 @@ class RoundRobin:
         self._lines: dict[Future[Result], tuple[BatchRun, InputLine]] = {}
         self._grace: dict[str, float] = {}  # batch that is ended before its lines are → until when they may
         self._aside: dict[str, float] = {}  # batch that is not open → not before
+        self._suspects = Suspects()
         self._looked_s = float("-inf")
 
     def run(self) -> None:
@@ -80,7 +82,7 @@ class RoundRobin:
         for batch in sorted(due, key=lambda one: self._aside.get(one.id, 0.0)):  # stable: the oldest first
             if len(self._runs) == MAX_OPEN:
                 return
-            run = BatchRun(self._app, self._shelf, batch)
+            run = BatchRun(self._app, self._shelf, batch, self._suspects)
             self._runs.append(run)
             with self._leaving_on_error(run):
                 run.open()
@@ -118,11 +120,14 @@ class RoundRobin:
         done, _ = wait(self._lines, STEP_S, FIRST_COMPLETED)
         for future in done:
             run, line = self._lines.pop(future)
+            self._suspects.came_back(run.batch_id, line.index)
             if run not in self._runs:
                 continue
             with self._leaving_on_error(run):
                 try:
                     run.settle(line, future.result())
+                except EngineEndedUnder as error:
+                    run.engine_ended(line, error.answered)
                 except NotAnswered:
                     run.put_back(line)
 
@@ -165,7 +170,9 @@ class RoundRobin:
         """Close it. Args: not_before_s: when it may be opened again; None: it has ended."""
         self._runs.remove(run)
         self._grace.pop(run.batch_id, None)
-        if not_before_s is not None:
+        if not_before_s is None:
+            self._suspects.forget(run.batch_id)
+        else:
             self._aside[run.batch_id] = not_before_s
         self._looked_s = float("-inf")  # there is room
         run.end_requests()

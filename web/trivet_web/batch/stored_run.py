@@ -14,13 +14,14 @@ from trivet.errors import ConfigError, RequestError, TrivetError
 from trivet_web.accounts.ownership import principal_behind
 from trivet_web.accounts.site_accounts import EXTENSION as ACCOUNTS
 from trivet_web.accounts.site_accounts import SiteAccounts
-from trivet_web.batch.forms import OK, BatchResult
+from trivet_web.batch.forms import OK, Answered, BatchResult
 from trivet_web.batch.input_file import FormName, InputFile, InputLine, read_lines, scan
 from trivet_web.batch.journal import Journal
 from trivet_web.batch.line_queue import LineQueue
 from trivet_web.batch.online_site import EndpointForm, OnlineSite
 from trivet_web.batch.run import Result, answer_line
 from trivet_web.batch.stored_batch import BatchFault, BatchFaults, BatchObject, RequestCounts, Shelf
+from trivet_web.batch.suspects import Suspects
 
 TELL_S = 1.0  # between counts
 
@@ -40,9 +41,11 @@ class LineExpired(RequestError):
 class BatchRun:
     """Of one thread but for `answer`; `close` leaves the batch where it stands, to be opened again."""
 
-    def __init__(self, app: Flask, shelf: Shelf, batch: BatchObject) -> None:
+    def __init__(self, app: Flask, shelf: Shelf, batch: BatchObject, suspects: Suspects) -> None:
+        """Args: suspects: lines of all batches."""
         self._shelf = shelf
         self._batch = batch
+        self._suspects = suspects
         self._form = EndpointForm(batch.endpoint)
         accounts: SiteAccounts = app.extensions[ACCOUNTS]
         self._site = OnlineSite(app, lambda: principal_behind(accounts, batch.owner, batch.key_id))
@@ -90,13 +93,17 @@ class BatchRun:
 
     def take(self) -> InputLine | None:
         """The next line, which is under way from now on; None: there is none to be asked now."""
-        line = None if self._queue is None else self._queue.take()
-        if line is not None:
-            self._under_way.add(line.index)
-        return line
+        if self._queue is None:
+            return None
+        while (line := self._queue.take()) is not None:
+            if self._suspects.may_ask(self._batch.id, line.index):
+                self._under_way.add(line.index)
+                return line
+            self._queue.pass_over()
+        return None
 
     def answer(self, line: InputLine) -> Result:
-        """On a thread of its own. Raises: NotAnswered."""
+        """On a thread of its own. Raises: NotAnswered, EngineEndedUnder."""
         return answer_line(self._site, self._form, line)
 
     def put_back(self, line: InputLine) -> None:
@@ -106,12 +113,20 @@ class BatchRun:
         if self._queue is not None:
             self._queue.put_back(line)
 
+    def engine_ended(self, line: InputLine, answered: Answered) -> None:
+        """Under the line, which is asked again, but not for ever. Raises: JournalUnwritable."""
+        if self._suspects.lost(self._batch.id, line.index):
+            self.settle(line, Result(line.index, self._form.result(line, answered), True, 0))
+        else:
+            self.put_back(line)
+
     def settle(self, line: InputLine, result: Result) -> None:
         """Write its answer down. Raises: JournalUnwritable."""
         assert self._journal is not None, "it is open"
         assert self._queue is not None, "it is open"
         self._under_way.discard(line.index)
         self._asked.discard(line.index)
+        self._suspects.cleared(self._batch.id, line.index)
         self._queue.answered(line)
         self._journal.append(
             line.index, result.data, is_failed=result.is_failed, num_tokens=result.num_tokens
