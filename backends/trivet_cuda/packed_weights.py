@@ -90,9 +90,11 @@ def _groups(stored: NDArray[np.uint8], kind: str) -> tuple[Tensor, Tensor, Tenso
     blocks = stored.reshape(-1, FORMATS[kind].block_bytes)
     scales = float16_field(blocks, 0)
     offsets = float16_field(blocks, 2) if kind == "q4_1" else -8 * scales
-    values: NDArray[Any] = nibbles(blocks[:, 4 if kind == "q4_1" else 2 :])
-    if kind == "q8_0":
-        values = np.ascontiguousarray(blocks[:, 2:]).view(np.int8)
+    values: NDArray[Any] = (
+        np.ascontiguousarray(blocks[:, 2:]).view(np.int8)
+        if kind == "q8_0"
+        else nibbles(blocks[:, 4 if kind == "q4_1" else 2 :])
+    )
     groups = values.reshape(num_rows, -1).shape[1] // GROUP_SIZE
     return (
         torch.from_numpy(values.reshape(num_rows, -1)),

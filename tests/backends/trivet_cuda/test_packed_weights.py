@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trivet.weights.dequantize import dequantize
-from trivet_cuda import twins
+from trivet_cuda import packed_weights, twins
 from trivet_cuda.packed_weights import _groups, _words
 from trivet_cuda.weight_kinds import WeightKind, kind_of, matrix_bytes
 
@@ -37,6 +37,13 @@ def test_values_are_those_of_the_file(kind: str) -> None:
     x = torch.randn((3, COLUMNS), generator=torch.Generator().manual_seed(1))
     product = twins.group_matmul(x, weight, scales.t(), None if kind == "q8_0" else offsets.t(), 90)
     torch.testing.assert_close(product, x @ kept)
+
+
+def test_what_is_in_8_bits_is_not_unpacked_from_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large matrix that is twice its size of the host's memory, for nothing."""
+    monkeypatch.setattr(packed_weights, "nibbles", lambda stored: pytest.fail("unpacked"))
+    values, _, _ = _groups(stored("q8_0"), "q8_0")
+    assert values.shape == (ROWS, COLUMNS)
 
 
 @pytest.mark.parametrize(
