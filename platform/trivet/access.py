@@ -78,13 +78,33 @@ def management_token(file: Path) -> str:
 
 
 def new_management_token(file: Path) -> str:
-    """Another one in its place, for a start of `serve`: what was copied from it before is worth nothing."""
-    handle, draft = tempfile.mkstemp(dir=file.parent)  # of mode 0600
+    """Another one in its place, for a start of `serve`: what was copied from it before is worth nothing.
+
+    Raises: ConfigError where it cannot be written; a full disk has room for one in the place of the last.
+    """
     token = secrets.token_urlsafe(32)
-    with open(handle, "w") as new:
-        new.write(token + "\n")
-    os.replace(draft, file)
+    try:
+        _write_whole(file, f"{token}\n")
+    except OSError as full:
+        try:
+            with open(file, "r+") as last:  # of the same length
+                last.write(f"{token}\n")
+                last.truncate()
+        except OSError:
+            raise ConfigError(f"the management token {file} cannot be written: {full.strerror}") from full
     return token
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """In the place of what is there; nothing is left of it where that fails. Raises: OSError."""
+    handle, draft = tempfile.mkstemp(dir=file.parent)  # of mode 0600
+    try:
+        with open(handle, "w") as new:
+            new.write(text)
+        os.replace(draft, file)
+    except OSError:
+        os.unlink(draft)
+        raise
 
 
 def is_served(paths: Paths) -> bool:

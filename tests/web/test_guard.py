@@ -38,7 +38,7 @@ def open_with(tmp_path: Path) -> Iterator[Callable[..., FlaskClient]]:
     database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
 
     def make(**settings: object) -> FlaskClient:
-        app = Flask(__name__)
+        app = Flask(__name__, static_folder=None)
         guard.register(app, SiteAccounts.of(Settings(**settings), database, lambda: TOKEN))
         error_objects.register(app)
         for path, right in ROUTES.items():

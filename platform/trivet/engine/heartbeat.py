@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from trivet.bound_socket import has_file, keep_bound
+from trivet.bound_socket import is_as_bound, keep_bound
 from trivet.config import engine_address
 from trivet.engine.log_bound import LogBound
 from trivet.engine.step_pace import StepPace
@@ -156,7 +156,7 @@ class Heart(threading.Thread):
             keep_bound(self._control, self._address("ctl"))
         except zmq.ZMQError as error:
             logger.error("a socket cannot be bound again: %s", error)
-        if self._beat.phase is Phase.READY and not has_file(self._address("sock")):
+        if self._beat.phase is Phase.READY and not is_as_bound(self._address("sock")):
             self._on_unreachable()
 
     def _address(self, kind: str) -> str:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import zmq
 
-from trivet.bound_socket import has_file
+from trivet.bound_socket import is_as_bound
 from trivet.engine.heartbeat import Heart
 from trivet.engine.step_pace import MIN_STALL_S
 from trivet.messages import (
@@ -135,7 +135,7 @@ def test_sockets_that_were_deleted_are_bound_again(tmp_path: Path, received: lis
     heart.start()
     for kind in ("beat", "ctl"):
         Path(heart._address(kind).removeprefix("ipc://")).unlink()
-    wait_for(lambda: has_file(heart._address("beat")) and has_file(heart._address("ctl")))
+    wait_for(lambda: is_as_bound(heart._address("beat")) and is_as_bound(heart._address("ctl")))
     with zmq.Context() as context, context.socket(zmq.DEALER) as control:
         control.connect(heart._address("ctl"))
         control.send(msgspec.msgpack.encode(Stop("secret")))

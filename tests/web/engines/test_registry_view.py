@@ -53,8 +53,9 @@ def test_a_deployment_whose_row_is_half_written_is_left_out_and_told_once(
     with site.database.session() as session:
         version = get_deployment(session, "demo").version
         create_deployment(session, name="broken", version=version)
+    instance = site.add_instance(*TO_READY, name="broken")
     with site.database.engine.begin() as connection:
-        connection.execute(text("UPDATE deployments SET settings = 'null' WHERE name = 'broken'"))
+        connection.execute(text("UPDATE instances SET device_uids = '5' WHERE id = :id"), {"id": instance})
     read = table_reader(site.database)
     for _ in range(3):
         assert set(read()) == {"demo"}
