@@ -69,8 +69,14 @@ def decode_tiles(arch: int, head_dim: int, query: torch.dtype, cache: torch.dtyp
     return DecodeTiles(block_n=32 if is_wide else 64, num_warps=4, num_stages=2)
 
 
-def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache: torch.dtype) -> ExtendTiles:
-    """Eight warps share a tile: with four, accumulators spill below sm_90 and on sm_120."""
+def extend_tiles(
+    arch: int, head_dim: int, group: int, query: torch.dtype, cache: torch.dtype, *, has_window: bool = False
+) -> ExtendTiles:
+    """Eight warps share a tile: with four, accumulators spill below sm_90 and on sm_120.
+
+    Args:
+        has_window: of it `tile_tokens` does not depend.
+    """
     arch = supported_arch(arch)
     block_m, block_n = 128, 64
     if query == torch.float32:
@@ -83,6 +89,10 @@ def extend_tiles(arch: int, head_dim: int, group: int, query: torch.dtype, cache
             block_m = 64  # the values exist three times
         if arch >= 120 and cache == torch.float8_e4m3fn and head_dim <= 64:
             block_n = 64  # where 32 spill 8 bytes and 64 do not
+    if has_window and arch == 100 and head_dim <= 64:
+        block_n = 32  # 64 spill 8 bytes
+    if has_window and arch == 80 and 64 < head_dim <= 128 and cache == torch.int8:
+        block_n = 16  # 32 spill 16 bytes
     while block_m < group:  # at least one token's heads
         block_m *= 2
     return ExtendTiles(block_m, block_n, 8, 2, tile_tokens=max(1, block_m // group))

@@ -95,7 +95,7 @@ def extend_attention(
         return out
     block_size, num_kv_heads = key_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    shape = extend_tiles(arch, head_dim, group, query.dtype, key_cache.dtype)
+    shape = extend_tiles(arch, head_dim, group, query.dtype, key_cache.dtype, has_window=window > 0)
     extend_kernel[(len(tiles), num_kv_heads)](
         query, key_cache, value_cache,
         key_cache if key_scales is None else key_scales,

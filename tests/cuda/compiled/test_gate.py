@@ -54,7 +54,7 @@ def test_every_type_that_a_model_launches_is_compiled(
     assert files.spec is not None
     backend, launched = InterpretedCuda(), dict[str, Launch]()
     devices = backend.probe(1.0)
-    for dtype, kv_dtype in product(("bf16", "f16", "f32"), ("auto", "int8")):
+    for dtype, kv_dtype in product(("bf16", "f16", "f32"), ("auto", "int8", "fp8_e4m3")):
         options = {"graphs": "off", "self_test": "off"}
         config = RunnerConfig(
             dtype=dtype, kv_dtype=kv_dtype, max_model_len=64, num_blocks=20, options=options
