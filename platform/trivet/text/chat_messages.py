@@ -95,6 +95,6 @@ def _with_parsed_arguments(call: object) -> object:
         return call
     try:
         parsed = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": parsed}}

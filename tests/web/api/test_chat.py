@@ -96,6 +96,17 @@ def test_variables_of_the_template_that_are_fields_are_refused_by_name(
     assert f"must not set {name};" in error["message"]
 
 
+@pytest.mark.parametrize("arguments", ["[" * 3000, '{"a": ' * 3000, '{"a": "\\ud800"}'])
+def test_arguments_of_an_earlier_call_that_are_no_use_as_json_stay_text(
+    client: FlaskClient, arguments: str
+) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    answered = {"role": "tool", "tool_call_id": "call_1", "content": "y"}
+    body = {"model": "demo", "messages": [*said, answered], "max_tokens": 2}
+    assert client.post(CHAT, json=body).status_code in (200, 400)
+
+
 def test_max_completion_tokens_goes_before_max_tokens(client: FlaskClient) -> None:
     answer = ask(client, max_completion_tokens=2)
     assert answer["usage"]["completion_tokens"] == 2

@@ -8,6 +8,7 @@ import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from batch_client import CHAT, line, send_file
 from werkzeug.datastructures import FileStorage
@@ -140,3 +141,22 @@ def test_lists_come_in_pages(site_client: FlaskClient, route: str) -> None:
 def test_an_empty_list_has_no_ids(site_client: FlaskClient) -> None:
     listed = site_client.get("/v1/files").get_json()
     assert listed == {"data": [], "first_id": None, "last_id": None, "has_more": False, "object": "list"}
+
+
+def test_the_file_is_the_part_of_that_name(site: Site, site_client: FlaskClient) -> None:
+    wanted = b'{"custom_id": "r0"}\n'
+    parts = {"other": (io.BytesIO(b"another"), "o"), "file": (io.BytesIO(wanted), "f"), "purpose": "batch"}
+    made = site_client.post("/v1/files", data=parts, content_type="multipart/form-data").get_json()
+    with site_client.get(f"/v1/files/{made['id']}/content") as answer:
+        assert answer.data == wanted
+    assert len(kept(site)) == 2, "its content and what is said of it"
+
+
+def test_a_form_of_many_files_is_refused_and_leaves_none_open(site: Site, site_client: FlaskClient) -> None:
+    parts = {f"f{number}": (io.BytesIO(b"x"), "f") for number in range(1000)}
+    before = psutil.Process().num_fds()
+    response = site_client.post("/v1/files", data=parts, content_type="multipart/form-data")
+    assert response.status_code == 413
+    assert "more than 16 parts" in response.get_json()["error"]["message"]
+    assert psutil.Process().num_fds() <= before + 2
+    assert kept(site) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,3 +83,18 @@ def test_what_is_wrong_is_named(post: Post, path: str, fields: dict[str, Any], p
 def test_a_document_that_is_too_long_may_be_cut(post: Post) -> None:
     status, answer = post("/v1/score", text_1="a", text_2="word " * 600, truncate_prompt_tokens=-1)
     assert (status, answer["usage"]["prompt_tokens"]) == (200, 511)
+
+
+@pytest.mark.parametrize("field", ["instruction", "query"])
+def test_what_is_too_long_with_every_document_is_refused_before_it_is_put_together(
+    post: Post, field: str
+) -> None:
+    fields = {"query": "a", "documents": ["b"] * 1000, field: "x" * 100_000}
+    tracemalloc.start()
+    try:
+        status, answer = post("/v1/rerank", **fields)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (status, answer["error"]["param"]) == (400, "documents[0]")
+    assert peak_bytes < 16 << 20, "the texts together would have 100 MB"

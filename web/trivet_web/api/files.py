@@ -63,7 +63,7 @@ def upload() -> Response:
         _check_fields(form.fields)
         if form.file is None:
             raise RequestError("file is missing; send it as multipart/form-data", param="file")
-        if not draft.stat().st_size:
+        if not form.draft.stat().st_size:
             raise RequestError("file is empty; send OpenAI's batch lines", param="file")
         form.keep(shelf.content(file_id))
         try:

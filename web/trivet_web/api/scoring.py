@@ -29,6 +29,7 @@ from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_context, check_timeout
 from trivet_web.api.truncation import truncated, truncation_of
 from trivet_web.json_response import json_response
+from trivet_web.models.prompt_encoder import size_of
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("scoring", __name__)
@@ -207,9 +208,12 @@ def _answers(target: Target) -> tuple[int, int]:
 
 
 def _prompts(target: Target, pairs: Pairs, instruction: str, field: str) -> list[list[int]]:
-    texts = [f"{query}{document}" for query, document in pairs]
+    """What is the same in all is counted with each, before any of them is put together."""
+    around = size_of(instruction)
+    query_sizes = {query: size_of(query) for query in {query for query, _ in pairs}}
+    sizes = [around + query_sizes[query] + size_of(document) for query, document in pairs]
     prompt = ScoringPrompt(QWEN3_RERANKER, target.model.tokenizer)
-    with web_process().prompts.turn(target.model, texts, target.max_model_len, field):
+    with web_process().prompts.turn(target.model, sizes, target.max_model_len, field):
         return prompt.token_ids(pairs, instruction)
 
 

@@ -18,6 +18,7 @@ from werkzeug.formparser import FormDataParser
 from trivet.errors import RequestError, RequestTooLarge, Unavailable
 
 MAX_FIELD_BYTES = 64 << 10  # of all fields that are no file
+MAX_PARTS = 16  # each file among them is an open descriptor until the form has come
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +44,31 @@ def received_form(draft: Path, max_bytes: int) -> Iterator[UploadForm]:
 
     Raises: RequestError, RequestTooLarge; Unavailable where the disk does not take it.
     """
-    opened: list[IO[bytes]] = []
+    opened: list[tuple[IO[bytes], Path]] = []
 
     def open_draft(*_: object, **__: object) -> IO[bytes]:
-        """The first file is the one that is kept; another has no name any more."""
-        place = draft if not opened else draft.with_suffix(f".{len(opened)}")
+        place = draft if not opened else draft.with_suffix(f".{len(opened)}{draft.suffix}")
         place.touch(mode=0o600)
-        opened.append(place.open("w+b"))
-        if place != draft:
-            place.unlink()
-        return opened[-1]
+        opened.append((place.open("w+b"), place))
+        return opened[-1][0]
 
     try:
         draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        form = _parsed(FormDataParser(open_draft, MAX_FIELD_BYTES), max_bytes)
-        for file in opened:
+        parser = FormDataParser(open_draft, MAX_FIELD_BYTES, max_form_parts=MAX_PARTS)
+        fields, sent = _parsed(parser, max_bytes)
+        for file, _ in opened:
             file.flush()
-        yield UploadForm(form[0], form[1], draft)
+        kept = [place for file, place in opened if sent is not None and file is sent.stream]
+        yield UploadForm(fields, sent, kept[0] if kept else draft)
     except OSError as error:
         raise Unavailable(
             f"the file cannot be kept: {error.strerror}; make room and send it again"
         ) from error
     finally:
-        for file in opened:
+        for file, place in opened:
             with suppress(OSError):  # what is left in its buffer
                 file.close()
-        draft.unlink(missing_ok=True)
+            place.unlink(missing_ok=True)
 
 
 def _parsed(parser: FormDataParser, max_bytes: int) -> tuple[Mapping[str, str], FileStorage | None]:
@@ -87,7 +87,8 @@ def _parsed(parser: FormDataParser, max_bytes: int) -> tuple[Mapping[str, str], 
         if stream.tell() >= max_bytes:  # of a chunked body, whose size was not told
             raise too_large from None
         raise RequestTooLarge(
-            f"the form's fields beside the file have more than {MAX_FIELD_BYTES} bytes; shorten them"
+            f"the form has more than {MAX_PARTS} parts, or its fields beside the file more than "
+            f"{MAX_FIELD_BYTES} bytes; send the file and what belongs to it alone"
         ) from None
     except ParseException as error:  # a chunked body is parsed as it is read
         raise RequestError(f"the chunked body is malformed: {error}") from error

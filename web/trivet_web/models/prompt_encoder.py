@@ -38,19 +38,23 @@ class PromptEncoder:
         Raises: ContextLengthExceeded for a text that is too long to fit, whatever its tokens are;
             RequestTooLarge for texts that are too long together.
         """
-        with self.turn(model, texts, max_model_len, param):
+        with self.turn(model, [size_of(text) for text in texts], max_model_len, param):
             return model.tokenizer.encode_batch(texts, add_special_tokens)
 
     def turn(
-        self, model: ServedModel, texts: Sequence[str], max_model_len: int, param: str
+        self, model: ServedModel, sizes: Sequence[int], max_model_len: int, param: str
     ) -> AbstractContextManager[object]:
-        """Where these texts may be tokenised. Raises: as `encode`."""
-        sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
+        """Where texts of so many bytes each may be put together and tokenised. Raises: as `encode`."""
         _check_sizes(sizes, model.tokenizer.max_token_bytes, max_model_len, param)
         return self._large if sum(sizes) > LARGE_BYTES else nullcontext()
 
 
-def _check_sizes(sizes: list[int], max_token_bytes: int, max_model_len: int, param: str) -> None:
+def size_of(text: str) -> int:
+    """Bytes of UTF-8."""
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _check_sizes(sizes: Sequence[int], max_token_bytes: int, max_model_len: int, param: str) -> None:
     """`sizes` in bytes of UTF-8."""
     most = max_model_len * max_token_bytes
     for index, size in enumerate(sizes):
