@@ -266,7 +266,9 @@ class Instance(Base):
     processes: Mapped[list[dict[str, Any]] | None]  # pid and start_time of the engine and all its ranks
     lease: Mapped[str | None] = mapped_column(String(64))
     exit_code: Mapped[int | None]
-    run_dir: Mapped[str | None] = mapped_column(Text)  # with id: the engine's sockets (config.engine_address)
+    host: Mapped[str | None] = mapped_column(String(128))  # as its launcher names it; None: the supervisor's
+    run_dir: Mapped[str | None] = mapped_column(Text)  # with id: its sockets, if it is on this host
+    endpoints: Mapped[dict[str, Any] | None]  # trivet.endpoints.Endpoints, once known; of one on another host
     log_file: Mapped[str | None] = mapped_column(Text)  # of this attempt
     progress_done: Mapped[int] = mapped_column(BigInteger, default=0)  # bytes loaded
     progress_total: Mapped[int] = mapped_column(BigInteger, default=0)

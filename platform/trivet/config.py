@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -105,6 +105,7 @@ class Paths:
     """Where a site keeps its things."""
 
     home: Path
+    ENGINE_KEYS: ClassVar[str] = "engine-keys.json"  # in the run directory: this site's to engines elsewhere
 
     @property
     def config_file(self) -> Path:
@@ -164,11 +165,12 @@ class Paths:
                 f"home {self.home} cannot be written: {error.strerror}; set TRIVET_HOME to a folder that can"
             ) from error
 
+    @property
+    def engine_keys_file(self) -> Path:
+        return self.run / self.ENGINE_KEYS
+
     def supervisor_socket(self) -> str:
         return socket_address(self.run / "supervisor.sock")
-
-    def order_file(self, instance_id: str) -> Path:
-        return self.run / f"engine-{instance_id}.json"
 
 
 def engine_address(run_dir: str | Path, instance_id: str, kind: str) -> str:

@@ -77,6 +77,7 @@ class DeviceInfo:
     dtypes: frozenset[str]
     versions: tuple[tuple[str, str], ...] = ()  # driver, firmware, toolkit
     unusable_because: str | None = None
+    host: str = ""  # as the launcher names it, and then the uid begins with it; a probe leaves it empty
 
 
 class KVKind(StrEnum):

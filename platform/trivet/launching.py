@@ -1,18 +1,35 @@
 """How an engine process is started: the contract between the supervisor and launcher plugins.
 
-The local launcher (`trivet_supervisor.launchers`) spawns processes of this account; another may start the
-same process in a container, under another account or by a queueing system. The supervisor decides, the
-launcher only acts: it asks handles and never looks at processes itself, so what a pid means and how one is
-signalled is the launcher's own business. What a launcher has to give an engine is the home's file system
-(its order, its log and its sockets lie there) and the host's CLOCK_MONOTONIC, on which deadlines count.
+The supervisor decides, the launcher acts. `trivet_supervisor.launchers.local` spawns processes of this host;
+others (the hook `trivet_launcher`) may start the same process in a container, under another account, by a
+queueing system, or on other hosts. Nothing here assumes one host:
+
+- What an engine is told is a message (`LaunchOrder`). The launcher puts it where the process finds it, writes
+  into it what only that host knows (its run directory, the address to listen on), lists the orders that have
+  not been discarded, and discards them.
+- Where an engine is reached is what its handle says (`endpoints`): files of a run directory on one host, tcp
+  with CURVE keys between hosts. Deadlines on the wire count from `sent_s` there (messages.py).
+- What an engine prints arrives in `ProcessOrder.log_file` on the supervisor's host, however it gets there. It
+  then outlives the other host, and logs, diagnosis and the first crash are read as those of an engine here.
+- Whether a process lives is the launcher's word: the supervisor asks handles and never looks at processes. Of
+  a host that does not answer a handle knows nothing new, and says so (`unreachable`): that alone ends no
+  instance. The engine itself is asked over its own sockets, and only where it is silent, too, it counts as
+  lost and is started elsewhere; its handle is abandoned, so that the process is ended when its host is back.
+- Both ends are of one version: the order carries the supervisor's, and an engine of another refuses with a
+  sentence that names both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:  # the command line, which loads every plugin, needs no sockets
+    from trivet.contract import DeviceInfo
+    from trivet.endpoints import Endpoints
+    from trivet.messages import LaunchOrder
 
 LEASE_VARIABLE = "TRIVET_LEASE"
 UNSEEN_EXIT = 255  # the exit code of a process that was adopted: the kernel tells it to its parent only
@@ -20,10 +37,11 @@ UNSEEN_EXIT = 255  # the exit code of a process that was adopted: the kernel tel
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """Names one process of its host for ever: pids are reused, a pid with its start time is not."""
+    """Names one process for ever: pids are reused, a pid with its start time is not."""
 
     pid: int
     start_time: float  # seconds since that host's boot, from its kernel: it stays when the clock is set
+    host: str = ""  # as the launcher names it; empty: the supervisor's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +54,25 @@ class Confinement:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrder:
-    """What to start."""
+    """What to start. `command`, `env` and `confinement` are this host's: another has its own settings."""
 
-    command: Sequence[str]
-    env: Mapping[str, str]  # in full; nothing is inherited
+    launch: LaunchOrder
+    command: Sequence[str]  # the file of the order is its last argument, which the launcher adds
+    env: Mapping[str, str]  # in full; nothing is inherited. TRIVET_LEASE marks the process as ours
     log_file: Path  # standard output and error
-    lease: str  # in env as TRIVET_LEASE, so that a stranger's process is never taken for ours
     confinement: Confinement = Confinement()
+    launch_env: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of `env`, what the backend wants for devices
+    host: str = ""  # where the devices are; empty: here
+
+    @property
+    def lease(self) -> str:
+        return self.launch.lease
 
 
 class EngineHandle(Protocol):
-    """A process that was started or adopted."""
+    """A process that was started or adopted. Nothing here waits for another host."""
 
     identity: ProcessIdentity
 
@@ -56,11 +82,20 @@ class EngineHandle(Protocol):
     def processes(self) -> Sequence[ProcessIdentity]:
         """The engine and every rank of it that lives now."""
 
+    def endpoints(self) -> Endpoints | None:
+        """Where it is reached; None where it has not told yet, or where its run directory here says."""
+
+    def unreachable(self) -> str:
+        """Empty while its host answers; else since when it does not, and what that means, in a sentence."""
+
     def terminate(self) -> None:
         """Ask the process group to end (SIGTERM)."""
 
     def kill(self) -> None:
         """End the process group (SIGKILL)."""
+
+    def abandon(self) -> None:
+        """It counts as gone though its host is silent: what is left of it is ended when that is back."""
 
 
 class Launcher(Protocol):
@@ -71,8 +106,27 @@ class Launcher(Protocol):
     def start(self, order: ProcessOrder) -> EngineHandle:
         """Raises: Unavailable where the process cannot be started or confined, with the reason."""
 
-    def adopt(self, identity: ProcessIdentity, lease: str) -> EngineHandle | None:
-        """The living process with this identity and lease, or None."""
+    def adopt(
+        self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
+    ) -> EngineHandle | None:
+        """The living process with this identity and lease, or None. What it prints goes on into `log_file`.
 
-    def find(self, lease: str) -> EngineHandle | None:
+        While its host does not answer: a handle that says so.
+        """
+
+    def find(self, lease: str, log_file: Path | None = None) -> EngineHandle | None:
         """The living engine with this lease, where a crash left its identity unrecorded; or None."""
+
+    def orders(self) -> Sequence[LaunchOrder]:
+        """What was started and not discarded, on every host that answers."""
+
+    def discard(self, instance_id: str, lease: str) -> None:
+        """Remove the order and the sockets of an engine that is gone. What cannot be removed is logged."""
+
+
+@runtime_checkable
+class PlacesOnHosts(Protocol):
+    """A launcher with hosts of its own; optional. Then this host's devices are not probed for it."""
+
+    def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
+        """Of every host; `host` is its name, and `uid` begins with it. One that is silent has none."""

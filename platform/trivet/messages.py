@@ -3,7 +3,9 @@
 Structs are arrays on the wire (`array_like`): half the bytes and a third of the time of maps. New fields
 stand last and have a default: engines outlive the processes that talk to them, so one may be older.
 
-Sockets of an instance, all `ipc://` in the 0700 run directory (`config.engine_address`):
+Sockets of an instance: `ipc://` in the 0700 run directory on one host (`config.engine_address`), `tcp://`
+with CURVE keys between hosts (`endpoints.py`). Times are of the sender's CLOCK_MONOTONIC. Clocks of two hosts
+have nothing to do with each other: between them `sent_s` says what it showed, and the receiver shifts them.
 
     engine-UID.sock   ROUTER, bound by the engine's loop thread. A web worker's DEALER sends `Submit`
                       and `Abort` and gets one `StepReport` per step that concerns it.
@@ -44,8 +46,15 @@ class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
     pooling: PoolingParams | None = None  # embed the prompt and draw nothing
     key: str = ""  # whose request: keys share an engine fairly
     key_class: int = 0  # the most urgent priority that the key may have
-    deadline_s: float | None = None  # CLOCK_MONOTONIC of this host
+    deadline_s: float | None = None  # of the sender's clock
     index: int = 0  # in the group: the first one's prompt is counted, and scored
+    sent_s: float | None = None  # of the same clock; None: both sides are on one host
+
+    def deadline_on(self, now: float) -> float | None:
+        """The deadline on the receiver's clock; between hosts its time on the way comes on top."""
+        if self.deadline_s is None or self.sent_s is None:
+            return self.deadline_s
+        return now + self.deadline_s - self.sent_s
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag=True):
@@ -162,7 +171,7 @@ class Phase(StrEnum):
 
 
 class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """A sign of life. Times are CLOCK_MONOTONIC seconds of this host."""
+    """A sign of life. Times are seconds of the engine's clock."""
 
     instance_id: str
     lease: str
@@ -178,6 +187,20 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
     memory: list[tuple[str, int]] = []  # measured, by the plan's names, and RESIDENT
     notices: list[str] = []  # what an operator should know of an engine that works (GivesNotices)
     step_due_s: float | None = None  # a step that runs on past this has stalled, judged by those before it
+    sent_s: float | None = None  # of the same clock; None: both sides are on one host
+
+    def on_clock(self, now: float) -> Beat:
+        """The same with its times on the receiver's clock."""
+        if self.sent_s is None or self.step_started_s is None:
+            return self
+        shift_s = now - self.sent_s
+        return msgspec.structs.replace(
+            self,
+            step_started_s=self.step_started_s + shift_s,
+            step_deadline_s=None if self.step_deadline_s is None else self.step_deadline_s + shift_s,
+            step_due_s=None if self.step_due_s is None else self.step_due_s + shift_s,
+            sent_s=now,
+        )
 
 
 # ---- supervisor → engine -------------------------------------------------------------------------
@@ -206,14 +229,17 @@ ControlRequest: TypeAlias = Drain | Stop | Watch
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """All an engine process needs to know; a JSON file of mode 0600 in the run directory."""
+    """All an engine process needs to know; its launcher puts it into a file of mode 0600 on its host."""
 
     instance_id: str
     lease: str  # only processes that carry it are ever signalled
     model_path: str
     served_model_name: str
     backend: str
-    device_uids: list[str]
+    device_uids: list[str]  # as that host names them
     settings: dict[str, str]  # engine settings (engine_settings.EngineSettings) as text
-    run_dir: str
+    run_dir: str  # on the engine's host: its order, and what it binds or announces
     orphan_timeout_s: float | None = None
+    version: str = ""  # of the supervisor's Trivet: an engine of another refuses; empty: started by hand
+    listen: str = ""  # the address of its host on which it listens over tcp; empty: `ipc://` in `run_dir`
+    client_key: str = ""  # over tcp: the public key of who may connect

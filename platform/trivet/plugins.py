@@ -63,8 +63,12 @@ class HookSpecs(Protocol):
         """
 
     @hookspec
-    def trivet_launcher(self) -> Launcher:
-        """Offer a way to start engine processes; the setting `launcher` chooses by its `name`."""
+    def trivet_launcher(self, settings: Settings) -> Launcher:
+        """Offer a way to start engine processes; the setting `launcher` chooses by its `name`.
+
+        Every one that is installed is made where one is needed, so making it starts and connects nothing.
+        What it owes the supervisor, and what nobody promises it, stands in `launching.py`.
+        """
 
     @hookspec(firstresult=True)
     def trivet_offline_accounts(
@@ -133,9 +137,11 @@ class PluginHost:
             merged.update(offered)
         return merged
 
-    def launcher(self, name: str) -> Launcher:
-        """Raises: ConfigError naming the launchers that exist."""
-        launchers: dict[str, Launcher] = {each.name: each for each in self._manager.hook.trivet_launcher()}
+    def launcher(self, settings: Settings) -> Launcher:
+        """The one that the site has chosen. Raises: ConfigError naming the launchers that exist."""
+        offered = self._manager.hook.trivet_launcher(settings=settings)
+        launchers: dict[str, Launcher] = {each.name: each for each in offered}
+        name = settings.launcher
         if name not in launchers:
             known = ", ".join(sorted(launchers)) or "none"
             raise ConfigError(f"launcher {name!r} is not installed; installed: {known}")

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.config import inherited_environment, load_settings
 from trivet.errors import TrivetError
+from trivet.launching import PlacesOnHosts
 from trivet.plugins import load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.events_store import record_event
@@ -73,14 +74,16 @@ def run(parent_fd: int | None) -> None:
             open_database(settings.resolved_database_url, is_durable=False, patience_s=LOCK_PATIENCE_S)
         ) as database,
         claim_supervision(database, f"the supervisor with pid {os.getpid()}", patience_s) as claim,
-        closing(ZmqWire(context)) as wire,
+        closing(ZmqWire(context, settings.paths.engine_keys_file)) as wire,
         closing(Server(context, settings.paths.supervisor_socket())) as server,
     ):
-        devices = DeviceTable(host.backends, failures=host.failures)
+        launcher = host.launcher(settings)
+        elsewhere = launcher if isinstance(launcher, PlacesOnHosts) else None
+        devices = DeviceTable(host.backends, failures=host.failures, elsewhere=elsewhere)
         means = Means(
             database=database,
             settings=settings,
-            launcher=host.launcher(settings.launcher),
+            launcher=launcher,
             wire=wire,
             clock=time.monotonic,
             inherited=inherited_environment(),

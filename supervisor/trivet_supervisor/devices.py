@@ -1,4 +1,4 @@
-"""The devices of this host, as the backends' probes see them; neither torch nor a vendor library loads."""
+"""The devices of a site, as the backends' probes see them; neither torch nor a vendor library loads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trivet.contract import Backend, DeviceInfo
+from trivet.launching import PlacesOnHosts
 from trivet.optional_contract import DeviceUsage, TellsUsage
 from trivet.prober import Prober, faulty_backend
 
@@ -22,9 +23,16 @@ class DeviceTable:
         backends: Mapping[str, Backend],
         clock: Callable[[], float] = time.monotonic,
         failures: Mapping[str, Exception] | None = None,
+        elsewhere: PlacesOnHosts | None = None,
     ) -> None:
-        """Args: failures: plugins that could not be loaded, each shown as a device with the reason."""
+        """Probe nothing yet.
+
+        Args:
+            failures: plugins that could not be loaded, each shown as a device with the reason.
+        elsewhere: the launcher, where it has hosts of its own: then these are asked, and not this one.
+        """
         self._backends = backends
+        self._elsewhere = elsewhere
         self._faulty = [faulty_backend(name, str(error)) for name, error in (failures or {}).items()]
         self._clock = clock
         self._prober = Prober()
@@ -39,13 +47,20 @@ class DeviceTable:
         with self._locks[backend.name]:
             probed_s, devices = self._probed.get(backend.name, (None, ()))
             if probed_s is None or self._clock() - probed_s > max_age_s:
-                devices = tuple(self._prober.probe(backend.name, backend, PROBE_TIMEOUT_S))
+                devices = tuple(self._probe(backend))
                 self._probed[backend.name] = self._clock(), devices
             return devices
+
+    def _probe(self, backend: Backend) -> list[DeviceInfo]:
+        if self._elsewhere is not None:
+            return self._elsewhere.devices(backend.name, PROBE_TIMEOUT_S)
+        return self._prober.probe(backend.name, backend, PROBE_TIMEOUT_S)
 
     def usage(self) -> dict[tuple[str, str], DeviceUsage]:
         """How busy devices are now, by (kind, uid); of those whose backend can tell."""
         found: dict[tuple[str, str], DeviceUsage] = {}
+        if self._elsewhere is not None:  # nobody asks the tools of other hosts
+            return found
         for name, backend in self._backends.items():
             with self._locks[name]:  # a tool that is slow is not started twice at once
                 _, devices = self._probed.get(name, (None, ()))
@@ -64,7 +79,7 @@ class DeviceTable:
         Returns at once. None: what is known is older than `since_s`, or its tool has not answered; it is
         being asked for.
         """
-        if not isinstance(self._backends.get(backend), TellsUsage):
+        if self._elsewhere is not None or not isinstance(self._backends.get(backend), TellsUsage):
             return frozenset()
         asked_s, told = self._usage.get(backend, (0.0, {}))
         users = [told[uid].users for uid in uids if uid in told]

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
 from trivet.errors import ConfigError, Unavailable
-from trivet.launching import Launcher
+from trivet.launching import Launcher, PlacesOnHosts
 from trivet.plugins import load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import RUNNING, list_deployments, stop_deployment
@@ -26,7 +26,7 @@ from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.means import Means
-from trivet_supervisor.orphans import end_handles, end_orphans, orders_of
+from trivet_supervisor.orphans import end_handles, end_orphans
 from trivet_supervisor.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,13 @@ def end_engines(
     with (
         closing(opened) as database,
         claim_supervision(database, f"`trivet stop --all` with pid {os.getpid()}") as claim,
-        closing(ZmqWire(context)) as wire,
+        closing(ZmqWire(context, settings.paths.engine_keys_file)) as wire,
     ):
         num_engines = _num_engines(database)
         host = load_plugins(check_backends=False)
-        launcher = host.launcher(settings.launcher)
-        devices = DeviceTable(host.backends, failures=host.failures)
+        launcher = host.launcher(settings)
+        elsewhere = launcher if isinstance(launcher, PlacesOnHosts) else None
+        devices = DeviceTable(host.backends, failures=host.failures, elsewhere=elsewhere)
         means = Means(
             database,
             settings,
@@ -108,8 +109,8 @@ def end_by_orders(settings: Settings, why: str) -> Unavailable:
 
     Returns what is to be said of it, EndedUnwritten if all have ended.
     """
-    launcher = load_plugins(check_backends=False).launcher(settings.launcher)
-    return _end_unwritten(launcher, [order.lease for order in orders_of(settings)], why)
+    launcher = load_plugins(check_backends=False).launcher(settings)
+    return _end_unwritten(launcher, [order.lease for order in launcher.orders()], why)
 
 
 def _end_unwritten(launcher: Launcher, leases: Iterable[str], why: str) -> Unavailable:

@@ -15,7 +15,6 @@ from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
 from trivet_supervisor.exit_reason import CANNOT_START, REBOOTED, UNSEEN, exit_reason, stopped_reason
 from trivet_supervisor.instance_watch import Watched
-from trivet_supervisor.launch_order import remove_run_files
 from trivet_supervisor.means import Means
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class Endings:
         """A process ended while no supervisor was there: nobody's failure, and no crash that is known."""
         # The clock counts from the host's start: what lies ahead of it was before that. What lies behind it
         # may have been, too; then only what is known is said.
-        was_rebooted = (instance.entered_s or 0.0) > self._means.clock()
+        was_rebooted = instance.host is None and (instance.entered_s or 0.0) > self._means.clock()
         self._write(instance.id, REBOOTED if was_rebooted else UNSEEN, None, was_boot=False, was_seen=False)
 
     def not_started(self, instance: Instance, reason: str, needs_change: bool) -> None:
@@ -82,11 +81,11 @@ class Endings:
         was_seen: bool = True,
         note: str = "",  # for one that was told to stop
     ) -> None:
-        remove_run_files(self._means.settings, instance_id)
         failures = 0
         with self._means.database.session() as session:
             instance = get_instance(session, instance_id)
             state = instance.instance_state
+            self._means.launcher.discard(instance_id, instance.lease or "")
             gone = {"pid": None, "process_start_time": None, "processes": None, "exit_code": code}
             if state in (S.DRAINING, S.STOPPING):
                 stopped = "; ".join(filter(None, (stopped_reason(code), note)))

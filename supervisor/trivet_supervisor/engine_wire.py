@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import zmq
 
-from trivet.config import engine_address
+from trivet.endpoints import Endpoints, connect
 from trivet.messages import Beat, ControlRequest
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ MAX_BEATS_A_TURN = 10_000
 class EngineWire(Protocol):
     """What the supervisor says to engines and hears from them."""
 
-    def follow(self, instance_id: str, run_dir: str) -> None:
-        """Hear the instance's beats from now on."""
+    def follow(self, instance_id: str, endpoints: Endpoints) -> None:
+        """Hear the instance's beats from now on. Raises: ConfigError where the site's keys cannot be read."""
 
     def forget(self, instance_id: str) -> None:
         """Hear them no more; idempotent."""
@@ -40,8 +41,10 @@ class ZmqWire:
     `tell` is for any thread, all else for one. A ZeroMQ socket may change threads with a lock in between.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key_file: Path | None = None) -> None:
+        """Args: key_file: of the site's keys (`endpoints.client_keys`), for engines on other hosts."""
         self._context = context
+        self._key_file = key_file
         self.socket = context.socket(zmq.SUB)  # for the caller's poller
         self.socket.linger = 0
         self.socket.rcvhwm = 0
@@ -52,16 +55,15 @@ class ZmqWire:
         self._controls_lock = threading.Lock()
         self._decoder = msgspec.msgpack.Decoder(Beat)
 
-    def follow(self, instance_id: str, run_dir: str) -> None:
-        """Hear the instance's beats from now on."""
+    def follow(self, instance_id: str, endpoints: Endpoints) -> None:
+        """Hear the instance's beats from now on. Raises: ConfigError where the site's keys cannot be read."""
         self.forget(instance_id)
-        address = engine_address(run_dir, instance_id, "beat")
-        self.socket.connect(address)
-        self._beat_addresses[instance_id] = address
+        connect(self.socket, endpoints.beat, endpoints.server_key, self._key_file)
+        self._beat_addresses[instance_id] = endpoints.beat
         control = self._context.socket(zmq.DEALER)
         control.linger = 0
         control.reconnect_ivl = RECONNECT_MS
-        control.connect(engine_address(run_dir, instance_id, "ctl"))
+        connect(control, endpoints.ctl, endpoints.server_key, self._key_file)
         with self._controls_lock:
             self._controls[instance_id] = control
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
+from trivet.endpoints import Endpoints, local_endpoints
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
-from trivet.launching import EngineHandle, ProcessIdentity
+from trivet.launching import UNSEEN_EXIT, EngineHandle, ProcessIdentity
 from trivet.messages import Drain, Phase, Stop, Watch
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import InstanceState
@@ -74,27 +76,26 @@ class Fleet:
             failure = f"no process could be started: {type(error).__name__}: {error}"
             self.endings.not_spawned(instance.id, failure)
             return
-        self._follow(instance.id, handle, lease, S.STARTING, str(self._means.settings.paths.run))
+        self._follow(instance.id, handle, lease, S.STARTING, None)
 
     def adopt(self, instance: Instance) -> None:
         """Take over an engine that outlived its supervisor, or write down that it did not."""
-        run_dir = instance.run_dir or str(self._means.settings.paths.run)
         handle = self._find(instance)
         if handle is None or instance.lease is None:
             gone = ended_unseen(instance)
             if gone is None:
                 self.endings.ended_unseen(instance)
             else:  # its device may not have its memory back
-                self._follow(instance.id, gone, instance.lease or "", instance.instance_state, run_dir)
+                self._follow(instance.id, gone, instance.lease or "", instance.instance_state, instance)
             return
-        self._follow(instance.id, handle, instance.lease, instance.instance_state, run_dir)
+        self._follow(instance.id, handle, instance.lease, instance.instance_state, instance)
         self._watched[instance.id].resume(instance.entered_s, self._means.clock())
         with self._means.database.session() as session:
             update_instance(session, instance.id, processes=_processes(handle))
             record_event(
                 session,
                 "supervisor",
-                f"adopted pid {handle.identity.pid}, which is {instance.state}",
+                handle.unreachable() or f"adopted {_named(handle.identity)}, which is {instance.state}",
                 deployment=instance.deployment.name,
                 instance=instance.id,
             )
@@ -103,29 +104,51 @@ class Fleet:
         launcher, lease = self._means.launcher, instance.lease
         if lease is None:
             return None
+        log_file = Path(instance.log_file) if instance.log_file else None
         if instance.pid is not None and instance.process_start_time is not None:
-            handle = launcher.adopt(ProcessIdentity(instance.pid, instance.process_start_time), lease)
+            identity = ProcessIdentity(instance.pid, instance.process_start_time, instance.host or "")
+            handle = launcher.adopt(identity, lease, log_file)
             if handle is not None:
                 return handle
-        return launcher.find(lease)
+        return launcher.find(lease, log_file)
 
     def _follow(
-        self, instance_id: str, handle: EngineHandle, lease: str, state: InstanceState, run_dir: str
+        self,
+        instance_id: str,
+        handle: EngineHandle,
+        lease: str,
+        state: InstanceState,
+        adopted: Instance | None,
     ) -> None:
         now = self._means.clock()
         watched = Watched(handle, lease, state, now, now, now, now)
         watched.ready_s = now if state in (S.READY, S.DRAINING) else None
         self._watched[instance_id] = watched
-        self._means.wire.follow(instance_id, run_dir)
-        identity = handle.identity
         with self._means.database.session() as session:
-            update_instance(session, instance_id, pid=identity.pid, process_start_time=identity.start_time)
+            update_instance(session, instance_id, **_identified(handle.identity))
+        if handle.identity.host:
+            if adopted is not None and adopted.endpoints:
+                watched.endpoints = msgspec.convert(adopted.endpoints, Endpoints)
+                self._means.wire.follow(instance_id, watched.endpoints)
+            return  # else as soon as it is known where it listens
+        run_dir = (adopted.run_dir if adopted else None) or str(self._means.settings.paths.run)
+        watched.endpoints = local_endpoints(run_dir, instance_id)
+        self._means.wire.follow(instance_id, watched.endpoints)
+
+    def _reach(self, instance: Instance, watched: Watched) -> None:
+        """An engine on another host listens where its launcher says, once that knows."""
+        endpoints = watched.handle.endpoints() if watched.handle.identity.host else None
+        if endpoints is None or endpoints == watched.endpoints:
+            return
+        with self._means.database.session() as session:
+            update_instance(session, instance.id, endpoints=msgspec.structs.asdict(endpoints))
+        self._means.wire.follow(instance.id, endpoints)
+        watched.endpoints = endpoints
 
     def _repair(self, instance: Instance, watched: Watched) -> None:
         """After a write that failed half way: the row's state is the one to go on from."""
-        identity = watched.handle.identity
         with self._means.database.session() as session:
-            update_instance(session, instance.id, pid=identity.pid, process_start_time=identity.start_time)
+            update_instance(session, instance.id, **_identified(watched.handle.identity))
         watched.enter(instance.instance_state, self._means.clock())
 
     # ---- signs of life ----
@@ -210,6 +233,10 @@ class Fleet:
             return True
         if instance.pid != watched.handle.identity.pid or instance.state != watched.state:
             self._repair(instance, watched)
+        self._reach(instance, watched)
+        if watched.killed_s is not None and watched.handle.unreachable():
+            self._abandon(instance, watched)
+            return True
         match instance.instance_state:
             case S.DRAINING:
                 return self._go_on_draining(instance, watched, drain_timeout_s)
@@ -220,6 +247,14 @@ class Fleet:
                 self._kill(instance, watched)
                 return False
         return self._act_on_verdict(instance, watched)
+
+    def _abandon(self, instance: Instance, watched: Watched) -> None:
+        """It was told to end, or was given up after it gave no answer; and neither does its host."""
+        watched.memory_note = watched.handle.unreachable()
+        watched.handle.abandon()
+        self.endings.ended(instance.id, watched, UNSEEN_EXIT)
+        del self._watched[instance.id]
+        self._means.wire.forget(instance.id)
 
     def _waits_for_memory(self, instance: Instance, watched: Watched) -> bool:
         reason = why_memory_is_missing(self._means, instance, watched)
@@ -252,7 +287,9 @@ class Fleet:
                 watched.asked_s = now
                 self._means.wire.tell(instance.id, Watch(watched.lease))
             case GiveUp(reason=reason, for_silence=for_silence):
-                if for_silence and not self._may_lose(now):
+                why_far = watched.handle.unreachable()
+                reason = "; ".join(filter(None, (reason, why_far)))
+                if for_silence and not why_far and not self._may_lose(now):
                     watched.asked_s = now  # not given up again in the next turn
                     self._keep(instance, watched, reason)
                     return False
@@ -341,6 +378,20 @@ class Fleet:
             move_instance(session, instance.id, to, reason, entered_s=now, **values)
         watched.enter(to, now)
         logger.info("instance=%s state=%s reason=%s", instance.id, to, reason)
+
+
+def _identified(identity: ProcessIdentity) -> dict[str, Any]:
+    """As the registry keeps it."""
+    return {
+        "pid": identity.pid,
+        "process_start_time": identity.start_time,
+        "host": identity.host or None,
+    }
+
+
+def _named(identity: ProcessIdentity) -> str:
+    """For a sentence."""
+    return f"pid {identity.pid} on {identity.host}" if identity.host else f"pid {identity.pid}"
 
 
 def _processes(handle: EngineHandle) -> list[dict[str, float]]:

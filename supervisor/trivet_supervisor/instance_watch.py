@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from trivet.endpoints import Endpoints
 from trivet.launching import EngineHandle
 from trivet.messages import SILENCE_LIMIT_S, Beat, EngineLoad, Phase
 from trivet_registry.instance_state import InstanceState
@@ -64,6 +65,7 @@ class Watched:
     is_kept: bool = False  # though silent
     gone_s: float | None = None  # since its processes have ended
     memory_note: str = ""  # on a device that has not given its memory back
+    endpoints: Endpoints | None = None  # where it is followed
     saved: Beat | None = None  # the last beat whose content is in the registry
 
     def hear(self, beat: Beat, now: float) -> None:
@@ -73,7 +75,7 @@ class Watched:
             self.failing_s = now
         if self.beat is None or _works(beat.load) or _work_done(beat.load) != _work_done(self.beat.load):
             self.busy_s = now
-        self.beat, self.heard_s, self.asked_s = beat, now, None
+        self.beat, self.heard_s, self.asked_s = beat.on_clock(now), now, None
 
     def enter(self, state: InstanceState, now: float) -> None:
         self.state, self.entered_s, self.progressed_s = state, now, now

@@ -1,22 +1,13 @@
-"""What an engine process is given: its order file, its command and its whole environment."""
+"""What an engine process is given: its settings, its command and its whole environment."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping
-from pathlib import Path
-
-import msgspec
 
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
 from trivet.engine_settings import LIVE_SETTINGS
-from trivet.errors import Unavailable
 from trivet.launching import LEASE_VARIABLE, Confinement
-from trivet.messages import LaunchOrder
-
-logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
@@ -38,36 +29,12 @@ def planned_settings(settings: Mapping[str, str], placement: Placement) -> dict[
     return {**own, **decided}
 
 
-def write_order(settings: Settings, order: LaunchOrder) -> Path:
-    """A file of mode 0600 that is whole or absent. Raises: Unavailable where it cannot be written."""
-    file = settings.paths.order_file(order.instance_id)
-    scratch = file.with_suffix(".new")
-    try:
-        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(msgspec.json.encode(order))
-        scratch.rename(file)
-    except OSError as error:
-        raise Unavailable(f"launch order {file} cannot be written: {error.strerror}") from error
-    return file
+def engine_command(settings: Settings, backend: str) -> list[str]:
+    """Without its last argument, the file of the order.
 
-
-def remove_run_files(settings: Settings, instance_id: str) -> None:
-    """The order and the sockets of an engine that is gone.
-
-    Where they cannot be removed (a file system that became read-only) it is logged: that is no reason not to
-    write down that the engine is gone, and the next order says it when it cannot be written.
+    -P: a folder named like a package must not hide it because an engine was started beside it.
     """
-    sockets = [settings.paths.run / f"engine-{instance_id}.{kind}" for kind in ("sock", "beat", "ctl")]
-    for file in [settings.paths.order_file(instance_id), *sockets]:
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as error:
-            logger.warning("instance=%s file=%s cannot be removed: %s", instance_id, file, error.strerror)
-
-
-def engine_command(settings: Settings, backend: str, order_file: Path) -> list[str]:
-    """-P: a folder named like a package must not hide it because an engine was started beside it."""
-    return [settings.for_backend(backend).python, "-P", "-m", "trivet.engine.process", str(order_file)]
+    return [settings.for_backend(backend).python, "-P", "-m", "trivet.engine.process"]
 
 
 def engine_environment(

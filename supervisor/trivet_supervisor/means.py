@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from trivet.config import Settings
 from trivet.launching import Launcher
@@ -27,7 +26,7 @@ class Means:
     limits: Limits = field(default_factory=Limits)
     backoff: Backoff = field(default_factory=Backoff)
     inherited: Mapping[str, str] = field(default_factory=dict)  # environment of every engine
-    command: Callable[[Settings, str, Path], list[str]] = engine_command
+    command: Callable[[Settings, str], list[str]] = engine_command
     check_claim: Callable[[], None] = lambda: None  # before each turn. Raises: SupervisionLost
     # `DeviceTable.holders`: whether the memory of an engine that has ended is back. Here nobody tells.
     memory_holders: Callable[[str, Collection[str], Collection[int], float], frozenset[int] | None] = (

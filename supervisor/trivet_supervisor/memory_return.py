@@ -29,10 +29,17 @@ class EndedUnseen:
     def processes(self) -> Sequence[ProcessIdentity]:
         return ()
 
+    def endpoints(self) -> None:
+        """Nothing is left to be reached."""
+
+    def unreachable(self) -> str:
+        """What has ended needs no answer."""
+        return ""
+
     def terminate(self) -> None:
         """Nothing is left to signal."""
 
-    kill = terminate
+    kill = abandon = terminate
 
 
 def ended_unseen(instance: Instance) -> EndedUnseen | None:

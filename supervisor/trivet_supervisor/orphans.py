@@ -1,24 +1,20 @@
 """Engines of this home that the registry does not know, as after it was restored from a backup or deleted.
 
-They hold memory that nobody counts, and nobody else would ever end them. An order file in the run directory
-names the lease of each; who carries it is ours.
+They hold memory that nobody counts, and nobody else would ever end them. The order of each, as its
+launcher lists it, names its lease; who carries it is ours.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from trivet.config import Settings
 from trivet.launching import EngineHandle
 from trivet.messages import LaunchOrder
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
-from trivet_supervisor.launch_order import remove_run_files
 from trivet_supervisor.means import Means
 
 logger = logging.getLogger(__name__)
@@ -33,30 +29,21 @@ def end_orphans(means: Means) -> int:
     with means.database.reading() as session:
         known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
     orphans: list[tuple[LaunchOrder, EngineHandle]] = []
-    for order in orders_of(means.settings):
+    for order in means.launcher.orders():
         if order.lease in known:
             continue
         handle = means.launcher.find(order.lease)
         if handle is None:
-            remove_run_files(means.settings, order.instance_id)
+            means.launcher.discard(order.instance_id, order.lease)
         else:
             orphans.append((order, handle))
     end_handles([handle for _, handle in orphans], SIGTERM_S)
     for order, handle in orphans:  # whether or not it can be written down
         has_ended = handle.exit_code() is not None
         if has_ended:  # else its order stays, by which the next serve finds it
-            remove_run_files(means.settings, order.instance_id)
+            means.launcher.discard(order.instance_id, order.lease)
         _tell(means, order, handle, has_ended)
     return len(orphans)
-
-
-def orders_of(settings: Settings) -> Iterator[LaunchOrder]:
-    """Of every engine of this home that has not ended, whatever the registry says."""
-    for file in settings.paths.run.glob("engine-*.json"):
-        try:
-            yield msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
-        except (OSError, msgspec.MsgspecError) as error:
-            logger.warning("order=%s cannot be read: %s", file, error)
 
 
 def _tell(means: Means, order: LaunchOrder, handle: EngineHandle, has_ended: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
+from trivet import __version__
+from trivet.contract import DeviceInfo
 from trivet.engine.assembly import Placement
 from trivet.engine.backend_answers import NoDevice
 from trivet.launching import EngineHandle, ProcessOrder
@@ -18,8 +20,6 @@ from trivet_supervisor.launch_order import (
     confinement,
     engine_environment,
     planned_settings,
-    remove_run_files,
-    write_order,
 )
 from trivet_supervisor.ledger import describe_plan
 from trivet_supervisor.means import Means
@@ -52,6 +52,8 @@ def start_engine(
             backend=placement.backend.name,
             device_uids=[device.uid for device in placement.devices],
             plan=describe_plan(placement.plan),
+            host=None,  # as long as it is not known where it is
+            endpoints=None,
             run_dir=str(paths.run),
             log_file=str(log),
             progress_done=0,
@@ -64,16 +66,16 @@ def start_engine(
             processes=None,
             entered_s=means.clock(),
         )
-    remove_run_files(means.settings, instance.id)
-    file = write_order(means.settings, _order(means, instance, placement, lease))
     handle = means.launcher.start(
         ProcessOrder(
-            command=means.command(means.settings, placement.backend.name, file),
+            launch=_order(means, instance, placement, lease),
+            command=means.command(means.settings, placement.backend.name),
             env=engine_environment(
                 means.settings, means.inherited, placement.backend.name, launch_env, lease
             ),
             log_file=log,
-            lease=lease,
+            launch_env=launch_env,
+            host=placement.devices[0].host if placement.devices else "",
             confinement=confinement(means.settings, placement.backend.name),
         )
     )
@@ -100,8 +102,14 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         model_path=instance.version.path,
         served_model_name=settings.get("served_model_name", name),
         backend=placement.backend.name,
-        device_uids=[device.uid for device in placement.devices],
+        device_uids=[uid_on_host(device) for device in placement.devices],
         settings=planned_settings(settings, placement),
         run_dir=str(means.settings.paths.run),
         orphan_timeout_s=means.settings.orphan_timeout_s,
+        version=__version__,
     )
+
+
+def uid_on_host(device: DeviceInfo) -> str:
+    """As its own host names it."""
+    return device.uid.removeprefix(f"{device.host}/") if device.host else device.uid

@@ -33,7 +33,7 @@ from trivet_web.engines.registry_view import table_reader
 sys.path.append(str(Path(__file__).parent))  # old_registries
 from old_registries import AT, ROWS, moved
 
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010"]
 
 
 @pytest.mark.parametrize("revision", EARLIER)
@@ -85,7 +85,11 @@ class NoPlace:
 def _means_without_processes(database: Database, home: Path) -> Means:
     settings = Settings(home=str(home))
     settings.paths.create()
-    launcher = SimpleNamespace(find=lambda lease: None, adopt=lambda identity, lease: None)
+    launcher = SimpleNamespace(
+        find=lambda lease, log_file: None,
+        adopt=lambda identity, lease, log_file: None,
+        discard=lambda instance_id, lease: None,
+    )
     wire = SimpleNamespace(beats=list, forget=lambda instance_id: None)
     return Means(database, settings, cast("Any", launcher), cast("Any", wire), lambda: 1000.0)
 

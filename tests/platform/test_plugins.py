@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trivet.config import Settings
 from trivet.errors import ConfigError, PluginError, Unsupported
 from trivet.plugins import HookSpecs, PluginHost, hookimpl, load_plugins
 
@@ -117,6 +118,6 @@ def test_every_hook_has_a_docstring() -> None:
 
 
 def test_an_unknown_launcher_names_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"'ray' is not installed; installed: .*local"):
-        load_plugins().launcher("ray")
-    assert load_plugins().launcher("local").name == "local"
+    with pytest.raises(ConfigError, match=r"'slurm' is not installed; installed: .*local"):
+        load_plugins().launcher(Settings(launcher="slurm"))
+    assert load_plugins().launcher(Settings()).name == "local"

@@ -12,20 +12,23 @@ import pytest
 
 from trivet.config import Settings
 from trivet.contract import DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig
+from trivet.endpoints import Endpoints
 from trivet.engine.assembly import Placement
 from trivet.engine_settings import EngineSettings
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
-from trivet.messages import Beat, ControlRequest, Phase, Watch
+from trivet.messages import Beat, ControlRequest, LaunchOrder, Phase, Watch
 from trivet.weights.index import WeightIndex
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import create_deployment
+from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import register_model
 from trivet_registry.references import find_version
-from trivet_registry.tables import Base, Instance, Version
+from trivet_registry.tables import Base, Event, Instance, Version
 from trivet_supervisor import placing
+from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
 from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
@@ -73,6 +76,8 @@ class FakeProcess:
     code: int | None = None
     obeys: tuple[str, ...] = ("terminate", "kill")
     signals: list[str] = field(default_factory=list)
+    listens: Endpoints | None = None
+    silence: str = ""  # of its host
 
     def exit_code(self) -> int | None:
         return self.code
@@ -81,6 +86,15 @@ class FakeProcess:
         """With one rank."""
         rank = ProcessIdentity(self.identity.pid + 5000, self.identity.start_time)
         return [] if self.code is not None else [self.identity, rank]
+
+    def endpoints(self) -> Endpoints | None:
+        return self.listens
+
+    def unreachable(self) -> str:
+        return self.silence
+
+    def abandon(self) -> None:
+        self.signals.append("abandon")
 
     def terminate(self) -> None:
         self._signal("terminate", -15)
@@ -109,14 +123,28 @@ class FakeLauncher:
         if self.breaks_with is not None:
             raise Unavailable(self.breaks_with)
         number = len(self.processes) + 1
-        self.processes.append(FakeProcess(order, ProcessIdentity(1000 + number, float(number))))
+        order = replace(order, command=[*order.command, str(write_order(order.launch))])
+        identity = ProcessIdentity(1000 + number, float(number), order.host)
+        self.processes.append(FakeProcess(order, identity))
         return self.processes[-1]
 
-    def adopt(self, identity: ProcessIdentity, lease: str) -> EngineHandle | None:
+    def adopt(
+        self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
+    ) -> EngineHandle | None:
         return next((p for p in self._living(lease) if p.identity == identity), None)
 
-    def find(self, lease: str) -> EngineHandle | None:
+    def find(self, lease: str, log_file: Path | None = None) -> EngineHandle | None:
         return next(self._living(lease), None)
+
+    def orders(self) -> list[LaunchOrder]:
+        return [order for run_dir in self._run_dirs() for order in orders_in(run_dir)]
+
+    def discard(self, instance_id: str, lease: str) -> None:
+        for run_dir in self._run_dirs():
+            remove_run_files(run_dir, instance_id)
+
+    def _run_dirs(self) -> set[Path]:
+        return {Path(process.order.launch.run_dir) for process in self.processes}
 
     def _living(self, lease: str) -> Iterator[FakeProcess]:
         return (p for p in self.processes if p.order.lease == lease and p.code is None)
@@ -127,14 +155,14 @@ class FakeWire:
 
     def __init__(self) -> None:
         self.followed: set[str] = set()
-        self.run_dirs: dict[str, str] = {}
+        self.endpoints: dict[str, Endpoints] = {}
         self.inbox: list[Beat] = []
         self.sent: list[tuple[str, ControlRequest]] = []
         self.num_watches = 0
 
-    def follow(self, instance_id: str, run_dir: str) -> None:
+    def follow(self, instance_id: str, endpoints: Endpoints) -> None:
         self.followed.add(instance_id)
-        self.run_dirs[instance_id] = run_dir
+        self.endpoints[instance_id] = endpoints
 
     def forget(self, instance_id: str) -> None:
         self.followed.discard(instance_id)
@@ -155,6 +183,7 @@ class FakePlaces:
 
     def __init__(self) -> None:
         self.refuses: Exception | None = None
+        self.host = ""  # of the device
         self.fits_without_older = False  # though it refuses
         self.backend = FakeBackend()
         self.ledgers: list[Ledger] = []
@@ -165,7 +194,8 @@ class FakePlaces:
         self.ledgers.append(ledger)
         if self.refuses is not None and not (self.fits_without_older and ledger.returned):
             raise self.refuses
-        return Placement(self.backend, (HOST,), RunnerConfig(), PLAN)
+        device = replace(HOST, host=self.host, uid=f"{self.host}/{HOST.uid}") if self.host else HOST
+        return Placement(self.backend, (device,), RunnerConfig(), PLAN)
 
 
 class FakeBackend:
@@ -250,6 +280,10 @@ class Site:
     def instances(self, state: InstanceState | None = None) -> list[Instance]:
         with self.database.reading() as session:
             return list(list_instances(session, states=None if state is None else [state]))
+
+    def events(self) -> list[Event]:
+        with self.database.reading() as session:
+            return list(list_events(session))
 
     def only(self) -> Instance:
         (instance,) = self.instances()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trivet.endpoints import local_endpoints
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.instance_state import InstanceState
@@ -124,11 +125,11 @@ def test_an_engine_whose_pid_was_never_written_down_is_found_by_its_lease(
 
 def test_an_engine_is_followed_in_the_folder_where_it_was_started(site: Site) -> None:
     site.make_ready()
-    assert site.wire.run_dirs == {site.only().id: str(site.settings.paths.run)}
+    assert site.wire.endpoints == {site.only().id: local_endpoints(site.settings.paths.run, site.only().id)}
     site.change(update_instance, site.only().id, run_dir="/another/home/run")
     site.start_supervisor()
     site.settle()
-    assert site.wire.run_dirs == {site.only().id: "/another/home/run"}
+    assert site.wire.endpoints == {site.only().id: local_endpoints("/another/home/run", site.only().id)}
 
 
 def test_a_lost_engine_is_killed_by_the_next_supervisor(site: Site) -> None:

@@ -58,13 +58,13 @@ class Supervised:
         means = Means(
             self.database,
             self.settings,
-            LocalLauncher(),
+            LocalLauncher(self.settings.paths.run),
             self.wire,
             time.monotonic,
             LIMITS,
             Backoff(first_s=0.05),
             self.environment,
-            lambda settings, backend, order: [sys.executable, str(ENGINE), str(order)],
+            lambda settings, backend: [sys.executable, str(ENGINE)],
         )
         self.reconciler = Reconciler(means, self.places)
 

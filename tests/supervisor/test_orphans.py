@@ -9,6 +9,7 @@ from sqlalchemy.exc import OperationalError
 from trivet_registry.events_store import list_events
 from trivet_registry.tables import Instance
 from trivet_supervisor import orphans
+from trivet_supervisor.launchers.order_files import order_file
 from trivet_supervisor.orphans import end_orphans
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def test_an_order_that_cannot_be_read_ends_nothing_and_hides_no_other(site: Site
     unread, orphan = site.launcher.processes
     for instance in site.instances():
         if instance.lease == unread.order.lease:
-            site.settings.paths.order_file(instance.id).write_text("{")
+            order_file(site.settings.paths.run, instance.id).write_text("{")
         with site.database.session() as session:
             session.delete(session.get(Instance, instance.id))
     assert end_orphans(site.means) == 1

@@ -132,7 +132,9 @@ class WebProcess:
         return self.relay.view(instance_id)
 
     def _follow(self, table: Table) -> None:
-        self.relay.watch([row.id for deployed in table.values() for row in deployed.instances])
+        rows = [row for deployed in table.values() for row in deployed.instances]
+        self.relay.locate({row.id: row.endpoints for row in rows if row.endpoints is not None})
+        self.relay.watch([row.id for row in rows])
         self.models.follow([deployed.model_path for deployed in table.values()])
 
     def _wake(self, deployment: str) -> None:

@@ -31,7 +31,21 @@ def device_groups(
     usable = backend_answers.usable_devices(backend, found, num_ranks)
     if num_ranks == 1:
         return [[device] for device in usable]
-    return [sorted(usable, key=lambda d: -left_on(d).free_bytes)[:num_ranks]]
+    by_host: dict[str, list[DeviceInfo]] = {}
+    for one in usable:
+        by_host.setdefault(one.host, []).append(one)
+    groups = [
+        sorted(devices, key=lambda d: -left_on(d).free_bytes)[:num_ranks]
+        for devices in by_host.values()
+        if len(devices) >= num_ranks
+    ]
+    if not groups:
+        most = max(by_host, key=lambda host: len(by_host[host]))
+        raise Unsupported(
+            f"tensor_parallel_size {num_ranks} needs {num_ranks} devices of one host; the most are "
+            f"{len(by_host[most])}, on {most}"
+        )
+    return groups
 
 
 def _check_named(named: Sequence[DeviceInfo], wanted: str, num_ranks: int) -> None:
@@ -39,6 +53,9 @@ def _check_named(named: Sequence[DeviceInfo], wanted: str, num_ranks: int) -> No
     twice = [d.uid for n, d in enumerate(named) if d in named[:n]]
     if twice:
         raise Unsupported(f"device {wanted!r} names {twice[0]} twice; each rank needs one of its own")
+    hosts = {d.host for d in named}
+    if len(hosts) > 1:
+        raise Unsupported(f"device {wanted!r} is on {len(hosts)} hosts; ranks of one engine run on one host")
     if len(named) != num_ranks:
         raise Unsupported(
             f"device {wanted!r} is {len(named)} device{'s' * (len(named) > 1)} and tensor_parallel_size "

@@ -16,8 +16,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from trivet.bound_socket import is_as_bound, keep_bound
-from trivet.config import engine_address
+from trivet.engine.doors import Doors
 from trivet.engine.log_bound import LogBound
 from trivet.engine.step_pace import StepPace
 from trivet.messages import (
@@ -55,12 +54,14 @@ class Heart(threading.Thread):
         on_control: Callable[[ControlRequest], None],
         on_hang: Callable[[float], None],
         on_unreachable: Callable[[], None] = lambda: None,
+        doors: Doors | None = None,  # None: those of the order
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self._order = order
         self._on_control = on_control
         self._on_hang = on_hang
         self._on_unreachable = on_unreachable
+        self._doors = doors or Doors(order)
         self._log = LogBound()
         self._memory: list[tuple[str, int]] = []
         self._pace = StepPace()
@@ -77,8 +78,8 @@ class Heart(threading.Thread):
         self._control = context.socket(zmq.ROUTER)
         self._beats.linger = 1000
         self._control.linger = 0
-        self._beats.bind(self._address("beat"))
-        self._control.bind(self._address("ctl"))
+        self._doors.open(self._beats, "beat")
+        self._doors.open(self._control, "ctl")
 
     # ---- called by the loop thread ----
 
@@ -152,15 +153,12 @@ class Heart(threading.Thread):
     def _keep_bound(self) -> None:
         """The loop's socket is bound again by the loop."""
         try:
-            keep_bound(self._beats, self._address("beat"))
-            keep_bound(self._control, self._address("ctl"))
+            self._doors.keep_open(self._beats, "beat")
+            self._doors.keep_open(self._control, "ctl")
         except zmq.ZMQError as error:
             logger.error("a socket cannot be bound again: %s", error)
-        if self._beat.phase is Phase.READY and not is_as_bound(self._address("sock")):
+        if self._beat.phase is Phase.READY and not self._doors.is_open("sock"):
             self._on_unreachable()
-
-    def _address(self, kind: str) -> str:
-        return engine_address(self._order.run_dir, self._order.instance_id, kind)
 
     def _look_at_step(self) -> None:
         beat, now = self._beat, time.monotonic()
@@ -177,7 +175,8 @@ class Heart(threading.Thread):
 
     def _send_beat(self) -> None:
         memory = [*self._memory, (RESIDENT, resident_bytes())] if self._memory else []
-        self._replace(sequence=self._beat.sequence + 1, memory=memory)
+        sent_s = time.monotonic() if self._doors.is_remote else None
+        self._replace(sequence=self._beat.sequence + 1, memory=memory, sent_s=sent_s)
         self._beats.send(msgspec.msgpack.encode(self._beat))
 
     def _take_control_message(self) -> None:

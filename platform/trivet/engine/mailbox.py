@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 import zmq
 
-from trivet.bound_socket import keep_bound
 from trivet.engine.commit import Update, failure_of
+from trivet.engine.doors import Doors
 from trivet.errors import TrivetError, Unavailable
 from trivet.messages import (
     Abort,
@@ -46,7 +46,8 @@ class Mailbox:
     A client chooses its request ids; two clients may choose the same, so sequences are named by both.
     """
 
-    def __init__(self, address: str, wake_fd: int) -> None:
+    def __init__(self, doors: Doors, wake_fd: int) -> None:
+        """Nobody reaches it before `open`."""
         self._wake_fd = wake_fd
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._socket = context.socket(zmq.ROUTER)
@@ -54,14 +55,20 @@ class Mailbox:
         self._socket.sndhwm = MAX_UNREAD
         self._socket.rcvhwm = 0
         self._socket.linger = 1000
-        self._address = address
-        self._socket.bind(address)
+        self._doors = doors
+        self._is_open = False
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(wake_fd, zmq.POLLIN)
         self._open: dict[str, tuple[bytes, str]] = {}
         self._decoder: msgspec.msgpack.Decoder[EngineRequest] = msgspec.msgpack.Decoder(EngineRequest)
         self._encoder = msgspec.msgpack.Encoder()
+
+    def open(self) -> None:
+        """Bind the socket; idempotent. Raises: Unavailable."""
+        if not self._is_open:
+            self._doors.open(self._socket, "sock")
+            self._is_open = True
 
     def drain(self, wait_s: float | None) -> Iterator[tuple[bytes, EngineRequest | Unreadable]]:
         """Requests that have come; waits for one, or for the wake-up, at most `wait_s` (None: for ever)."""
@@ -93,7 +100,7 @@ class Mailbox:
     def keep_bound(self) -> None:
         """Bind again where somebody has deleted the socket's file."""
         try:
-            keep_bound(self._socket, self._address)
+            self._doors.keep_open(self._socket, "sock")
         except zmq.ZMQError as error:
             logger.error("the socket cannot be bound again: %s", error)
 

@@ -19,14 +19,15 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from trivet.config import engine_address
 from trivet.engine.assembly import Engine, assemble, place
 from trivet.engine.batch_view import batch_view
+from trivet.engine.doors import Doors
 from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox, Unreadable
 from trivet.engine.new_sequence import make_sequence
+from trivet.engine.order_file import check_version, read_order
 from trivet.engine.sequence import Sequence
 from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import (
@@ -78,7 +79,8 @@ class EngineProcess:
         self._loaded = engine
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._control: deque[ControlRequest] = deque()
-        self._heart = Heart(order, self._on_control, self._on_hang, self._on_unreachable)
+        self._doors = Doors(order)
+        self._heart = Heart(order, self._on_control, self._on_hang, self._on_unreachable, self._doors)
         self._is_unreachable = False
         self._drain_deadline_s: float | None = None
         self._step_timeout_s = EngineSettings().step_timeout_s
@@ -87,11 +89,15 @@ class EngineProcess:
 
     def run(self) -> int:
         """Returns the exit code; says the reason of a failure in a last beat."""
+        mailbox = Mailbox(self._doors, self._wake)
         self._heart.start()
         engine: Engine | None = None
         try:
+            if self._doors.is_remote:
+                mailbox.open()  # its port is to be told, too
+                self._doors.announce()
             engine = self._start()
-            self._serve(engine)
+            self._serve(engine, mailbox)
             return EXIT_STOPPED
         except DeviceLost as error:
             return self._fail(EXIT_DEVICE_LOST, error)
@@ -103,13 +109,16 @@ class EngineProcess:
             logger.exception("instance=%s crashed", self._order.instance_id)
             return self._fail(EXIT_CRASHED, error)
         finally:
+            mailbox.close()
             if engine is not None:
                 engine.close()
             self._heart.stop()
+            self._doors.close()
 
     # ---- start ----
 
     def _start(self) -> Engine:
+        check_version(self._order.version)
         self._heart.set_phase(Phase.LOADING)
         settings = parse_engine_settings(self._order.settings)
         self._step_timeout_s = settings.step_timeout_s
@@ -151,9 +160,8 @@ class EngineProcess:
 
     # ---- serve ----
 
-    def _serve(self, engine: Engine) -> None:
-        address = engine_address(self._order.run_dir, self._order.instance_id, "sock")
-        mailbox = Mailbox(address, self._wake)
+    def _serve(self, engine: Engine, mailbox: Mailbox) -> None:
+        mailbox.open()  # not sooner: who has the address of an earlier attempt is refused, and asks another
         grammars = self._grammars = GrammarQueue(
             engine.grammars, GrammarTrial(engine.grammars), lambda: os.eventfd_write(self._wake, 1)
         )
@@ -185,7 +193,6 @@ class EngineProcess:
             raise
         finally:
             grammars.close()
-            mailbox.close()
 
     def _end_all(self, engine: Engine, mailbox: Mailbox, error: Unavailable) -> None:
         """Open requests, and those that have come unread, learn that this engine will not serve them."""
@@ -240,7 +247,7 @@ class EngineProcess:
             priority=request.priority,
             key=request.key,
             key_class=request.key_class,
-            deadline_s=request.deadline_s,
+            deadline_s=request.deadline_on(time.monotonic()),
             cache_salt=request.cache_salt,
             group=request.group,
             index=request.index,
@@ -346,11 +353,6 @@ class EngineProcess:
         return code
 
 
-def read_order(file: Path) -> LaunchOrder:
-    """Raises: msgspec.DecodeError, OSError."""
-    return msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Entry of the process."""
     arguments = sys.argv[1:] if argv is None else argv
@@ -361,7 +363,11 @@ def main(argv: list[str] | None = None) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    process = EngineProcess(read_order(Path(arguments[0])))
+    try:
+        process = EngineProcess(read_order(Path(arguments[0])))
+    except TrivetError as error:  # there is no heart that could tell it
+        logger.error("exit_code=%d reason=%s", EXIT_CANNOT_START, error)
+        return EXIT_CANNOT_START
     signal.signal(signal.SIGTERM, lambda signum, frame: process.request_stop())
     code = process.run()
     zmq.Context.instance().term()

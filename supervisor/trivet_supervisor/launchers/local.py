@@ -7,10 +7,13 @@ import os
 import select
 import signal
 import subprocess
+from pathlib import Path
 
 from trivet.errors import Unavailable
 from trivet.launching import UNSEEN_EXIT, ProcessIdentity, ProcessOrder
+from trivet.messages import LaunchOrder
 from trivet_supervisor.launchers.confining import confine, on_cpus
+from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
 from trivet_supervisor.launchers.process_table import has_lease, leased_pids, start_time
 
 logger = logging.getLogger(__name__)
@@ -59,6 +62,16 @@ class LocalHandle:
         self._give_back_pidfd()
         return False
 
+    def endpoints(self) -> None:
+        """Its run directory says."""
+
+    def unreachable(self) -> str:
+        """This host always answers."""
+        return ""
+
+    def abandon(self) -> None:
+        """It is here: nothing is ever given up before it has ended."""
+
     def terminate(self) -> None:
         self._signal_group(signal.SIGTERM)
 
@@ -98,8 +111,19 @@ class LocalLauncher:
 
     name = "local"
 
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def orders(self) -> list[LaunchOrder]:
+        return list(orders_in(self._run_dir))
+
+    def discard(self, instance_id: str, lease: str) -> None:
+        remove_run_files(self._run_dir, instance_id)
+
     def start(self, order: ProcessOrder) -> LocalHandle:
         """Raises: Unavailable with the system's words, and how to repair it."""
+        remove_run_files(self._run_dir, order.launch.instance_id)  # of an earlier attempt
+        file = write_order(order.launch)
         try:
             order.log_file.parent.mkdir(parents=True, exist_ok=True)
             log = os.open(order.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -108,7 +132,7 @@ class LocalLauncher:
         try:
             with on_cpus(order.confinement.cpus):
                 child = subprocess.Popen(
-                    list(order.command),
+                    [*order.command, str(file)],
                     env=dict(order.env),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -131,12 +155,14 @@ class LocalLauncher:
         # A child that has ended already is a zombie until we reap it; its start time no longer matters.
         return LocalHandle(ProcessIdentity(child.pid, start_time(child.pid) or 0.0), order.lease, child)
 
-    def adopt(self, identity: ProcessIdentity, lease: str) -> LocalHandle | None:
+    def adopt(
+        self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
+    ) -> LocalHandle | None:
         """The living process with this identity and lease, or None."""
         handle = LocalHandle(identity, lease)  # first: what is looked at next is the process it holds
         return handle if handle.is_whom_it_names() else None
 
-    def find(self, lease: str) -> LocalHandle | None:
+    def find(self, lease: str, log_file: Path | None = None) -> LocalHandle | None:
         """The engine with this lease: the leader of their session, or whatever it left behind."""
         pids = sorted(leased_pids(lease), key=lambda pid: not _leads_session(pid))
         for pid in pids:

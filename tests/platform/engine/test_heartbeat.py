@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from trivet.bound_socket import is_as_bound
+from trivet.endpoints import local_endpoints
 from trivet.engine.heartbeat import Heart
 from trivet.engine.step_pace import MIN_STALL_S
 from trivet.messages import (
@@ -133,11 +134,12 @@ def test_sockets_that_were_deleted_are_bound_again(tmp_path: Path, received: lis
     unreachable: list[bool] = []
     heart = Heart(order(tmp_path), received.append, [].append, lambda: unreachable.append(True))
     heart.start()
-    for kind in ("beat", "ctl"):
-        Path(heart._address(kind).removeprefix("ipc://")).unlink()
-    wait_for(lambda: is_as_bound(heart._address("beat")) and is_as_bound(heart._address("ctl")))
+    at = local_endpoints(tmp_path, order(tmp_path).instance_id)
+    for address in (at.beat, at.ctl):
+        Path(address.removeprefix("ipc://")).unlink()
+    wait_for(lambda: is_as_bound(at.beat) and is_as_bound(at.ctl))
     with zmq.Context() as context, context.socket(zmq.DEALER) as control:
-        control.connect(heart._address("ctl"))
+        control.connect(at.ctl)
         control.send(msgspec.msgpack.encode(Stop("secret")))
         wait_for(lambda: received == [Stop("secret")])
     assert not unreachable, "while it loads there is no socket of the loop"

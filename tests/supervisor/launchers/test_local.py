@@ -11,6 +11,7 @@ import pytest
 
 from trivet.errors import Unavailable
 from trivet.launching import UNSEEN_EXIT, Confinement, ProcessIdentity, ProcessOrder
+from trivet.messages import LaunchOrder
 from trivet_supervisor.launchers import local
 from trivet_supervisor.launchers.local import LocalHandle, LocalLauncher
 from trivet_supervisor.launchers.process_table import leased_pids, start_time
@@ -27,13 +28,29 @@ def eventually(get: Callable[[], T | None]) -> T:
     return found
 
 
+def launch_order(run_dir: Path, lease: str = LEASE) -> LaunchOrder:
+    return LaunchOrder(
+        instance_id="a1b2c3d4",
+        lease=lease,
+        model_path="m",
+        served_model_name="m",
+        backend="null",
+        device_uids=[],
+        settings={},
+        run_dir=str(run_dir),
+    )
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., LocalHandle]]:
     def start(code: str, lease: str = LEASE, **confinement: Any) -> LocalHandle:
         command = [sys.executable, "-c", code]
         env = {"TRIVET_LEASE": lease, "ONLY": "this"}
         log = tmp_path / "logs" / "engine.log"
-        handle = LocalLauncher().start(ProcessOrder(command, env, log, lease, Confinement(**confinement)))
+        told = launch_order(tmp_path, lease)
+        handle = LocalLauncher(tmp_path).start(
+            ProcessOrder(told, command, env, log, Confinement(**confinement))
+        )
         started.append(handle)
         return handle
 
@@ -104,7 +121,7 @@ def test_kill_ends_children_in_other_sessions_too(launch: Callable[..., LocalHan
 def test_an_adopted_engine_is_followed_to_its_end(launch: Callable[..., LocalHandle]) -> None:
     started = launch("import time; time.sleep(600)")
     eventually(lambda: True if list(leased_pids(LEASE)) else None)
-    adopted = LocalLauncher().adopt(started.identity, LEASE)
+    adopted = LocalLauncher(Path()).adopt(started.identity, LEASE)
     assert adopted is not None
     assert adopted.exit_code() is None
     adopted.terminate()
@@ -116,8 +133,8 @@ def test_an_adopted_engine_leaves_no_file_descriptor_behind(launch: Callable[...
     started = launch("import time; time.sleep(600)")
     eventually(lambda: True if list(leased_pids(LEASE)) else None)
     before = os.listdir("/proc/self/fd")
-    adopted = LocalLauncher().adopt(started.identity, LEASE)
-    assert LocalLauncher().adopt(started.identity, "another lease") is None
+    adopted = LocalLauncher(Path()).adopt(started.identity, LEASE)
+    assert LocalLauncher(Path()).adopt(started.identity, "another lease") is None
     assert adopted is not None
     started.kill()
     assert eventually(started.exit_code) == -9
@@ -129,7 +146,7 @@ def test_an_adopted_engine_leaves_no_file_descriptor_behind(launch: Callable[...
 def test_a_process_that_only_has_the_pid_is_not_adopted(launch: Callable[..., LocalHandle]) -> None:
     started = launch("import time; time.sleep(600)")
     eventually(lambda: True if list(leased_pids(LEASE)) else None)
-    launcher, identity = LocalLauncher(), started.identity
+    launcher, identity = LocalLauncher(Path()), started.identity
     assert launcher.adopt(identity, "another lease") is None
     assert launcher.adopt(ProcessIdentity(identity.pid, identity.start_time + 1), LEASE) is None
     own = start_time(os.getpid())
@@ -150,28 +167,28 @@ def test_a_stranger_is_never_signalled(launch: Callable[..., LocalHandle]) -> No
 def test_an_engine_is_found_by_its_lease_alone(launch: Callable[..., LocalHandle]) -> None:
     started = launch("import subprocess; subprocess.run(['/bin/sleep', '600'])")
     eventually(lambda: True if len(list(leased_pids(LEASE))) == 2 else None)
-    found = LocalLauncher().find(LEASE)
+    found = LocalLauncher(Path()).find(LEASE)
     assert found is not None
     assert found.identity == started.identity
-    assert LocalLauncher().find("no such lease") is None
+    assert LocalLauncher(Path()).find("no such lease") is None
 
 
 def test_a_missing_interpreter_is_unavailable(tmp_path: Path) -> None:
-    order = ProcessOrder(["/no/such/python"], {}, tmp_path / "x.log", LEASE)
+    order = ProcessOrder(launch_order(tmp_path), ["/no/such/python"], {}, tmp_path / "x.log")
     with pytest.raises(Unavailable, match=r"/no/such/python.*\[backend.NAME\]"):
-        LocalLauncher().start(order)
+        LocalLauncher(tmp_path).start(order)
 
 
 def test_a_variable_that_no_process_can_have_is_unavailable(tmp_path: Path) -> None:
-    order = ProcessOrder([sys.executable], {"A": "b\0c"}, tmp_path / "x.log", LEASE)
+    order = ProcessOrder(launch_order(tmp_path), [sys.executable], {"A": "b\0c"}, tmp_path / "x.log")
     with pytest.raises(Unavailable, match=r"null byte.*\[backend.NAME\]"):
-        LocalLauncher().start(order)
+        LocalLauncher(tmp_path).start(order)
 
 
-def test_a_log_that_cannot_be_written_is_unavailable() -> None:
-    order = ProcessOrder([sys.executable], {}, Path("/proc/none/x.log"), LEASE)
+def test_a_log_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+    order = ProcessOrder(launch_order(tmp_path), [sys.executable], {}, Path("/proc/none/x.log"))
     with pytest.raises(Unavailable, match="log file"):
-        LocalLauncher().start(order)
+        LocalLauncher(tmp_path).start(order)
 
 
 def test_every_rank_of_an_engine_is_told_with_what_names_it_for_ever(

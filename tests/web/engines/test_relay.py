@@ -14,6 +14,7 @@ import zmq
 from gunicorn.arbiter import Arbiter
 
 from trivet.config import engine_address
+from trivet.endpoints import local_endpoints
 from trivet.errors import EngineLost, TrivetError, Unavailable
 from trivet.messages import SILENCE_LIMIT_S, Beat, FinishReason, Phase, Submit
 from trivet.sampling_params import SamplingParams
@@ -177,7 +178,7 @@ def test_close_ends_open_requests(site: Site) -> None:
 
 def test_engine_that_comes_back_at_the_same_address_does_not_hide_its_end(site: Site) -> None:
     """As a web process sees it that was held up while the engine was started again."""
-    address = engine_address(site.run_dir, "abcdef12", "sock")
+    address = local_endpoints(site.run_dir, "abcdef12").sock
 
     def start(engine: zmq.Socket[bytes]) -> None:
         engine.linger = 0
@@ -186,7 +187,8 @@ def test_engine_that_comes_back_at_the_same_address_does_not_hide_its_end(site: 
         assert engine.poll(20_000), "it is not connected"
 
     with zmq.Context() as context:
-        link = EngineLink(context, "abcdef12", address, 0.0)
+        endpoints = local_endpoints(site.run_dir, "abcdef12")
+        link = EngineLink(context, "abcdef12", endpoints, site.settings.paths.engine_keys_file, 0.0)
         try:
             # A context of its own: when it has ended, so has the removal of the socket's file.
             with zmq.Context() as first, first.socket(zmq.ROUTER) as engine:

@@ -5,14 +5,17 @@ Everything here is called from the relay thread only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 
 import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from trivet.endpoints import Endpoints, connect
 from trivet.errors import EngineLost, TrivetError
 from trivet.messages import (
     SILENCE_LIMIT_S,
@@ -30,6 +33,7 @@ from trivet.messages import (
 from trivet_web.engines.mailbox import Mailbox
 
 CONNECT_LIMIT_S = 1.0  # an ipc connection takes under a millisecond, or is refused at once
+CONNECT_LIMIT_TCP_S = 4.0  # a lost first packet is sent again after 1 s, and then after 2 (RFC 6298)
 MAX_MESSAGES = 64  # a turn: a flood from one engine starves neither the others nor the commands
 
 _encoder = msgspec.msgpack.Encoder()
@@ -55,8 +59,17 @@ class Connection(Enum):
 class EngineLink:
     """A connection to one engine process."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], instance_id: str, address: str, now: float):
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        instance_id: str,
+        endpoints: Endpoints,
+        key_file: Path,
+        now: float,
+    ):
+        """Raises: ConfigError where the site's keys are wanted and cannot be read; zmq.ZMQError."""
         self.instance_id = instance_id
+        self.endpoints = endpoints
         self.connection = Connection.OPENING
         self.load = EngineLoad()
         self._opened_s = now
@@ -70,15 +83,21 @@ class EngineLink:
             zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
         )
         self.monitor.linger = 0
-        self.socket.connect(address)
+        connect(self.socket, endpoints.sock, endpoints.server_key, key_file)
 
     def close(self) -> None:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(0)
 
+    @property
+    def _may_be_far(self) -> bool:
+        return bool(self.endpoints.server_key)
+
     def submit(self, request: Submit | ResetPrefixCache | Look, recipient: Recipient) -> None:
         self._open[request.request_id] = recipient
+        if self._may_be_far and isinstance(request, Submit):
+            request = msgspec.structs.replace(request, sent_s=time.monotonic())
         self._send(_encoder.encode(request))
 
     def abort(self, request_id: str) -> None:
@@ -119,7 +138,8 @@ class EngineLink:
                 return
 
     def has_timed_out(self, now: float) -> bool:
-        return self.connection is Connection.OPENING and now - self._opened_s > CONNECT_LIMIT_S
+        limit_s = CONNECT_LIMIT_TCP_S if self._may_be_far else CONNECT_LIMIT_S
+        return self.connection is Connection.OPENING and now - self._opened_s > limit_s
 
     def on_reports(self, now: float) -> bool:
         """Hand out the pieces of at most `MAX_MESSAGES` steps. True if there were any.
@@ -178,7 +198,7 @@ class EngineView:
         is_late = self.beat is not None and beat.pid == self.beat.pid and now - self.lost_at_s < 1.0
         if was_lost and is_late:
             return
-        self.beat, self.load, self.last_seen_s, self.lost_because = beat, beat.load, now, None
+        self.beat, self.load, self.last_seen_s, self.lost_because = beat.on_clock(now), beat.load, now, None
 
     def lose(self, reason: str, now: float) -> EngineLost:
         self.lost_because, self.lost_at_s = reason, now

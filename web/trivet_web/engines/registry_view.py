@@ -6,9 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import msgspec
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from trivet.endpoints import Endpoints
 from trivet.errors import Unavailable
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import RUNNING, list_deployments
@@ -104,4 +106,5 @@ def _row(instance: Instance, *, is_of_served_version: bool) -> InstanceRow:
         backend=instance.backend or "",
         device=",".join(instance.device_uids or []),
         is_of_served_version=is_of_served_version,
+        endpoints=None if not instance.endpoints else msgspec.convert(instance.endpoints, Endpoints),
     )

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,8 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from trivet.config import engine_address
+from trivet.config import Paths
+from trivet.endpoints import Endpoints, connect, local_endpoints
 from trivet.errors import TrivetError, Unavailable
 from trivet.messages import Beat, Look, ResetPrefixCache, Submit
 from trivet_web.engines.engine_link import MAX_MESSAGES, Connection, EngineLink, EngineView, Recipient
@@ -63,7 +64,9 @@ class Relay:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._links: dict[str, EngineLink] = {}
         self._views: dict[str, EngineView] = {}
-        self._watched: set[str] = set()
+        self._key_file = run_dir / Paths.ENGINE_KEYS
+        self._located: Mapping[str, Endpoints] = {}  # those that are not in the run directory
+        self._watched: dict[str, Endpoints] = {}  # where their beats come from
         self._closing = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._beats = self._context.socket(zmq.SUB)
@@ -87,6 +90,10 @@ class Relay:
     def watch(self, instance_ids: Iterable[str]) -> None:
         """Follow the beats of exactly these instances and stay connected to them."""
         self._do(partial(self._watch, frozenset(instance_ids)))
+
+    def locate(self, endpoints: Mapping[str, Endpoints]) -> None:
+        """Where the engines are that are not in the run directory; to be told before they are watched."""
+        self._do(partial(self._locate, dict(endpoints)))
 
     def view(self, instance_id: str) -> EngineView | None:
         return self._views.get(instance_id)
@@ -208,7 +215,7 @@ class Relay:
                 self._lose(link, "did not answer")
             elif link.num_open == 0 and link.instance_id not in self._watched:
                 self._drop(link)
-        for instance_id in self._views.keys() - self._watched - self._links.keys():
+        for instance_id in self._views.keys() - self._watched.keys() - self._links.keys():
             del self._views[instance_id]  # of a request that outlived its deployment
         for view in self._views.values():
             if view.lost_because is None and view.is_silent(now):
@@ -249,13 +256,37 @@ class Relay:
             link.fail_all(error, is_final=True)
 
     def _watch(self, instance_ids: frozenset[str]) -> None:
-        for instance_id in instance_ids - self._watched:
-            self._view(instance_id)
-            self._beats.connect(engine_address(self._run_dir, instance_id, "beat"))
-        for instance_id in self._watched - instance_ids:
-            self._beats.disconnect(engine_address(self._run_dir, instance_id, "beat"))
+        for instance_id in instance_ids - self._watched.keys():
+            self._hear(instance_id)
+        for instance_id in self._watched.keys() - instance_ids:
+            self._beats.disconnect(self._watched.pop(instance_id).beat)
             self._views.pop(instance_id, None)
-        self._watched = set(instance_ids)
+
+    def _hear(self, instance_id: str) -> None:
+        self._view(instance_id)
+        try:
+            endpoints = self._endpoints(instance_id)
+            connect(self._beats, endpoints.beat, endpoints.server_key, self._key_file)
+        except (TrivetError, zmq.ZMQError) as error:  # the request that needs it will say so
+            logger.warning("instance=%s beats=unheard error=%s", instance_id, error)
+            return
+        self._watched[instance_id] = endpoints
+
+    def _locate(self, located: Mapping[str, Endpoints]) -> None:
+        """A new attempt listens elsewhere; what was open at the old one ends with its connection."""
+        self._located = located
+        for instance_id, known in list(self._watched.items()):
+            if self._endpoints(instance_id) != known:
+                self._beats.disconnect(known.beat)
+                del self._watched[instance_id]
+                self._hear(instance_id)
+                if link := self._links.get(instance_id):
+                    link.fail_all(self._view(instance_id).lose("has ended", self._clock()))
+                    self._drop(link)
+
+    def _endpoints(self, instance_id: str) -> Endpoints:
+        """Raises: ConfigError where a socket's path is too long."""
+        return self._located.get(instance_id) or local_endpoints(self._run_dir, instance_id)
 
     def _host(self, hosted: Hosted) -> None:
         self._hosted.append(hosted)
@@ -271,12 +302,12 @@ class Relay:
         return self._views[instance_id]
 
     def _link(self, instance_id: str) -> EngineLink:
-        """Raises: ConfigError where the socket path is too long; Unavailable without a free descriptor."""
+        """Raises: ConfigError for a path that is too long, or keys; Unavailable without a free descriptor."""
         link = self._links.get(instance_id)
         if link is None:
-            address = engine_address(self._run_dir, instance_id, "sock")
+            endpoints = self._endpoints(instance_id)
             try:
-                link = EngineLink(self._context, instance_id, address, self._clock())
+                link = EngineLink(self._context, instance_id, endpoints, self._key_file, self._clock())
             except zmq.ZMQError as error:
                 raise Unavailable(f"no connection to instance {instance_id}: {error}; try again") from error
             self._links[instance_id] = link

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trivet.endpoints import Endpoints
 from trivet.engine_settings import NO_VALUE
 from trivet.errors import ModelNotFound, Unavailable
 from trivet_web.engines.engine_link import EngineView
@@ -44,6 +45,7 @@ class InstanceRow:
     backend: str = ""  # empty until it is placed
     device: str = ""  # uids, with commas
     is_of_served_version: bool = True  # else it finishes what it has: requests are tokenised for another
+    endpoints: Endpoints | None = None  # None: in the run directory of this home
 
 
 @dataclass(frozen=True, slots=True)

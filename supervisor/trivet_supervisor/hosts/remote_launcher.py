@@ -1,0 +1,164 @@
+"""`launching.Launcher` over the agents of other hosts.
+
+Each host has a thread here that looks at its engines several times a second, so that no question of the
+supervisor waits for a network: a handle answers from the last look. What engines print comes with each look
+and is appended to their log files on this host.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from trivet.config import Paths
+from trivet.contract import DeviceInfo
+from trivet.endpoints import client_keys
+from trivet.errors import Unavailable
+from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
+from trivet.messages import LaunchOrder
+from trivet_supervisor.hosts.agent_calls import (
+    Discard,
+    Find,
+    Hosts,
+    HostSilent,
+    ListOrders,
+    Orders,
+    Probe,
+    Refused,
+    Start,
+    Started,
+)
+from trivet_supervisor.hosts.host_link import HostLink
+from trivet_supervisor.hosts.remote_handle import RemoteHandle
+from trivet_supervisor.launchers.local import LocalLauncher
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 15.0
+CALL_TIMEOUT_S = 5.0
+
+
+class RemoteLauncher:
+    """Thread-safe; `close` ends its threads and leaves the engines alone."""
+
+    def __init__(self, name: str, hosts: Hosts, paths: Paths) -> None:
+        """Args: paths: of this site; engines admit its keys."""
+        self.name = name
+        self._hosts = hosts
+        self._key_file = paths.engine_keys_file
+        self._here = LocalLauncher(paths.run)  # what was started before the site had this one
+        self._links: dict[str, HostLink] = {}
+        self._lock = threading.Lock()
+
+    def start(self, order: ProcessOrder) -> EngineHandle:
+        """Raises: Unavailable, with the agent's own words."""
+        if not order.host:
+            raise Unavailable(f"launcher {self.name!r} was given a device of no host; see `trivet devices`")
+        launch = msgspec.structs.replace(order.launch, client_key=client_keys(self._key_file).public)
+        link = self._link(order.host)
+        try:
+            answer = link.call(Start(launch, dict(order.launch_env)), START_TIMEOUT_S)
+        except HostSilent:
+            link.fence(order.lease)  # it may have been started all the same
+            raise
+        if not isinstance(answer, Started):
+            raise Unavailable(f"host {order.host}: {_told(answer)}")
+        identity = ProcessIdentity(answer.pid, answer.start_time, order.host)
+        return RemoteHandle(identity, order.lease, link, order.log_file)
+
+    def adopt(
+        self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
+    ) -> EngineHandle | None:
+        """The living process, or one whose host does not answer; None where it is gone."""
+        if not identity.host:
+            return self._here.adopt(identity, lease)
+        link = self._link(identity.host)
+        try:
+            answer = link.call(Find(lease), CALL_TIMEOUT_S)
+        except HostSilent:
+            return RemoteHandle(identity, lease, link, log_file)
+        if not isinstance(answer, Started) or (answer.pid, answer.start_time) != (
+            identity.pid,
+            identity.start_time,
+        ):
+            return None
+        return RemoteHandle(identity, lease, link, log_file)
+
+    def find(self, lease: str, log_file: Path | None = None) -> EngineHandle | None:
+        """On any host that answers."""
+        for name in self._hosts.names():
+            link = self._link(name)
+            try:
+                answer = link.call(Find(lease), CALL_TIMEOUT_S)
+            except HostSilent as error:
+                logger.warning("%s", error)
+                continue
+            if isinstance(answer, Started):
+                identity = ProcessIdentity(answer.pid, answer.start_time, name)
+                return RemoteHandle(identity, lease, link, log_file)
+        return self._here.find(lease)
+
+    def orders(self) -> list[LaunchOrder]:
+        """Of every host that answers."""
+        found = self._here.orders()
+        for name in self._hosts.names():
+            try:
+                answer = self._link(name).call(ListOrders(), CALL_TIMEOUT_S)
+            except HostSilent as error:
+                logger.warning("%s", error)
+                continue
+            if isinstance(answer, Orders):
+                found += answer.orders
+        return found
+
+    def discard(self, instance_id: str, lease: str) -> None:
+        """Wherever it was. A host that does not answer keeps the order, and `orders` lists it later."""
+        self._here.discard(instance_id, lease)
+        for name in self._hosts.names():
+            self._link(name).later(Discard(instance_id, lease))
+
+    def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
+        """As `launching.PlacesOnHosts`."""
+        found: list[DeviceInfo] = []
+        for name in sorted(self._hosts.names()):
+            link = self._link(name)
+            if link.unreachable():
+                continue
+            try:
+                answer = link.call(Probe(backend, timeout_s), timeout_s + CALL_TIMEOUT_S)
+            except HostSilent as error:
+                logger.warning("%s", error)
+            except Unavailable as error:
+                found.append(_unusable(backend, name, str(error)))
+            else:
+                found += [_of_host(device, name) for device in getattr(answer, "devices", [])]
+        return found
+
+    def close(self) -> None:
+        """Its threads end; the engines stay."""
+        with self._lock:
+            links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.close()
+
+    def _link(self, host: str) -> HostLink:
+        with self._lock:
+            if host not in self._links:
+                self._links[host] = HostLink(host, self._hosts)
+            return self._links[host]
+
+
+def _of_host(device: DeviceInfo, host: str) -> DeviceInfo:
+    return replace(device, host=host, uid=f"{host}/{device.uid}")
+
+
+def _unusable(backend: str, host: str, reason: str) -> DeviceInfo:
+    return DeviceInfo(backend, 0, f"{host}/?", host, "", 0, 0, frozenset(), (), reason, host)
+
+
+def _told(answer: object) -> str:
+    return answer.reason if isinstance(answer, Refused) else f"its agent answered {type(answer).__name__}"

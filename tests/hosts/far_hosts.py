@@ -1,0 +1,119 @@
+"""Hosts as network namespaces of this one, each with a home, a temporary folder and a link to be cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+NET = "10.213.7"
+BRIDGE = "tvbr0"
+
+
+def ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def wait_for(what: str, is_done: Callable[[], object], deadline_s: float = 120.0) -> None:
+    """Raises: AssertionError naming what did not come true."""
+    end = time.monotonic() + deadline_s
+    while not is_done():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
+        time.sleep(0.05)
+
+
+class FarHost:
+    """One namespace; `run` starts something in it."""
+
+    def __init__(self, name: str, number: int, folder: Path) -> None:
+        self.name = name
+        self.address = f"{NET}.{number}"
+        self.home = folder / name
+        self.tmp = folder / f"{name}-tmp"
+        self._link = f"tv{name}"
+        self.agent: subprocess.Popen[bytes] | None = None  # what answers for it
+        for made in (self.home, self.tmp):
+            made.mkdir()
+
+    def open(self) -> None:
+        ip("netns", "add", self._link)
+        ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._link)
+        ip("link", "set", self._link, "master", BRIDGE, "up")
+        for arguments in (
+            ("addr", "add", f"{self.address}/24", "dev", "eth0"),
+            ("link", "set", "eth0", "up"),
+            ("link", "set", "lo", "up"),
+        ):
+            ip("-n", self._link, *arguments)
+
+    def close(self) -> None:
+        self.kill()
+        subprocess.run(["ip", "netns", "del", self._link], check=False)
+        subprocess.run(["ip", "link", "del", self._link], check=False, stderr=subprocess.DEVNULL)
+
+    def run(self, command: list[str], **environ: str) -> subprocess.Popen[bytes]:
+        """Its output goes to `agent.log` in its home."""
+        env = {**os.environ, "TRIVET_HOME": str(self.home), "TMPDIR": str(self.tmp), **environ}
+        with (self.home / "agent.log").open("ab") as log:
+            return subprocess.Popen(
+                ["ip", "netns", "exec", self._link, *command],
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def end_agent(self) -> None:
+        """It dies, and the host goes on."""
+        assert self.agent is not None
+        for pid in self.pids():
+            if b"far_agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        self.agent.wait()
+
+    def cut(self) -> None:
+        """Nothing comes through any more, and nobody is told."""
+        ip("link", "set", self._link, "down")
+
+    def mend(self) -> None:
+        ip("link", "set", self._link, "up")
+
+    def pids(self) -> list[int]:
+        return [int(pid) for pid in ip("netns", "pids", self._link).split()]
+
+    def engines(self) -> list[int]:
+        found = []
+        for pid in self.pids():
+            try:
+                if b"trivet.engine.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+            except OSError:
+                continue
+        return found
+
+    def kill(self) -> None:
+        """As if its power failed: everything at once."""
+        names = ip("netns", "list").split()
+        while self._link in names and (pids := self.pids()):
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.02)
+        if self.agent is not None:
+            self.agent.wait()
+
+
+def open_bridge() -> None:
+    subprocess.run(["ip", "link", "del", BRIDGE], check=False, stderr=subprocess.DEVNULL)
+    ip("link", "add", BRIDGE, "type", "bridge")
+    ip("addr", "add", f"{NET}.1/24", "dev", BRIDGE)
+    ip("link", "set", BRIDGE, "up")
+
+
+def close_bridge() -> None:
+    subprocess.run(["ip", "link", "del", BRIDGE], check=False)

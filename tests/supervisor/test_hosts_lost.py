@@ -1,0 +1,95 @@
+"""An engine whose host does not answer: asked itself first, given up only if it is silent, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trivet.endpoints import Endpoints
+from trivet.messages import Phase
+from trivet_registry.deployments_store import stop_deployment
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+LISTENS = Endpoints("tcp://10.0.0.2:1", "tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "key")
+SILENCE = "host b has not answered for 9 s (no route)"
+
+
+@pytest.fixture
+def far(site: Site) -> Site:
+    """One engine on host b, ready."""
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    site.process.listens = LISTENS
+    site.settle()
+    site.say(Phase.READY)
+    return site
+
+
+def test_an_engine_elsewhere_is_followed_where_its_launcher_says(site: Site) -> None:
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    assert (site.states(), site.only().host, site.wire.endpoints) == (["starting"], "b", {})
+    assert site.process.order.host == "b"
+    assert site.process.order.launch.device_uids == ["host"], "as that host names it"
+    assert site.only().device_uids == ["b/host"], "as the site names it"
+    site.process.listens = LISTENS
+    site.settle()
+    assert site.wire.endpoints == {site.only().id: LISTENS}
+    assert (site.only().endpoints or {})["server_key"] == "key", "web processes find it, too"
+
+
+def test_a_new_supervisor_reaches_it_by_what_stands_in_the_registry(far: Site) -> None:
+    far.process.listens = None  # its host does not answer yet
+    far.wire.endpoints.clear()
+    far.start_supervisor()
+    far.settle()
+    assert far.wire.endpoints == {far.only().id: LISTENS}
+    assert far.states() == ["ready"]
+
+
+def test_a_host_that_does_not_answer_ends_no_engine_that_does(far: Site) -> None:
+    far.process.silence = SILENCE
+    far.keep_alive(60)
+    assert (far.states(), far.process.signals) == (["ready"], [])
+
+
+def test_an_engine_that_is_silent_with_its_host_is_started_elsewhere_with_the_reason(far: Site) -> None:
+    lost = far.process
+    lost.silence, lost.obeys = SILENCE, ()
+    far.places.host = "c"
+    far.wait(20)
+    assert lost.signals == ["kill", "abandon"], "what is left of it ends when its host is back"
+    assert far.launcher.processes[-1].order.host == "c"
+    (event,) = [e for e in far.events() if e.to_state == "lost"]
+    assert "did not answer when asked; host b has not answered for 9 s" in event.reason
+
+
+def test_many_engines_of_a_host_that_is_gone_are_moved_at_once(site: Site) -> None:
+    """That no more than three are given up a minute is for a busy host, which answers."""
+    site.places.host = "b"
+    site.launch(replicas=6)
+    site.settle()
+    for process in site.launcher.processes:
+        process.listens = LISTENS
+    site.settle()
+    for instance in site.instances():
+        site.say(Phase.READY, instance)
+    for process in site.launcher.processes:
+        process.silence, process.obeys = SILENCE, ()
+    site.places.host = "c"
+    site.wait(20)
+    assert [p.order.host for p in site.launcher.processes] == ["b"] * 6 + ["c"] * 6
+
+
+def test_one_that_was_told_to_stop_is_stopped_with_what_is_not_known(far: Site) -> None:
+    far.process.silence, far.process.obeys = SILENCE, ()
+    far.change(stop_deployment, "chat", 0.0)
+    far.wait(20)
+    assert far.states() == ["stopped"]
+    assert SILENCE in far.only().reason
+    assert far.process.signals[-1] == "abandon"
