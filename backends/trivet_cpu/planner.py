@@ -151,7 +151,8 @@ class Planner:
         device, config = self._device, self._config
         wider = ""
         if config.memory_fraction is not None and needed <= device.free_bytes:
-            wider = f"raise gpu_memory_utilization to {needed / device.total_bytes + 0.005:.2f}"
+            percent = -(-100 * needed // device.total_bytes)  # as engine/capacity.py offers it
+            wider = f"raise gpu_memory_utilization to {percent / 100:.2f}"
         longest = self._longest(shape)
         if config.num_blocks is not None and (room := self._max_blocks(shape)) >= 2:
             shorter = f"lower num_gpu_blocks_override to {room}"
