@@ -44,9 +44,11 @@ def examples() -> list[doctest.DocTest]:
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
-def test_every_example_of_the_documentation_runs(served: Site, example: doctest.DocTest) -> None:
+def test_every_example_of_the_documentation_runs(
+    served: Site, example: doctest.DocTest, tmp_path: Path
+) -> None:
     with served.client() as client:
-        example.globs.update(client=client, model_path=str(find_demo_model()))
+        example.globs.update(client=client, model_path=str(find_demo_model()), folder=tmp_path)
         result = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF).run(example)
     assert result.attempted
     assert not result.failed, "see the captured output"

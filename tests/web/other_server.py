@@ -67,8 +67,8 @@ class Telling(StreamWorker):
         super().load_wsgi()
         put = StoredObjects.put
 
-        def told(store: StoredObjects[Any], object_id: str, value: Any) -> None:
-            put(store, object_id, value)
+        def told(store: StoredObjects[Any], object_id: str, value: Any, **options: bool) -> None:
+            put(store, object_id, value, **options)
             with (store._folder / "threads").open("a") as file:
                 file.write(threading.current_thread().name + "\n")
 

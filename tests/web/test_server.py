@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -350,21 +351,25 @@ def test_several_workers_sum_their_counts(
 def test_only_some_threads_are_for_inference(
     site: Site, start_server: Callable[..., Server], eventually: Eventually
 ) -> None:
-    """Of 8 threads 4 may hold whole answers: the 5th is refused, and health goes on answering."""
+    """Of 8 threads 4 may wait for embeddings, and none waits for a whole answer."""
     site.start_engine("--first-s", "60")
     server = start_server(TRIVET_WEB_THREADS="8")
-    sockets = [server.connect() for _ in range(4)]
-    try:
-        for sock in sockets:
-            sock.sendall(request_bytes("/v1/chat/completions", chat()))
-        eventually(lambda: server.metric(RUNNING) == 4, what="four requests run")
-        status, body = post(server, "/v1/chat/completions", chat())
+    texts = {"model": MODEL, "input": "x"}
+    with ExitStack() as stack:
+        for number in range(24):
+            sock = stack.enter_context(server.connect())
+            is_text = number < 4
+            sock.sendall(
+                request_bytes("/v1/embeddings", texts)
+                if is_text
+                else request_bytes("/v1/chat/completions", chat())
+            )
+        eventually(lambda: server.metric(RUNNING) == 24, what="all requests run")
+        status, body = post(server, "/v1/embeddings", texts)
         assert status == 429
         assert b"web_threads" in body
         assert server.get("/health")[0] == 200
-    finally:
-        for sock in sockets:
-            sock.close()
+    eventually(lambda: server.metric(RUNNING) == 0, what="all are aborted")
 
 
 def test_followed_log_shows_new_lines(live: Live) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from http import HTTPStatus
 
 from flask import Flask, Response, request
@@ -36,10 +34,11 @@ from trivet_web.console.event_routes import FEED
 from trivet_web.console.event_topics import topics_of
 from trivet_web.dialects.routes import BLUEPRINTS as DIALECTS
 from trivet_web.dialects.routes import error_form_of
+from trivet_web.engines.fallback import name_fallback
+from trivet_web.request_name import name_request, request_id
 from trivet_web.stream_worker.handover import handover_of_request
 from trivet_web.web_process import EXTENSION, WebProcess, web_process
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -54,8 +53,9 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     app.extensions[EXTENSION] = process
     app.extensions[FEED] = process.console_feed = EventFeed(topics_of(process))
 
-    app.before_request(_name_request)
+    app.before_request(name_request)
     app.after_request(_count_request)
+    app.after_request(name_fallback)
     guard.register(app, process.accounts)
     error_objects.register(app, error_form_of)
     for blueprint in (
@@ -84,18 +84,10 @@ def create_app(settings: Settings, process: WebProcess | None = None) -> Flask:
     return app
 
 
-def _name_request() -> None:
-    """A client may name its request, so that its log and ours can be put side by side."""
-    given = request.headers.get("X-Request-ID", "")
-    request.environ[error_objects.REQUEST_ID] = (
-        given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
-    )
-
-
 def _count_request(response: Response) -> Response:
     if (handover := handover_of_request()) and handover.parked:
         return response  # the answer comes later
-    response.headers["X-Request-ID"] = error_objects.request_id()
+    response.headers["X-Request-ID"] = request_id()
     if response.status_code == HTTPStatus.NO_CONTENT:
         del response.headers["Content-Type"]
     # Only words of ours: a label that clients can choose is a series in memory for each that they think of.

@@ -17,10 +17,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
 
 from trivet.errors import RequestError, TrivetError, Unavailable
-from trivet_web.engines.fallback import answer_of_fallback
+from trivet_web.engines.fallback import answer_of_fallback, first_failure
+from trivet_web.request_name import request_id
 
 logger = logging.getLogger(__name__)
-REQUEST_ID = "trivet.request_id"  # in the environment: a view may go on in another context
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -37,6 +37,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     """The body of an answer that failed, or an event in a stream that failed."""
 
     error: ErrorObject
+    detail: str | msgspec.UnsetType = msgspec.UNSET  # under /v1: the message, for Xinference's clients
 
 
 # The body of a dialect and its status, from the error and the status that it has here.
@@ -62,7 +63,7 @@ def register(app: Flask, form_of: Callable[[str, str], ErrorForm | None] = lambd
 
 
 def _on_trivet_error(error: TrivetError) -> Response:
-    return answer_of_fallback(error) or _failed(error)
+    return answer_of_fallback(error) or _failed(first_failure(error))
 
 
 def _failed(error: TrivetError) -> Response:
@@ -112,11 +113,6 @@ def _on_exception(error: Exception) -> Response:
     logger.error("request_id=%s status=500 %s", request_id(), where, exc_info=error)
     message = f"internal error; the server's log has it under request {request_id()}"
     return _response(ErrorBody(ErrorObject(message, "server_error", None, "server_error")), 500)
-
-
-def request_id() -> str:
-    """Of the request at hand."""
-    return str(request.environ.get(REQUEST_ID, "-"))
 
 
 def _response(body: ErrorBody, status: int) -> Response:

@@ -7,9 +7,11 @@ at all. What is older than the retention is gone, whether or not it has been rem
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 _ID = re.compile(r"[a-z]+_[0-9a-f]{24,64}")
 SWEEP_S = 600.0
 DAY_S = 86_400.0
+RESERVE_BYTES = 256 << 20  # of the disk: a registry that cannot write stops the whole site
+
+
+def check_room(folder: Path, size_bytes: int = 0) -> None:
+    """For what users add. Raises: OSError where it would take the room that the registry needs."""
+    if shutil.disk_usage(folder).free < RESERVE_BYTES + size_bytes:
+        raise OSError(errno.ENOSPC, f"less than {RESERVE_BYTES >> 20} MiB of the disk would be left")
 
 
 def new_id(prefix: str) -> str:
@@ -44,10 +53,17 @@ class StoredObjects(Generic[T]):
         self._clock = clock
         self._swept_s = -SWEEP_S
 
-    def put(self, object_id: str, value: T) -> None:
-        """New, or in place of what was there; its age does not change then. Raises: OSError."""
+    def put(self, object_id: str, value: T, *, leaves_room: bool = False) -> None:
+        """New, or in place of what was there; its age does not change then.
+
+        Args: leaves_room: refuse what takes the last of the disk.
+
+        Raises: OSError.
+        """
         self._sweep()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if leaves_room:
+            check_room(self._folder)
         place = self._place(object_id)
         draft = place.with_suffix(f".{secrets.token_hex(4)}")
         try:

@@ -56,6 +56,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 EXTENSION = "trivet"
 METRICS_FOLDER = "web-metrics"  # in the run directory
 SAMPLE_INTERVAL_S = 1.0
+BATCHES_END_S = 2.0  # for lines that have been ended; what is not written down by then is asked again
 SHUTDOWN_NOTICE_S = 1.0  # before the drain deadline: time to write an error event and close properly
 
 
@@ -89,7 +90,7 @@ class WebProcess:
         self.prompts = PromptEncoder()
         self.router = Router(read_table or table_reader(self.database), self.relay.view, self._follow)
         self.supervisor = SupervisorLink(settings.paths)
-        self.waker = Waker(self.router, self._wake)
+        self.waker = Waker(self.router, self._wake, self.relay.tell)
         self.hang_up = HangUpWatcher()
         self.slots = Slots(num_slots(settings.web_threads))
         self.prober = Prober()
@@ -155,7 +156,9 @@ class WebProcess:
         timer.start()
 
     def _end_open_requests(self) -> None:
-        self.relay.end_all(Unavailable("the web server is shutting down; send the request again"))
+        error = Unavailable("the web server is shutting down; send the request again")
+        self.waker.end_all(error)  # first: whoever stops waiting goes to the relay
+        self.relay.end_all(error)
 
     def _sample_often(self) -> None:
         """Body of a thread: what is not seen in this second is in no history."""
@@ -190,7 +193,7 @@ class WebProcess:
             self._batches.stop()
             self._batches.join(max(0.0, self._drained_s - time.monotonic()))
             self._end_open_requests()
-            self._batches.join()
+            self._batches.join(BATCHES_END_S)
         self.relay.close()
         self.hang_up.close()
         self.metrics.close()

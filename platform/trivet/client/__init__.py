@@ -16,6 +16,7 @@ from trivet.client.answers import (
     ToolCall,
     Usage,
 )
+from trivet.client.calls import Page
 from trivet.client.client import AsyncClient, Client
 from trivet.client.fields import ChatFields, CompletionFields, DeploymentChanges
 from trivet.client.inference import ChatMessage
@@ -70,6 +71,7 @@ __all__ = [
     "Lane",
     "Message",
     "Model",
+    "Page",
     "Plan",
     "Pull",
     "Ranking",

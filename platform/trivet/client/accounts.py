@@ -15,9 +15,7 @@ from trivet.client.account_results import (
     UsageReport,
     User,
 )
-from trivet.client.calls import C, Call, Group, ask, ask_list, call, given, place
-
-ROOT = "/platform/v1"
+from trivet.client.calls import ROOT, C, Call, Group, ask, ask_list, call, given, nothing, place
 
 
 class UserChanges(TypedDict, total=False):
@@ -66,13 +64,13 @@ class Users(Group[C]):
     @call
     def remove(self, name: str) -> Call[None]:
         """With its sessions and keys. Raises: NotFound; Conflict where no admin would be left."""
-        return ask("DELETE", f"{ROOT}/users/{place(name)}", object).then(_nothing)
+        return ask("DELETE", f"{ROOT}/users/{place(name)}", object).then(nothing)
 
     @call
     def change_own_password(self, current: str, password: str) -> Call[None]:
         """For who is logged in. Raises: AuthenticationError, RequestError."""
         body = given(current=current, password=password)
-        return ask("POST", f"{ROOT}/password", object, body=body).then(_nothing)
+        return ask("POST", f"{ROOT}/password", object, body=body).then(nothing)
 
 
 class Sessions(Group[C]):
@@ -95,7 +93,7 @@ class Sessions(Group[C]):
     @call
     def close(self) -> Call[None]:
         """Log out."""
-        return ask("DELETE", f"{ROOT}/session", object).then(_nothing)
+        return ask("DELETE", f"{ROOT}/session", object).then(nothing)
 
     @call
     def list(self, *, everybody: bool = False) -> Call[tuple[LoginSession, ...]]:
@@ -105,7 +103,7 @@ class Sessions(Group[C]):
     @call
     def end(self, session_id: str) -> Call[None]:
         """Raises: NotFound."""
-        return ask("DELETE", f"{ROOT}/sessions/{place(session_id)}", object).then(_nothing)
+        return ask("DELETE", f"{ROOT}/sessions/{place(session_id)}", object).then(nothing)
 
 
 class Keys(Group[C]):
@@ -240,7 +238,3 @@ def _query(first: date | None, last: date | None, key: int | None, everybody: bo
         "key": key,
         "all": 1 if everybody else None,
     }
-
-
-def _nothing(_: object) -> None:
-    """There is nothing to tell."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from typing import TypeVar, cast
 
 import httpx2
 
-from trivet.client.calls import Call, StreamCall
+from trivet.client.calls import Call, Download, StreamCall
+from trivet.client.carrier import MAX_ERROR_BYTES, Attempts, Carrier
+from trivet.client.draft import Draft
 from trivet.client.retries import Retries
 from trivet.client.streams import AsyncStream
 from trivet.client.wire import NOT_CONNECTED, Wire
@@ -18,8 +19,8 @@ from trivet.client.wire import NOT_CONNECTED, Wire
 T = TypeVar("T")
 
 
-class AsyncConnection:
-    """Of one event loop. Several may share one pool, each with its own timeout and retries."""
+class AsyncConnection(Carrier[httpx2.AsyncClient]):
+    """Of one event loop."""
 
     def __init__(
         self,
@@ -28,30 +29,28 @@ class AsyncConnection:
         retries: Retries,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.http = http
-        self.wire = wire
-        self.retries = retries
-        self._sleep = sleep
-
-    def with_options(self, timeout_s: float | None, max_retries: int | None) -> AsyncConnection:
-        """Over the same pool; None: as it is."""
-        timeout_s = self.wire.timeout_s if timeout_s is None else timeout_s
-        max_retries = self.retries.max_retries if max_retries is None else max_retries
-        wire = replace(self.wire, timeout_s=timeout_s)
-        retries = replace(self.retries, max_retries=max_retries, longest_wait_s=timeout_s)
-        return AsyncConnection(self.http, wire, retries, self._sleep)
+        super().__init__(http, wire, retries, sleep)
 
     async def send(self, call: Call[T]) -> T:
         """Raises: TrivetError as the server named it; Unavailable where nothing answers."""
         with self.wire.failures():
             response = await self._begin(call)
-            async with _closing(response):
+            async with aclosing(response):
                 await response.aread()
         return self.wire.answer(call, response)
 
     def stream(self, call: StreamCall[T]) -> AsyncStream[T]:
         """The answer in pieces, raising what `send` raises, also in the middle."""
         return AsyncStream(self._items(call))
+
+    async def download(self, call: Download) -> int:
+        """Bytes that are in the file now; a thread writes them. Raises: as `send`; OSError."""
+        draft = Draft(call.place)
+        with draft.dropped_on_error():
+            async with self.stream(call.source) as pieces:
+                async for piece in pieces:
+                    await asyncio.to_thread(draft.write, piece)
+                return await asyncio.to_thread(draft.keep)
 
     async def answers(self, path: str) -> bool:
         """Whether GET `path` succeeds; False where nothing listens. Raises nothing."""
@@ -66,10 +65,15 @@ class AsyncConnection:
 
     async def _items(self, call: StreamCall[T]) -> AsyncGenerator[T, None]:
         with self.wire.failures():
-            async with _closing(await self._begin(call)) as response:
+            async with aclosing(await self._begin(call)) as response:
                 if call.item is str:
                     async for text in response.aiter_text():
                         yield text  # type: ignore[misc]  # T is str
+                    return
+                if call.item is bytes:
+                    async for piece in response.aiter_bytes():
+                        yield piece  # type: ignore[misc]  # T is bytes
+                    self.wire.check_length(call, response)
                     return
                 async for event in httpx2.EventSource(response):
                     if event.data == "[DONE]":
@@ -82,30 +86,40 @@ class AsyncConnection:
 
     async def _begin(self, call: Call[T] | StreamCall[T]) -> httpx2.Response:
         """The answer's head, when it is no error; tried again where that is safe."""
-        num_done = 0
+        attempts = Attempts(self.wire, self.retries)
         while True:
             try:
                 with self.wire.request(self.http, call) as request:
+                    if isinstance(call, Call) and call.upload is not None:
+                        request.stream = _ReadByThread(cast("Iterable[bytes]", request.stream))
                     response = await self.http.send(request, stream=True)
-            except NOT_CONNECTED:
-                wait_s = self.retries.after_no_connection(num_done)
-                if wait_s is None:
-                    raise
+            except NOT_CONNECTED as error:
+                wait_s = attempts.after_no_connection(error)
             else:
                 if not response.is_error:
                     return response
-                async with _closing(response):
-                    await response.aread()
-                wait_s = self.retries.after_refusal(num_done, response.status_code, response.headers)
-                if wait_s is None:
-                    raise self.wire.refusal(response)
+                wait_s = attempts.after_refusal(response, await _beginning(response))
             await self._sleep(wait_s)
-            num_done += 1
 
 
-@asynccontextmanager
-async def _closing(response: httpx2.Response) -> AsyncIterator[httpx2.Response]:
-    try:
-        yield response
-    finally:
-        await response.aclose()
+async def _beginning(response: httpx2.Response) -> bytes:
+    """Of the body of an error; closes it."""
+    body = b""
+    async with aclosing(response):
+        async for piece in response.aiter_bytes():
+            body += piece
+            if len(body) >= MAX_ERROR_BYTES:
+                break
+    return body[:MAX_ERROR_BYTES]
+
+
+class _ReadByThread(httpx2.AsyncByteStream):
+    """A form whose file may lie on a slow disk: the event loop must not wait for it."""
+
+    def __init__(self, form: Iterable[bytes]) -> None:
+        self._form = form
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces = iter(self._form)
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece

@@ -29,12 +29,28 @@ M = TypeVar("M")
 P = ParamSpec("P")
 C = TypeVar("C", bound="Connection | AsyncConnection")
 JsonObject: TypeAlias = Mapping[str, object]
+ROOT = "/platform/v1"
 
 
 class Listing(msgspec.Struct, Generic[T], frozen=True):
-    """`{"data": [...]}`."""
+    """`{"data": [...]}`; the rest is of those that come in pages."""
 
     data: tuple[T, ...] = ()
+    last_id: str | None = None
+    has_more: bool = False
+
+
+class Page(tuple[T, ...]):
+    """A part of a list, in order; the next part is what comes `after` its `last_id`."""
+
+    last_id: str | None
+    has_more: bool
+
+    @classmethod
+    def of(cls, listing: Listing[T]) -> Page[T]:
+        page = cls(listing.data)
+        page.last_id, page.has_more = listing.last_id, listing.has_more
+        return page
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +96,19 @@ class StreamCall(Generic[T]):
 
     method: str
     path: str
-    item: Any  # the type of an event's data; str: no events, but text as it comes
+    item: Any  # the type of an event's data; str and bytes: no events, but text or bytes as they come
     body: object = None
     query: JsonObject = field(default_factory=dict)
     is_endless: bool = False  # pieces may be any time apart
     is_last: Callable[[T], bool] | None = None  # which event ends it; None: "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A stream of bytes that becomes a file."""
+
+    source: StreamCall[bytes]
+    place: Path
 
 
 def ask(
@@ -97,6 +121,15 @@ def ask(
 def ask_list(path: str, item: type[T], query: JsonObject | None = None) -> Call[tuple[T, ...]]:
     """A call whose answer is a list."""
     return ask("GET", path, Listing[item], query=query).then(lambda listing: listing.data)  # type: ignore[valid-type]
+
+
+def ask_page(path: str, item: type[T], query: JsonObject) -> Call[Page[T]]:
+    """A call whose answer is a part of a list."""
+    return ask("GET", path, Listing[item], query=query).then(Page.of)  # type: ignore[valid-type]
+
+
+def nothing(_: object) -> None:
+    """The answer of a call of which there is nothing to tell."""
 
 
 def place(*parts: str) -> str:
@@ -165,3 +198,25 @@ class stream(Method[P, StreamCall[T]], Generic[P, T]):  # noqa: N801  # used as 
             return group._connection.stream(self.make(group, *args, **kwargs))
 
         return open_stream
+
+
+class download(Method[P, Download], Generic[P]):  # noqa: N801  # used as a decorator
+    """A method of a group that brings a file and returns its size in bytes."""
+
+    @overload
+    def __get__(self, group: None, owner: type) -> download[P]: ...
+    @overload
+    def __get__(self, group: Group[Connection], owner: type) -> Callable[P, int]: ...
+    @overload
+    def __get__(
+        self, group: Group[AsyncConnection], owner: type
+    ) -> Callable[P, Coroutine[Any, Any, int]]: ...
+    def __get__(self, group: Group[Any] | None, owner: type) -> Any:
+        if group is None:
+            return self
+
+        @wraps(self.make)
+        def bring(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return group._connection.download(self.make(group, *args, **kwargs))
+
+        return bring

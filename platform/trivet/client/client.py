@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import httpx2
 
@@ -24,12 +24,37 @@ MAX_RETRIES = 2
 MAX_CONNECTIONS = 100
 
 
+class Access(NamedTuple):
+    """What a client of either kind is made of, from what its caller gave."""
+
+    api_key: str | None
+    token: TokenOfHome | None
+    wire: Wire
+    retries: Retries
+    pool: dict[str, Any]  # for httpx's client
+
+    @classmethod
+    def of(
+        cls,
+        base_url: str | None,
+        api_key: str | None,
+        timeout_s: float,
+        max_retries: int,
+        max_connections: int,
+        ca_file: str | None,
+    ) -> Access:
+        """Raises: ConfigError."""
+        url, key, token = found(base_url, api_key)
+        pool = {"auth": token, **pool_options(url, key, max_connections, trust_of(url, ca_file))}
+        return cls(key, token, Wire(url.rstrip("/"), timeout_s), Retries(max_retries, timeout_s), pool)
+
+
 class Server(Operation[C]):
     """The calls of both clients; each is written once (`calls.py`)."""
 
-    def __init__(self, connection: C, api_key: str | None, token: TokenOfHome | None = None) -> None:
+    def __init__(self, connection: C, access: Access) -> None:
         super().__init__(connection)
-        self._api_key, self._token = api_key, token
+        self._access = access
         self.chat = Chat(connection)
         self.completions = Completions(connection)
         self.responses = Responses(connection)
@@ -48,11 +73,18 @@ class Server(Operation[C]):
     @property
     def api_key(self) -> str | None:
         """What it sends now; None: nothing."""
-        return self._api_key if self._token is None else self._token.read()
+        return self._access.api_key if self._access.token is None else self._access.token.read()
 
     @property
     def base_url(self) -> str:
         return self._connection.wire.base_url
+
+    def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> Self:
+        """The same server and connections, which stay this client's to close."""
+        copy = object.__new__(type(self))
+        connection = self._connection.with_options(timeout_s, max_retries)
+        Server.__init__(copy, connection, self._access)  # type: ignore[misc]  # C is known by the class
+        return copy
 
 
 class Client(Server[Connection]):
@@ -95,20 +127,9 @@ class Client(Server[Connection]):
             home is known by its own certificate.
         transport: instead of connections, such as to an application in this process.
         """
-        url, key, token = found(base_url, api_key)
-        options = pool_options(url, key, max_connections, trust_of(url, ca_file))
-        http = httpx2.Client(auth=token, transport=transport, **options)
-        wire = Wire(url.rstrip("/"), timeout_s)
-        connection = Connection(http, wire, Retries(max_retries, timeout_s))
-        super().__init__(connection, key, token)
-
-    def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> Client:
-        """The same server and connections, which stay this client's to close."""
-        copy = Client.__new__(Client)
-        Server.__init__(
-            copy, self._connection.with_options(timeout_s, max_retries), self._api_key, self._token
-        )
-        return copy
+        access = Access.of(base_url, api_key, timeout_s, max_retries, max_connections, ca_file)
+        http = httpx2.Client(transport=transport, **access.pool)
+        super().__init__(Connection(http, access.wire, access.retries), access)
 
     def health(self, *, ready: bool = False) -> bool:
         """Whether the server answers; `ready`: whether something can serve a request. Raises nothing."""
@@ -150,22 +171,12 @@ class AsyncClient(Server[AsyncConnection]):
         max_retries: int = MAX_RETRIES,
         max_connections: int = MAX_CONNECTIONS,
         ca_file: str | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """As `Client`'s."""
-        url, key, token = found(base_url, api_key)
-        options = pool_options(url, key, max_connections, trust_of(url, ca_file))
-        http = httpx2.AsyncClient(auth=token, **options)
-        wire = Wire(url.rstrip("/"), timeout_s)
-        connection = AsyncConnection(http, wire, Retries(max_retries, timeout_s))
-        super().__init__(connection, key, token)
-
-    def with_options(self, *, timeout_s: float | None = None, max_retries: int | None = None) -> AsyncClient:
-        """The same server and connections, which stay this client's to close."""
-        copy = AsyncClient.__new__(AsyncClient)
-        Server.__init__(
-            copy, self._connection.with_options(timeout_s, max_retries), self._api_key, self._token
-        )
-        return copy
+        access = Access.of(base_url, api_key, timeout_s, max_retries, max_connections, ca_file)
+        http = httpx2.AsyncClient(transport=transport, **access.pool)
+        super().__init__(AsyncConnection(http, access.wire, access.retries), access)
 
     async def health(self, *, ready: bool = False) -> bool:
         """Whether the server answers; `ready`: whether something can serve a request. Raises nothing."""

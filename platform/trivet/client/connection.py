@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
 from typing import TypeVar
 
 import httpx2
 
-from trivet.client.calls import Call, StreamCall
+from trivet.client.calls import Call, Download, StreamCall
+from trivet.client.carrier import MAX_ERROR_BYTES, Attempts, Carrier
+from trivet.client.draft import Draft
 from trivet.client.retries import Retries
 from trivet.client.streams import Stream
 from trivet.client.wire import NOT_CONNECTED, Wire
@@ -18,24 +19,13 @@ from trivet.client.wire import NOT_CONNECTED, Wire
 T = TypeVar("T")
 
 
-class Connection:
-    """Thread-safe. Several may share one pool, each with its own timeout and retries."""
+class Connection(Carrier[httpx2.Client]):
+    """Thread-safe."""
 
     def __init__(
         self, http: httpx2.Client, wire: Wire, retries: Retries, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.http = http
-        self.wire = wire
-        self.retries = retries
-        self._sleep = sleep
-
-    def with_options(self, timeout_s: float | None, max_retries: int | None) -> Connection:
-        """Over the same pool; None: as it is."""
-        timeout_s = self.wire.timeout_s if timeout_s is None else timeout_s
-        max_retries = self.retries.max_retries if max_retries is None else max_retries
-        wire = replace(self.wire, timeout_s=timeout_s)
-        retries = replace(self.retries, max_retries=max_retries, longest_wait_s=timeout_s)
-        return Connection(self.http, wire, retries, self._sleep)
+        super().__init__(http, wire, retries, sleep)
 
     def send(self, call: Call[T]) -> T:
         """Raises: TrivetError as the server named it; Unavailable where nothing answers."""
@@ -48,6 +38,14 @@ class Connection:
     def stream(self, call: StreamCall[T]) -> Stream[T]:
         """The answer in pieces, raising what `send` raises, also in the middle."""
         return Stream(self._items(call))
+
+    def download(self, call: Download) -> int:
+        """Bytes that are in the file now. Raises: as `send`; OSError."""
+        draft = Draft(call.place)
+        with draft.dropped_on_error(), self.stream(call.source) as pieces:
+            for piece in pieces:
+                draft.write(piece)
+            return draft.keep()
 
     def answers(self, path: str) -> bool:
         """Whether GET `path` succeeds; False where nothing listens. Raises nothing."""
@@ -64,6 +62,10 @@ class Connection:
             if call.item is str:
                 yield from response.iter_text()  # type: ignore[misc]  # T is str
                 return
+            if call.item is bytes:
+                yield from response.iter_bytes()  # type: ignore[misc]  # T is bytes
+                self.wire.check_length(call, response)
+                return
             for event in httpx2.EventSource(response):
                 if event.data == "[DONE]":
                     return
@@ -75,22 +77,26 @@ class Connection:
 
     def _begin(self, call: Call[T] | StreamCall[T]) -> httpx2.Response:
         """The answer's head, when it is no error; tried again where that is safe."""
-        num_done = 0
+        attempts = Attempts(self.wire, self.retries)
         while True:
             try:
                 with self.wire.request(self.http, call) as request:
                     response = self.http.send(request, stream=True)
-            except NOT_CONNECTED:
-                wait_s = self.retries.after_no_connection(num_done)
-                if wait_s is None:
-                    raise
+            except NOT_CONNECTED as error:
+                wait_s = attempts.after_no_connection(error)
             else:
                 if not response.is_error:
                     return response
-                with closing(response):
-                    response.read()
-                wait_s = self.retries.after_refusal(num_done, response.status_code, response.headers)
-                if wait_s is None:
-                    raise self.wire.refusal(response)
+                wait_s = attempts.after_refusal(response, _beginning(response))
             self._sleep(wait_s)
-            num_done += 1
+
+
+def _beginning(response: httpx2.Response) -> bytes:
+    """Of the body of an error; closes it."""
+    body = b""
+    with closing(response):
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) >= MAX_ERROR_BYTES:
+                break
+    return body[:MAX_ERROR_BYTES]

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trivet.client.calls import C, Call, Group, StreamCall, ask, ask_list, call, given, place, stream
+from trivet.client.calls import (
+    ROOT,
+    C,
+    Call,
+    Group,
+    StreamCall,
+    ask,
+    ask_list,
+    call,
+    given,
+    nothing,
+    place,
+    stream,
+)
 from trivet.client.fields import DeploymentChanges
 from trivet.client.inference import Encoding
 from trivet.client.observations import BatchView, Histograms, History, Request
@@ -18,8 +31,6 @@ from trivet.client.results import (
     Status,
 )
 from trivet.client.site_settings import SiteSettings
-
-ROOT = "/platform/v1"
 
 
 class Deployments(Group[C]):
@@ -235,7 +246,3 @@ class Operation(Encoding[C]):
 
 def _deployment(name: str) -> str:
     return f"{ROOT}/deployments/{place(name)}"
-
-
-def nothing(_: object) -> None:
-    """There is nothing to tell."""

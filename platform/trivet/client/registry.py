@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from trivet.client.answers import ServedModel
-from trivet.client.calls import C, Call, Group, ask, ask_list, call, given, place
-from trivet.client.management import ROOT, nothing
+from trivet.client.calls import (
+    ROOT,
+    C,
+    Call,
+    Download,
+    Group,
+    StreamCall,
+    ask,
+    ask_list,
+    call,
+    download,
+    given,
+    nothing,
+    place,
+    stream,
+)
 from trivet.client.results import (
     Alias,
     AliasMove,
@@ -91,9 +106,18 @@ class Models(Group[C]):
 
     @call
     def file(self, reference: str, name: str) -> Call[bytes]:
-        """The content of one file of a version. Raises: ModelNotFound, NotFound."""
-        path = f"{ROOT}/versions/{place(reference)}/files/{'/'.join(map(place, name.split('/')))}"
-        return ask("GET", path, bytes)
+        """The content of one file of a version, whole: for small ones. Raises: ModelNotFound, NotFound."""
+        return ask("GET", _file(reference, name), bytes)
+
+    @stream
+    def read_file(self, reference: str, name: str) -> StreamCall[bytes]:
+        """The content of a file of any size, as it comes. Raises: as `file`, also in the middle."""
+        return StreamCall("GET", _file(reference, name), bytes)
+
+    @download
+    def download_file(self, reference: str, name: str, to: str | Path) -> Download:
+        """The content into a file, which is there when it is whole. Raises: as `file`; OSError."""
+        return Download(StreamCall("GET", _file(reference, name), bytes), Path(to))
 
     @call
     def store(self) -> Call[Store]:
@@ -222,6 +246,10 @@ class Aliases(Group[C]):
     def remove(self, model: str, alias: str) -> Call[None]:
         """Raises: NotFound; Conflict while a deployment follows it."""
         return ask("DELETE", _alias(model, alias), object).then(nothing)
+
+
+def _file(reference: str, name: str) -> str:
+    return f"{ROOT}/versions/{place(reference)}/files/{'/'.join(map(place, name.split('/')))}"
 
 
 def _alias(model: str, alias: str) -> str:

@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 
 FIRST_WAIT_S = 0.1  # after a connection that was refused; doubled each time
 REFUSED = (429, 503)
+MOST_DIGITS = 15  # of seconds; more are no time that anybody means
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: Callable[[], float] = time.
     """What Retry-After says, in seconds or as a date; None where it says nothing that can be read."""
     text = headers.get("retry-after", "")
     if text.isascii() and text.isdigit():
-        return float(text)
+        return float(text) if len(text) <= MOST_DIGITS else None
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now_s())
     except (ValueError, OverflowError):

@@ -10,14 +10,18 @@ from typing import Unpack
 from trivet.client.calls import (
     C,
     Call,
+    Download,
     Group,
     JsonObject,
+    Page,
     StreamCall,
     Upload,
     ask,
-    ask_list,
+    ask_page,
     call,
+    download,
     given,
+    nothing,
     place,
     stream,
 )
@@ -39,6 +43,11 @@ class Files(Group[C]):
     >>> file = client.files.upload(b"{}", "lines.jsonl")
     >>> file.filename, file.bytes, client.files.content(file.id)
     ('lines.jsonl', 2, b'{}')
+    >>> b"".join(client.files.read(file.id))
+    b'{}'
+    >>> page = client.files.list(limit=1)
+    >>> page[0].id == page.last_id  # what comes after it, where `page.has_more`
+    True
     >>> client.files.delete(file.id)
     """
 
@@ -56,10 +65,10 @@ class Files(Group[C]):
         limit: int | None = None,
         after: str | None = None,
         order: str | None = None,
-    ) -> Call[tuple[File, ...]]:
+    ) -> Call[Page[File]]:
         """At most 10,000, newest first or `order="asc"`; `after` is the last id that is known already."""
         query = {"purpose": purpose, "limit": limit, "after": after, "order": order}
-        return ask_list("/v1/files", File, query)
+        return ask_page("/v1/files", File, query)
 
     @call
     def get(self, file_id: str) -> Call[File]:
@@ -68,13 +77,23 @@ class Files(Group[C]):
 
     @call
     def content(self, file_id: str) -> Call[bytes]:
-        """Raises: NotFound."""
-        return ask("GET", f"/v1/files/{place(file_id)}/content", bytes)
+        """All of it in memory: `read` and `download` hold a piece at a time. Raises: NotFound."""
+        return ask("GET", _content(file_id), bytes)
+
+    @stream
+    def read(self, file_id: str) -> StreamCall[bytes]:
+        """The content as it comes. Raises: NotFound, and what breaks it off."""
+        return StreamCall("GET", _content(file_id), bytes)
+
+    @download
+    def download(self, file_id: str, to: str | Path) -> Download:
+        """The content into a file, which is there when it is whole. Raises: NotFound; OSError."""
+        return Download(StreamCall("GET", _content(file_id), bytes), Path(to))
 
     @call
     def delete(self, file_id: str) -> Call[None]:
         """Raises: NotFound."""
-        return ask("DELETE", f"/v1/files/{place(file_id)}", Deleted).then(_nothing)
+        return ask("DELETE", f"/v1/files/{place(file_id)}", Deleted).then(nothing)
 
 
 class Batches(Group[C]):
@@ -88,7 +107,11 @@ class Batches(Group[C]):
     ...     batch = client.batches.get(batch.id)
     >>> batch.status, batch.request_counts.completed
     ('completed', 1)
-    >>> b'"custom_id":"1"' in client.files.content(batch.output_file_id)
+    >>> client.files.download(batch.output_file_id, folder / "results.jsonl") == client.files.get(
+    ...     batch.output_file_id
+    ... ).bytes
+    True
+    >>> '"custom_id":"1"' in (folder / "results.jsonl").read_text()
     True
     """
 
@@ -113,9 +136,9 @@ class Batches(Group[C]):
     @call
     def list(
         self, *, limit: int | None = None, after: str | None = None, order: str | None = None
-    ) -> Call[tuple[Batch, ...]]:
+    ) -> Call[Page[Batch]]:
         """20 or `limit` (at most 100), newest first or `order="asc"`; `after` is the last known id."""
-        return ask_list("/v1/batches", Batch, {"limit": limit, "after": after, "order": order})
+        return ask_page("/v1/batches", Batch, {"limit": limit, "after": after, "order": order})
 
     @call
     def get(self, batch_id: str) -> Call[Batch]:
@@ -186,8 +209,8 @@ class Responses(Group[C]):
     @call
     def delete(self, response_id: str) -> Call[None]:
         """Raises: NotFound; UnsupportedParameter where none are kept."""
-        return ask("DELETE", f"/v1/responses/{place(response_id)}", Deleted).then(_nothing)
+        return ask("DELETE", f"/v1/responses/{place(response_id)}", Deleted).then(nothing)
 
 
-def _nothing(_: object) -> None:
-    """There is nothing to tell."""
+def _content(file_id: str) -> str:
+    return f"/v1/files/{place(file_id)}/content"

@@ -84,9 +84,9 @@ class Wire:
                 call.method, call.path, params=_present(call.query), timeout=timeout, **content
             )
 
-    def refusal(self, response: httpx2.Response) -> TrivetError:
-        """The error of an answer that has been read."""
-        error = failure_of(response.status_code, response.content, response.headers)
+    def refusal(self, response: httpx2.Response, body: bytes) -> TrivetError:
+        """The error that an answer is."""
+        error = failure_of(response.status_code, body, response.headers)
         if request_id := response.headers.get("x-request-id"):
             error.add_note(f"request id {request_id}")
         return error
@@ -106,6 +106,14 @@ class Wire:
             told: ErrorEvent = self.decode(event.data, ErrorEvent)
             raise failure(told.error or told)
         return self.decode(event.data, call.item)  # type: ignore[no-any-return]
+
+    def check_length(self, call: StreamCall[T], response: httpx2.Response) -> None:
+        """Of a body that has been read in pieces. Raises: Unavailable where its end is missing."""
+        told, num_read = response.headers.get("content-length"), response.num_bytes_downloaded
+        if told is not None and int(told) != num_read:
+            raise Unavailable(
+                f"{self.base_url}{call.path} has {told} bytes and {num_read} of them came; ask again"
+            )
 
     def cut(self, call: StreamCall[T]) -> Unavailable:
         """The connection ended in order, the answer did not."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from trivet_web.api.inference import Completed, usage_of
+from trivet_web.api.whole_answer import Completed, usage_of
 
 if TYPE_CHECKING:
     from conftest import Site

@@ -14,6 +14,7 @@ from batch_client import CHAT, line, send_file
 from werkzeug.datastructures import FileStorage
 from werkzeug.test import encode_multipart
 
+from trivet_web import stored_objects
 from trivet_web.api import files
 from trivet_web.batch.stored_batch import Shelf
 
@@ -93,6 +94,22 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     assert response.status_code == 503
     assert "No space left on device" in response.get_json()["error"]["message"]
     assert kept(site) == []
+
+
+def test_the_last_of_the_disk_is_not_for_files_and_a_user_has_a_share(
+    site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert send(site_client, b"x" * 3000).status_code == 200
+    monkeypatch.setattr(files, "MAX_OWNED_BYTES", 4000)
+    response = send(site_client, b"x" * 1000)
+    assert response.status_code == 413
+    assert "your files have 3000 bytes, and at most 4000" in response.get_json()["error"]["message"]
+    monkeypatch.undo()
+    monkeypatch.setattr(stored_objects, "RESERVE_BYTES", 1 << 60)
+    response = send(site_client)
+    assert response.status_code == 503
+    assert "of the disk would be left" in response.get_json()["error"]["message"]
+    assert len(kept(site)) == 2, "the first and what describes it"
 
 
 def test_a_large_file_takes_a_slot_and_a_small_one_does_not(

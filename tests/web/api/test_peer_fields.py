@@ -20,6 +20,18 @@ from trivet_web.api.responses_request import (
     ResponseRequest,
 )
 from trivet_web.api.sampling_fields import WITHOUT_EFFECT
+from trivet_web.api.scoring import UNSUPPORTED as SCORING_UNSUPPORTED
+from trivet_web.api.scoring import RerankRequest, ScoreRequest
+from trivet_web.api.tokenization import UNSUPPORTED as TOKENIZING_UNSUPPORTED
+from trivet_web.api.tokenization import TokenizeRequest
+from trivet_web.dialects.anthropic.request import (
+    MESSAGES_UNSUPPORTED,
+    MESSAGES_WITHOUT_EFFECT,
+    MessageRequest,
+)
+from trivet_web.dialects.ollama.embeddings import EmbedRequest
+from trivet_web.dialects.ollama.requests import OllamaChatRequest, OllamaGenerateRequest
+from trivet_web.dialects.tgi.request import GenerateRequest, Parameters
 
 if TYPE_CHECKING:
     from conftest import Speaker
@@ -58,6 +70,35 @@ ignore_eos min_tokens vllm_xargs kv_transfer_params ec_transfer_params chat_temp
 n logprobs max_tokens messages
 """)
 
+VLLM_SCORING = words("""
+model text_1 text_2 queries documents data_1 data_2 truncate_prompt_tokens mm_processor_kwargs priority
+activation use_activation softmax encoding_format request_id cache_salt max_tokens_per_doc
+max_tokens_per_query
+""")
+RERANKING = words("""
+model query documents top_n return_documents truncation max_chunks_per_doc max_tokens_per_doc rank_fields
+truncate_prompt_tokens mm_processor_kwargs priority activation use_activation softmax request_id
+""")
+VLLM_TOKENIZING = words("""
+model prompt messages tools add_special_tokens add_generation_prompt continue_final_message chat_template
+chat_template_kwargs mm_processor_kwargs media_io_kwargs return_token_strs
+""")
+ANTHROPIC = words("""
+model messages max_tokens system metadata stop_sequences stream temperature top_k top_p tools tool_choice
+thinking service_tier container context_management mcp_servers betas output_config output_format
+inference_geo cache_control speed
+""")
+OLLAMA = words("""
+model stream options format think keep_alive logprobs top_logprobs truncate shift
+""")
+OLLAMA_GENERATE = words("prompt suffix system template context raw images")
+OLLAMA_EMBED = words("model input truncate options keep_alive dimensions")
+TGI_PARAMETERS = words("""
+best_of temperature repetition_penalty frequency_penalty top_k top_p typical_p do_sample max_new_tokens
+return_full_text stop truncate watermark details decoder_input_details seed top_n_tokens grammar adapter_id
+""")
+NO_FIELDS: frozenset[str] = frozenset()
+
 KNOWN: list[tuple[Any, Iterable[str], Any, frozenset[str]]] = [
     (
         ChatRequest,
@@ -83,6 +124,15 @@ KNOWN: list[tuple[Any, Iterable[str], Any, frozenset[str]]] = [
         RESPONSES_UNSUPPORTED,
         RESPONSES_WITHOUT_EFFECT,
     ),
+    (ScoreRequest, VLLM_SCORING, SCORING_UNSUPPORTED, NO_FIELDS),
+    (RerankRequest, RERANKING, SCORING_UNSUPPORTED, NO_FIELDS),
+    (TokenizeRequest, VLLM_TOKENIZING, TOKENIZING_UNSUPPORTED, NO_FIELDS),
+    (MessageRequest, ANTHROPIC, MESSAGES_UNSUPPORTED, MESSAGES_WITHOUT_EFFECT),
+    (OllamaChatRequest, [*OLLAMA, "messages", "tools"], {}, NO_FIELDS),
+    (OllamaGenerateRequest, [*OLLAMA, *OLLAMA_GENERATE], {}, NO_FIELDS),
+    (EmbedRequest, OLLAMA_EMBED, {}, NO_FIELDS),
+    (GenerateRequest, words("inputs parameters stream"), {}, NO_FIELDS),
+    (Parameters, TGI_PARAMETERS, {}, NO_FIELDS),
 ]
 
 
@@ -102,6 +152,9 @@ def test_no_field_of_a_peer_is_ignored_unseen(
         ("/v1/completions", {"prompt": "x"}, COMPLETION_UNSUPPORTED),
         ("/v1/embeddings", {"input": "x"}, EMBEDDING_UNSUPPORTED),
         ("/v1/responses", {"input": "x"}, RESPONSES_UNSUPPORTED),
+        ("/v1/score", {"text_1": "x", "text_2": "y"}, SCORING_UNSUPPORTED),
+        ("/v1/rerank", {"query": "x", "documents": ["y"]}, SCORING_UNSUPPORTED),
+        ("/tokenize", {"prompt": "x"}, TOKENIZING_UNSUPPORTED),
     ],
 )
 def test_what_is_not_carried_out_is_refused_by_name(
@@ -162,6 +215,21 @@ def test_documents_and_effort_reach_the_template(speaking: Any) -> None:
     bare = prompt_tokens(speaker)
     assert prompt_tokens(speaker, documents=[{"title": "a b c d", "text": "e f g h"}]) > bare + 8
     assert prompt_tokens(speaker, reasoning_effort="high") != bare
+
+
+def test_what_a_model_refused_is_part_of_its_turn(speaker: Speaker) -> None:
+    said = {"role": "assistant", "content": "I will not."}
+    part = {"type": "refusal", "refusal": "I will not."}
+    whole = prompt_tokens(speaker, messages=[CONVERSATION[0], said, CONVERSATION[0]])
+    for turn in (
+        {"role": "assistant", "content": [part]},
+        {"role": "assistant", "refusal": "I will not."},
+        {**said, "refusal": None},
+    ):
+        assert prompt_tokens(speaker, messages=[CONVERSATION[0], turn, CONVERSATION[0]]) == whole
+    heard = {"role": "assistant", "audio": {"id": "audio_1"}}
+    error = speaker.post("x", messages=[CONVERSATION[0], heard]).get_json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "messages[1].audio")
 
 
 def test_an_answer_has_the_id_that_the_request_chose(speaker: Speaker) -> None:

@@ -48,6 +48,13 @@ def test_scores_are_those_of_the_library(post: Post, expected: list[float]) -> N
     assert answer["usage"]["total_tokens"] > 100
     _, pairs = post("/v1/score", text_1=[QUERY, "x"], text_2=DOCUMENTS[:2])
     assert pairs["data"][0]["score"] == pytest.approx(expected[0])
+    for first, second in (("queries", "documents"), ("data_1", "data_2")):  # vLLM's other names
+        _, same = post("/v1/score", **{first: QUERY, second: DOCUMENTS})
+        assert same["data"] == answer["data"]
+    status, both = post("/v1/score", text_1=QUERY, text_2=DOCUMENTS, data_1=QUERY)
+    assert (status, both["error"]["param"]) == (400, "data_1")
+    status, half = post("/v1/score", queries=QUERY)
+    assert (status, half["error"]["message"]) == (400, "documents is missing; it is required")
 
 
 def test_documents_are_ranked_by_their_scores(post: Post, expected: list[float]) -> None:

@@ -238,6 +238,10 @@ def test_end_of_all_is_no_loss_that_another_replica_could_mend(site: Site, relay
     (loss,) = mailbox.read(20)
     assert isinstance(loss, Loss)
     assert loss.choice is None
+    relay.submit(engine.instance, submit("q", 5), mailbox, 0)  # one that was lost before, and is tried again
+    (loss,) = mailbox.read(20)
+    assert isinstance(loss, Loss)
+    assert "shutting down" in loss.error.message
 
 
 def test_crash_of_the_thread_ends_the_process_so_that_gunicorn_starts_another(site: Site) -> None:

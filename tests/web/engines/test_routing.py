@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -139,6 +140,33 @@ def test_slow_registry_holds_up_one_thread_only() -> None:
     may_end.set()
     thread.join(20)
     assert site.num_reads == 2
+
+
+def test_many_who_want_a_fresh_table_share_one() -> None:
+    """An engine ends under 50 requests: each read of its own took all threads one after the other."""
+    begun, may_end = threading.Event(), threading.Event()
+    site = Site(ready("a"))
+    site.router.table()
+    read = site.read
+
+    def slow() -> dict[str, Deployed]:
+        begun.set()
+        assert may_end.wait(20)
+        return read()
+
+    site.router._read_table = slow
+    site.router._clock = time.monotonic
+    first = threading.Thread(target=lambda: site.router.table(fresh=True))
+    first.start()
+    assert begun.wait(20)
+    others = [threading.Thread(target=lambda: site.router.table(fresh=True)) for _ in range(50)]
+    for thread in others:
+        thread.start()
+    may_end.set()
+    for thread in (first, *others):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert site.num_reads <= 4, "one before, one that had begun, and one or two for those who asked later"
 
 
 def test_new_deployment_is_found_although_the_table_is_fresh() -> None:

@@ -33,6 +33,7 @@ def test_a_stream_of_which_nothing_is_shown_has_a_sign_of_life_in_time() -> None
     ours, theirs = socket.socketpair()
     pump, ended = Pump(), list[bool]()
     with ours, theirs:
+        ours.setblocking(False)
         theirs.setblocking(False)
         transfer = Transfer(pump, Hidden(), ours, lambda work: work(), ended.append, is_chunked=False)
         begun_s = time.monotonic()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -43,6 +45,32 @@ def test_forgotten_socket_is_not_told_and_can_be_watched_again(watcher: HangUpWa
         assert second.wait(10)
         assert not first.is_set()
         watcher.forget(ours.fileno())
+
+
+def test_the_end_of_a_connection_is_not_told_to_the_next_with_its_number(watcher: HangUpWatcher) -> None:
+    """Both ends are events of one round; in between, the second one's number goes to a new connection."""
+    gate, one, two, new = (socket.socketpair() for _ in range(4))
+    may_go_on, told = threading.Event(), list[int]()
+
+    def replace(other: int) -> None:
+        watcher.forget(other)
+        os.dup2(new[0].fileno(), other)
+        watcher.watch(other, lambda: told.append(other))
+
+    watcher.watch(gate[0].fileno(), lambda: may_go_on.wait(20) and None)
+    for this, other in ((one, two), (two, one)):
+        watcher.watch(this[0].fileno(), partial(replace, other[0].fileno()))
+    for pair in (gate, one, two):
+        pair[1].close()
+    may_go_on.set()
+    expect_to_be_told_once(watcher)
+    assert told == []
+    new[1].close()
+    expect_to_be_told_once(watcher)
+    assert len(told) == 1, "it is watched"
+    for pair in (gate, one, two, new):
+        watcher.forget(pair[0].fileno())
+        pair[0].close()
 
 
 def test_forgetting_a_closed_or_unknown_socket_is_harmless(watcher: HangUpWatcher) -> None:

@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx2
 import msgspec
 import psutil
 import pytest
 from raw_http import chat, events, get, post, read_answer, read_to_end, read_until
+
+from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
 
 if TYPE_CHECKING:
     from conftest import Eventually, Live, Server, Site
@@ -26,6 +29,10 @@ PATH = "/v1/chat/completions"
 RUNNING = "trivet:num_requests_running"
 FINISHED = "trivet:request_success_total"
 NUM_STREAMS = 200
+FORM = (
+    b'--edge\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    b'--edge\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nCONTENT\r\n--edge--\r\n'
+)
 
 
 def stream(model: str, max_tokens: int = 5, **fields: object) -> bytes:
@@ -234,6 +241,34 @@ def test_threads_are_free_while_streams_wait_and_flow(
     eventually(lambda: server.metric(RUNNING) == 0, what="all are aborted")
 
 
+def test_clients_that_do_not_read_a_large_answer_hold_no_thread(live: Live) -> None:
+    """More of them than threads; the kernel keeps some 100 kB for each."""
+    content = bytes(range(256)) * (4 << 12)
+    head, _, tail = FORM.partition(b"CONTENT")
+    form = head + content + tail
+    with live.server.connect() as sock:
+        lines = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(form)}\r\n"
+        sock.sendall(lines.encode() + b"Content-Type: multipart/form-data; boundary=edge\r\n\r\n" + form)
+        file = msgspec.json.decode(read_answer(sock)[1])
+    asked = get(f"/v1/files/{file['id']}/content")
+    with ExitStack() as stack:
+        sockets = []
+        for _ in range(80):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(20)
+            sock.connect(("127.0.0.1", live.server.port))
+            sock.sendall(asked)
+            sockets.append(sock)
+        for sock in sockets:
+            assert sock.recv(1) == b"H", "each is on its way"
+        assert live.server.get("/health/live")[0] == 200
+        sockets[7].sendall(get("/version"))
+        _, body, rest = read_answer(sockets[7], b"H")
+        assert body == content, "who reads later has it all"
+        assert b'"version"' in read_answer(sockets[7], rest)[1]
+
+
 def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
     site: Site, start_server: Callable[..., Server]
 ) -> None:
@@ -258,22 +293,46 @@ def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
 
 
 def test_a_request_that_waits_for_its_first_token_is_refused_at_the_end_of_the_drain(
-    site: Site, start_server: Callable[..., Server], eventually: Eventually
+    site: Site, start_server: Callable[..., Server], eventually: Eventually, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Of an engine, or of one that is being loaded; a line of a batch waits, too, and holds up no exit."""
     site.start_engine("--first-s", "60")
+    site.deploy("asleep")
+    with site.database.session() as session:
+        update_deployment(session, "asleep", Update(settings={"idle_timeout_s": "60"}))
+        sleep_deployment(session, "asleep", "no request for 60 s")
     server = start_server()
-    with server.connect() as sock:
-        sock.sendall(stream("demo"))
+    with httpx2.Client(base_url=server.url, timeout=20) as http:
+        row = {"custom_id": "1", "method": "POST", "url": PATH, "body": chat("asleep")}
+        sent = http.post("/v1/files", data={"purpose": "batch"}, files={"file": msgspec.json.encode(row)})
+        http.post(
+            "/v1/batches", json={"input_file_id": sent.json()["id"], "endpoint": PATH}
+        ).raise_for_status()
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(server.connect()) for _ in range(3)]
+        for sock, request in zip(
+            sockets, (stream("demo"), stream("asleep"), post(PATH, chat("asleep"))), strict=True
+        ):
+            sock.sendall(request)
         eventually(lambda: server.metric(RUNNING) == 1, what="it runs")
+        eventually(lambda: num_running(server, site.token) == 4, what="all wait")
         server.process.send_signal(signal.SIGTERM)
-        head, body, _ = read_answer(sock)
-    assert head.startswith(b"HTTP/1.1 503")
-    assert b"shutting down" in body
+        for sock in sockets:
+            head, body, _ = read_answer(sock)
+            assert head.startswith(b"HTTP/1.1 503")
+            assert b"shutting down" in body
     assert server.process.wait(20) == 0
+    assert "was sent SIGKILL" not in capfd.readouterr().err, "it has ended by itself"
+
+
+def num_running(server: Server, token: str) -> int:
+    """Of the log of requests: those that wait to be sent, too."""
+    found = httpx2.get(f"{server.url}/platform/v1/requests", headers={"Authorization": f"Bearer {token}"})
+    return sum(one["status"] == "running" for one in found.json()["data"])
 
 
 def test_a_lost_engine_is_replaced_for_a_stream_that_waits(live: Live, eventually: Eventually) -> None:
-    """Of two completions one has begun: the other goes on elsewhere, and a thread waits for the registry."""
+    """None of ten has begun: all go on elsewhere, and a thread waits for the registry."""
     served = live.serve("--first-s", "60")
     sockets = [live.server.connect() for _ in range(10)]
     for sock in sockets:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from trivet_registry.audit_log import DONE, REFUSED, Act, append
 from trivet_web.accounts.principal import Principal, principal_of_request
 from trivet_web.accounts.site_accounts import site_accounts
-from trivet_web.error_objects import request_id
+from trivet_web.request_name import request_id
 
 logger = logging.getLogger(__name__)
 _IS_RECORDED = "trivet.is_recorded"  # in the environment

@@ -14,6 +14,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 FILE = "limits.db"  # in the run directory
 MINUTE_S = 60.0
 BUSY_S = 2.0
+LEAVING_S = 0.05  # who has read the end of an answer may come again before its place is written free
+LOOKS = 3  # at a key's places, so far apart, before a request is refused
+AGAIN_S = 1.0  # until a place is given back again, that could not be
 _TABLES = """
 CREATE TABLE IF NOT EXISTS rates (key_id INTEGER PRIMARY KEY, full_s REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS running
@@ -41,6 +45,9 @@ class Limits:
         """Args: clock: the same for all processes of the host, as CLOCK_MONOTONIC is."""
         self._clock = clock
         self._lock = threading.Lock()
+        self._left: deque[int] = deque()  # places that are free, and are not written so yet
+        self._has_left = threading.Event()
+        self._closing = threading.Event()
         self._pid, self._born = os.getpid(), start_time(os.getpid())
         with open(os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
             fcntl.flock(
@@ -55,6 +62,8 @@ class Limits:
                 for end in ("", "-wal", "-shm"):
                     Path(f"{file}{end}").unlink(missing_ok=True)
                 self._connection = _connect(file)
+        self._thread = threading.Thread(target=self._give_back, name="limits", daemon=True)
+        self._thread.start()
 
     def count(self, principal: Principal) -> None:
         """A request comes. Raises: Overloaded beyond `requests_per_minute`; all of them may come at once."""
@@ -73,17 +82,18 @@ class Limits:
             )
 
     def enter(self, principal: Principal) -> Callable[[], None]:
-        """A request begins to be served. Returns: to be called once when it ends.
+        """A request begins to be served. Returns: to be called once when it ends; it never waits.
 
         Raises: Overloaded beyond `max_concurrency`.
         """
         most = principal.max_concurrency
         if most is None:
             return _nothing
-        place: int | None = None
-        with self._writing() as is_written:
-            if is_written:
-                place = self._place(principal.key_id, most)
+        place = self._enter(principal.key_id, most)
+        for _ in range(LOOKS - 1):
+            if place == 0:
+                time.sleep(LEAVING_S)
+                place = self._enter(principal.key_id, most)
         if place == 0:
             raise Overloaded(
                 f"{principal.name} has {most} requests under way, which is its limit; try again when one of "
@@ -93,6 +103,9 @@ class Limits:
 
     def close(self) -> None:
         """What is under way in this process is over."""
+        self._closing.set()
+        self._has_left.set()
+        self._thread.join()
         with self._lock:
             self._connection.execute("DELETE FROM running WHERE pid = ?", (self._pid,))
             self._connection.close()
@@ -110,6 +123,11 @@ class Limits:
         self._connection.execute("INSERT OR REPLACE INTO rates VALUES (?, ?)", (key_id, full_s))
         return 0.0
 
+    def _enter(self, key_id: int, most: int) -> int | None:
+        """The place; 0: there is none; None: they cannot be counted."""
+        with self._writing() as is_written:
+            return self._place(key_id, most) if is_written else None
+
     def _place(self, key_id: int, most: int) -> int:
         """0: there is none."""
         if self._num_running(key_id) >= most:
@@ -122,9 +140,21 @@ class Limits:
         return int(cursor.lastrowid or 0)
 
     def _leave(self, place: int) -> None:
-        with self._writing() as is_written:
-            if is_written:
-                self._connection.execute("DELETE FROM running WHERE id = ? AND pid = ?", (place, self._pid))
+        """By whoever ends a request: the thread of all streams, too, which must not wait for the file."""
+        self._left.append(place)
+        self._has_left.set()
+
+    def _give_back(self) -> None:
+        """Body of a thread: until it is written, since nobody else knows that the place is free."""
+        while not self._closing.is_set():
+            self._has_left.wait()
+            self._has_left.clear()
+            while self._left and not self._closing.is_set():
+                oldest = self._left[0]
+                with self._writing():
+                    pass  # each transaction gives them back
+                if self._left and self._left[0] == oldest:
+                    self._closing.wait(AGAIN_S)
 
     def _num_running(self, key_id: int) -> int:
         row = self._connection.execute("SELECT count(*) FROM running WHERE key_id = ?", (key_id,)).fetchone()
@@ -137,21 +167,28 @@ class Limits:
 
     @contextmanager
     def _writing(self) -> Iterator[bool]:
-        """One transaction; false where there can be none."""
+        """One transaction, which gives back what is left, too; false where there can be none."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
+                left = [(place, self._pid) for place in self._left]  # more may be appended meanwhile
+                self._connection.executemany("DELETE FROM running WHERE id = ? AND pid = ?", left)
             except sqlite3.Error as error:
-                logger.warning("limits of keys are not counted: %s", error)
+                self._give_up(error)
                 yield False
                 return
             try:
                 yield True
                 self._connection.execute("COMMIT")
+                for _ in left:
+                    self._left.popleft()
             except sqlite3.Error as error:
-                logger.warning("limits of keys are not counted: %s", error)
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                self._give_up(error)
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        logger.warning("limits of keys are not counted: %s", error)
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
 
 def _connect(file: Path) -> sqlite3.Connection:

@@ -31,7 +31,7 @@ from trivet_web.accounts.credentials import SESSION_MARK
 from trivet_web.accounts.passwords import hash_password, is_outdated, is_password
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.site_accounts import cookie_name, site_accounts
-from trivet_web.error_objects import request_id
+from trivet_web.request_name import request_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ Whoever forgot the admin's password can so set another on the host, also where `
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from flask import Flask, request
+from flask import Flask
 
 from trivet.access import management_token
 from trivet.config import Settings
@@ -17,6 +16,7 @@ from trivet_registry.database import open_database
 from trivet_web import error_objects, guard
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.api.management import audit, keys, usage, users
+from trivet_web.request_name import name_request
 
 
 @contextmanager
@@ -27,14 +27,10 @@ def offline_accounts(settings: Settings) -> Iterator[tuple[Flask, str]]:
     with closing(open_database(settings.resolved_database_url)) as database:
         app = Flask("trivet_web", static_folder=None)
         app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's default provider
-        app.before_request(_name_request)
+        app.before_request(name_request)
         guard.register(app, SiteAccounts.of(settings, database, lambda: token))
         error_objects.register(app)
         for routes in (users, keys, audit, usage):
             app.register_blueprint(routes.blueprint)
         guard.seal(app)
         yield app, token
-
-
-def _name_request() -> None:
-    request.environ[error_objects.REQUEST_ID] = secrets.token_hex(12)

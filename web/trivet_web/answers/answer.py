@@ -192,7 +192,7 @@ class Answer:
         sequence = self._sequences[loss.choice]
         if isinstance(loss.error, InstanceReady):
             sequence.claim.release()
-            sequence.claim = self._choose(sequence.submit, sequence.tokens)
+            sequence.claim = self._choose_with_group(sequence)
             self._send(loss.choice)
             return
         is_retried = (
@@ -214,6 +214,15 @@ class Answer:
         sequence.num_tokens = 0
         arrivals[:] = [arrival for arrival in arrivals if arrival.choice != loss.choice]
         self._send(loss.choice)
+
+    def _choose_with_group(self, sequence: _Sequence) -> Claim:
+        """Where the first of its group went, when what they all waited for is there."""
+        submit = sequence.submit
+        for other in self._sequences if submit.group else ():
+            is_placed = other.claim.instance_id != NOWHERE and not other.num_losses
+            if other.submit.group == submit.group and is_placed:
+                return self._router.claim(other.claim.instance_id, sequence.tokens)
+        return self._choose(submit, sequence.tokens)
 
     def _choose(self, submit: Submit, tokens: int, tried: frozenset[str] = frozenset()) -> Claim:
         return self._router.choose(

@@ -17,7 +17,8 @@ from flask import Response
 from trivet.errors import TrivetError
 from trivet_web.answers.answer import Answer
 from trivet_web.engines.mailbox import Arrival, ClientGone
-from trivet_web.error_objects import error_body, request_id
+from trivet_web.error_objects import error_body
+from trivet_web.request_name import request_id
 from trivet_web.stream_worker.handover import handover_of_request, when_something_came
 
 logger = logging.getLogger(__name__)

@@ -20,14 +20,7 @@ from trivet_web.api.chat_prompt import ChatPromptFields, Prompt
 from trivet_web.api.chat_reader import ChatReader
 from trivet_web.api.conversation import for_template
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import (
-    Completed,
-    Exchange,
-    closing_on_error,
-    find_target,
-    read_whole,
-    usage_of,
-)
+from trivet_web.api.inference import Exchange, closing_on_error, find_target
 from trivet_web.api.logprobs import chat_logprobs, prompt_logprobs
 from trivet_web.api.openai_objects import (
     ChatChoice,
@@ -41,6 +34,7 @@ from trivet_web.api.openai_objects import (
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, UsageInStream, check_context, public_id
 from trivet_web.api.truncation import truncation_of
+from trivet_web.api.whole_answer import Completed, usage_of, whole_response
 from trivet_web.engines.mailbox import Arrival
 from trivet_web.json_response import json_response
 
@@ -109,9 +103,9 @@ def create() -> Response:
     with begun(body, "chatcmpl") as answer:
         if body.stream:
             return stream_response(answer.exchange, ChatChunks(answer, body.usage_in_stream))
-        done = read_whole(answer.exchange)
-        answer.exchange.close()
-        return json_response(answer.completion(done, body.prompt_logprobs))
+        return whole_response(
+            answer.exchange, lambda done: json_response(answer.completion(done, body.prompt_logprobs))
+        )
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from trivet.text.reasoning import END
 from trivet.text.tokenizer import Tokenizer
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.api.answer_form import AnswerForm
-from trivet_web.api.inference import Completed
 from trivet_web.api.openai_objects import (
     CalledFunction,
     ChatDelta,
@@ -19,6 +18,7 @@ from trivet_web.api.openai_objects import (
     ToolCallDelta,
     ToolCallObject,
 )
+from trivet_web.api.whole_answer import Completed
 
 STOP, TOOL_CALLS = "stop", "tool_calls"
 
@@ -31,12 +31,12 @@ class ReasoningCount:
         self._end_id = tokenizer.id_of(END)
         self._num_tokens = 0
         self._is_over = False
-        self._text = ""
+        self._texts: list[str] = []
 
     def add(self, token_ids: list[int], events: list[Event], *, has_begun: bool) -> None:
         """A piece, and what it made certain."""
         if self._end_id is None:
-            self._text += "".join(event.text for event in events if isinstance(event, Reasoning))
+            self._texts += [event.text for event in events if isinstance(event, Reasoning)]
         elif has_begun and not self._is_over:
             self._is_over = self._end_id in token_ids
             self._num_tokens += token_ids.index(self._end_id) + 1 if self._is_over else len(token_ids)
@@ -44,7 +44,7 @@ class ReasoningCount:
     @property
     def num_tokens(self) -> int:
         if self._end_id is None:
-            return len(self._tokenizer.encode(self._text, add_special_tokens=False))
+            return len(self._tokenizer.encode("".join(self._texts), add_special_tokens=False))
         return self._num_tokens
 
 

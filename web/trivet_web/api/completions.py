@@ -17,14 +17,7 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.chunk_template import ChunkTemplate
 from trivet_web.answers.sse import Chunks, stream_response
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import (
-    Completed,
-    Exchange,
-    closing_on_error,
-    find_target,
-    read_whole,
-    usage_of,
-)
+from trivet_web.api.inference import Exchange, closing_on_error, find_target
 from trivet_web.api.logprobs import CompletionLists, prompt_logprobs
 from trivet_web.api.openai_objects import (
     Completion,
@@ -44,6 +37,7 @@ from trivet_web.api.sampling_fields import (
     public_id,
 )
 from trivet_web.api.truncation import truncated, truncation_of
+from trivet_web.api.whole_answer import Completed, usage_of, whole_response
 from trivet_web.engines.mailbox import Arrival
 from trivet_web.json_response import json_response
 
@@ -97,12 +91,13 @@ def create() -> Response:
     with begun(body, "cmpl") as (exchange, form):
         if body.stream:
             return stream_response(exchange, CompletionChunks(exchange, form, body.usage_in_stream))
-        done = read_whole(exchange)
-        exchange.close()
-        choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
-        usage = form.usage(done)
-        name = exchange.target.deployed.name
-        return json_response(Completion(exchange.public_id, exchange.created, name, choices, usage))
+        return whole_response(exchange, lambda done: _whole(exchange, form, done))
+
+
+def _whole(exchange: Exchange, form: ChoiceForm, done: list[Completed]) -> Response:
+    choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
+    name = exchange.target.deployed.name
+    return json_response(Completion(exchange.public_id, exchange.created, name, choices, form.usage(done)))
 
 
 @contextmanager

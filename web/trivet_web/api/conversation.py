@@ -15,10 +15,11 @@ _ROLES = {"developer": "system", "function": "tool"}
 
 
 class ContentPart(msgspec.Struct, frozen=True):
-    """A piece of a message; only text is carried out."""
+    """A piece of a message; only text is carried out, and what the model refused in words."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
@@ -47,6 +48,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same by its newer name
+    refusal: str | None = None  # in place of a content
+    audio: dict[str, Any] | None = None  # of an earlier answer
 
 
 def for_template(messages: list[Message]) -> list[dict[str, Any]]:
@@ -68,10 +71,16 @@ def _check(message: Message, path: str) -> None:
         raise RequestError(
             f"{path}.role is {message.role!r}; it must be one of {', '.join(ROLES)}", param=f"{path}.role"
         )
+    if message.audio is not None:
+        raise UnsupportedParameter(
+            f"{path}.audio is given; this version reads text only: leave it out", param=f"{path}.audio"
+        )
     if not isinstance(message.content, list):
         return
     for index, part in enumerate(message.content):
         place = f"{path}.content[{index}]"
+        if part.type == "refusal" and part.refusal is not None:
+            continue
         if part.type != "text":
             raise UnsupportedParameter(
                 f"{place}.type is {part.type!r}; this version reads text parts only", param=f"{place}.type"
@@ -82,6 +91,13 @@ def _check(message: Message, path: str) -> None:
 
 def _plain(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(message)
+    plain.pop("audio")
+    refusal = plain.pop("refusal")
+    if plain["content"] is None:
+        plain["content"] = refusal
+    elif isinstance(message.content, list):
+        texts = [part.refusal if part.type == "refusal" else part.text for part in message.content]
+        plain["content"] = [{"type": "text", "text": text} for text in texts]
     if plain["reasoning_content"] is None:
         plain["reasoning_content"] = plain["reasoning"]
     if (call := plain.pop("function_call")) is not None and not message.tool_calls:

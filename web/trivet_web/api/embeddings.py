@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
@@ -18,19 +18,13 @@ from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import (
-    READ_S,
-    Exchange,
-    check_settings,
-    closing_on_error,
-    find_target,
-)
+from trivet_web.api.inference import Exchange, check_settings, closing_on_error, find_target
 from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_timeout
 from trivet_web.api.truncation import truncated, truncation_of
+from trivet_web.api.whole_answer import READ_S
 from trivet_web.engines.mailbox import Arrival
-from trivet_web.json_response import json_response
 
 blueprint = Blueprint("embeddings", __name__)
 MAX_INPUTS = 2048  # OpenAI's
@@ -46,6 +40,8 @@ EMBEDDING_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "endianness": ("native", "little"),
     "use_activation": (True,),
 }
+MAX_AT_ONCE_BYTES = 256 << 10  # of vectors; more are written as the client takes them
+_encode = msgspec.json.Encoder().encode
 NO_DRAWS = SamplingParams(max_tokens=1)  # not used by a sequence that is embedded
 
 
@@ -118,15 +114,21 @@ def create() -> Response:
     body = read_body(EmbeddingRequest)
     refuse_unsupported(EMBEDDING_UNSUPPORTED)
     embedded = embed(body)
-    as_numbers = body.encoding_format != "base64"
-    data = [
-        EmbeddingObject(
-            number, numbers_of(vector) if as_numbers else base64.b64encode(vector).decode("ascii")
-        )
-        for number, vector in enumerate(embedded.vectors)
-    ]
+    pieces = _pieces(embedded, as_numbers=body.encoding_format != "base64")
+    if sum(map(len, embedded.vectors)) <= MAX_AT_ONCE_BYTES:
+        return Response(b"".join(pieces), mimetype="application/json")
+    return Response(pieces, mimetype="application/json")
+
+
+def _pieces(embedded: Embedded, *, as_numbers: bool) -> Iterator[bytes]:
+    """An `EmbeddingList`, a vector at a time: as numbers it takes ten times the memory of its vectors."""
     usage = EmbeddingUsage(embedded.num_tokens, embedded.num_tokens)
-    return json_response(EmbeddingList(data, embedded.model, usage))
+    before, after = _encode(EmbeddingList([], embedded.model, usage)).split(b"[]", 1)
+    yield before + b"["
+    for number, vector in enumerate(embedded.vectors):
+        shown = numbers_of(vector) if as_numbers else base64.b64encode(vector).decode("ascii")
+        yield (b"," if number else b"") + _encode(EmbeddingObject(number, shown))
+    yield b"]" + after
 
 
 def embed(body: EmbeddingRequest) -> Embedded:
@@ -136,7 +138,7 @@ def embed(body: EmbeddingRequest) -> Embedded:
     check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
     truncation = truncation_of(body.truncate_prompt_tokens, 0)
     target = find_target(body.model)
-    with closing_on_error(Exchange(target, "embd")) as exchange:
+    with closing_on_error(Exchange(target, "embd", holds_thread=True)) as exchange:
         adds_special = body.add_special_tokens is not False
         whole = token_ids_of(target, inputs, "input", adds_special=adds_special)
         token_ids = [truncated(ids, truncation, target.max_model_len) for ids in whole]

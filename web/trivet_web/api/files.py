@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from flask import Blueprint, Response, request, send_file
 
-from trivet.errors import Conflict, NotFound, RequestError, UnsupportedParameter
+from trivet.errors import Conflict, NotFound, RequestError, RequestTooLarge, UnsupportedParameter
 from trivet_web.accounts.ownership import is_ones_own, owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
@@ -23,6 +23,7 @@ from trivet_web.web_process import web_process
 
 blueprint = Blueprint("files", __name__)
 MAX_FILE_BYTES = 200 << 20  # OpenAI's for a batch
+MAX_OWNED_BYTES = 20 << 30  # of all files of one user, results of batches included
 MAX_LIMIT = 10_000  # of a page, and where none is asked for; OpenAI's
 PURPOSE = "batch"
 
@@ -58,6 +59,7 @@ class DeletedFile(msgspec.Struct, frozen=True):
 def upload() -> Response:
     """Keep a file. Raises: RequestError, RequestTooLarge, Unavailable."""
     shelf, file_id = web_process().shelf, new_id("file")
+    _check_owned()
     draft = shelf.content(file_id).with_suffix(".upload")
     with _slot(), received_form(draft, MAX_FILE_BYTES) as form:
         _check_fields(form.fields)
@@ -73,6 +75,23 @@ def upload() -> Response:
             shelf.content(file_id).unlink(missing_ok=True)
             raise
     return json_response(made)
+
+
+def _own_files() -> list[FileObject]:
+    """Newest first."""
+    files = web_process().shelf.files
+    found = [file for file_id in files.ids() if (file := files.get(file_id)) is not None]
+    return [file for file in found if is_ones_own(file.owner)]
+
+
+def _check_owned() -> None:
+    """Raises: RequestTooLarge."""
+    owned_bytes = sum(file.bytes for file in _own_files())
+    if owned_bytes + (request.content_length or 0) > MAX_OWNED_BYTES:
+        raise RequestTooLarge(
+            f"your files have {owned_bytes} bytes, and at most {MAX_OWNED_BYTES} are kept for a user; delete "
+            "some of them first"
+        )
 
 
 def _check_fields(fields: Mapping[str, str]) -> None:
@@ -96,10 +115,8 @@ def _check_fields(fields: Mapping[str, str]) -> None:
 @documented(FileList, query={**QUERY, "purpose": str})
 def list_files() -> Response:
     """Those that are kept, newest first. Raises: RequestError."""
-    files, purpose = web_process().shelf.files, request.args.get("purpose")
-    found = [file for file_id in files.ids() if (file := files.get(file_id)) is not None]
-    mine = [file for file in found if is_ones_own(file.owner)]
-    wanted = [file for file in mine if purpose in (None, file.purpose)]
+    purpose = request.args.get("purpose")
+    wanted = [file for file in _own_files() if purpose in (None, file.purpose)]
     page = page_of_request(wanted, "your files", MAX_LIMIT, MAX_LIMIT)
     return json_response(FileList(page.data, page.first_id, page.last_id, page.has_more))
 

@@ -1,4 +1,4 @@
-"""What chat and completions have in common: from token ids to a running answer, and its whole text."""
+"""What chat and completions have in common: from token ids to a running answer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from flask import request
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from trivet import metrics
 from trivet.errors import RequestError, TrivetError
-from trivet.messages import Submit, TokenLogprob
+from trivet.messages import Submit
 from trivet.sampling_params import SamplingParams
 from trivet.text.reasoning import FORMATS as REASONING_FORMATS
 from trivet.text.reasoning import ReasoningFormat
@@ -25,23 +25,22 @@ from trivet_registry.usage_store import Tokens
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.answers.answer import Answer
 from trivet_web.answers.request_log import CANCELLED, DONE, FAILED, Entry
-from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
 from trivet_web.api.sampling_fields import SamplingFields
 from trivet_web.engines.fallback import model_of_request
-from trivet_web.engines.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Arrival, ClientGone
+from trivet_web.engines.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, ClientGone
 from trivet_web.engines.routing import Deployed
-from trivet_web.error_objects import request_id
 from trivet_web.inner_request import inner_request
 from trivet_web.metrics.request_timer import RequestTimer
 from trivet_web.models.served_models import ServedModel
 from trivet_web.models.visible_models import check_visible
+from trivet_web.request_name import request_id
 from trivet_web.stream_worker.handover import handover_of_request
 from trivet_web.web_process import WebProcess, now_s, web_process
 
 logger = logging.getLogger(__name__)
 MAX_SETTINGS_BYTES = 8 << 20  # of all completions of a request, each of which carries its own copy
 MAX_PROMPT_SCORES = 1 << 21  # prompt logprobs of a request: 100 bytes each, here and in the engine
-READ_S = 60.0  # a whole answer has no pings: only a wake-up to look around
+MAX_SCORES = 1 << 22  # logprobs of a whole answer, which is kept until its end: 100 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,10 @@ def find_target(name: str) -> Target:
 class Exchange:
     """One API request on its way: its answer, its watched socket, its slot. `close` ends all of it."""
 
-    def __init__(self, target: Target, kind: str, *, is_streamed: bool = False) -> None:
+    def __init__(
+        self, target: Target, kind: str, *, is_streamed: bool = False, holds_thread: bool = False
+    ) -> None:
+        """Args: holds_thread: until it has ended, whatever the server could take over."""
         self.target = target
         self.id = f"{kind}-{secrets.token_hex(12)}"
         self.created = now_s()
@@ -100,11 +102,11 @@ class Exchange:
         self._fd = client_fd()
         self._principal = principal_of_request()
         inner = inner_request()
-        holds_thread = inner is None and (handover_of_request() is None or not is_streamed)
-        self._give_slot_back = self._process.slots.take() if holds_thread else _nothing
+        takes_slot = inner is None and (holds_thread or handover_of_request() is None)
+        self._give_slot_back = self._process.slots.take() if takes_slot else _nothing
         try:
             self._leave = self._process.limits.enter(self._principal)
-        except TrivetError:
+        except BaseException:
             self._give_slot_back()
             raise
         self.answer = Answer(
@@ -133,10 +135,14 @@ class Exchange:
         self._is_open = True
         self._has_failed = False
         self._error: BaseException | None = None
-        if self._fd is not None:
-            self._process.hang_up.watch(self._fd, self._on_client_gone)
-        if inner is not None:
-            inner.on_end(self._on_client_gone)
+        try:
+            if self._fd is not None:
+                self._process.hang_up.watch(self._fd, self._on_client_gone)
+            if inner is not None:
+                inner.on_end(self._on_client_gone)
+        except BaseException:  # without memory in the kernel, for one
+            self.close()
+            raise
 
     def start(self, prompts: Sequence[list[int]], params: SamplingParams, fields: SamplingFields) -> None:
         """Choice number * n + index is the completion `index` of prompt `number`.
@@ -145,6 +151,8 @@ class Exchange:
         """
         check_settings(params, fields.cache_salt, len(prompts), "prompt")
         _check_scores(params, sum(map(len, prompts)))
+        if not self._entry.is_streamed:
+            _check_kept_scores(params, [self.target.max_model_len - len(ids) for ids in prompts])
         self.num_completions = params.n
         deadline_s = self.deadline_s(fields.timeout)
         submits = [
@@ -260,6 +268,22 @@ def _check_scores(params: SamplingParams, num_prompt_tokens: int) -> None:
         )
 
 
+def _check_kept_scores(params: SamplingParams, longest: Sequence[int]) -> None:
+    """Args: longest: the most tokens that may follow each prompt."""
+    if params.logprobs is None:
+        return
+    most = params.max_tokens
+    num_tokens = sum(one if most is None else min(most, one) for one in longest)
+    num_scores = num_tokens * params.n * (1 + params.logprobs)
+    if num_scores > MAX_SCORES:
+        raise RequestError(
+            f"{num_tokens} tokens, n {params.n} and {params.logprobs} logprobs for each are {num_scores} "
+            f"logprobs; an answer that is not streamed has at most {MAX_SCORES}: lower max_tokens, n or the "
+            "number of logprobs, or stream it",
+            param="logprobs",
+        )
+
+
 @contextmanager
 def closing_on_error(exchange: Exchange) -> Iterator[Exchange]:
     """Close it where the block raises; else the response does, when it has been sent."""
@@ -275,72 +299,3 @@ def client_fd() -> int | None:
     """The client's socket under gunicorn; None where there is none to watch."""
     socket = request.environ.get("gunicorn.socket")
     return None if socket is None else int(socket.fileno())
-
-
-@dataclass(slots=True)
-class Completed:
-    """A sequence's whole text, or as much as has come."""
-
-    text: str = ""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] | None = None
-    finish_reason: str = ""
-    stop_reason: str | int | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    token_ids: list[int] = field(default_factory=list)
-    first_s: float = 0.0  # CLOCK_MONOTONIC, when the first of these pieces came
-    last_s: float = 0.0
-
-    def add(self, arrival: Arrival) -> None:
-        piece = arrival.piece
-        self.first_s, self.last_s = self.first_s or arrival.at_s, arrival.at_s
-        self.text += piece.text
-        self.token_ids += piece.token_ids
-        self.logprobs.extend(piece.logprobs or ())
-        if piece.prompt_logprobs is not None:
-            self.prompt_logprobs = piece.prompt_logprobs
-        self.completion_tokens = piece.completion_tokens
-        self.prompt_tokens = piece.prompt_tokens
-        self.cached_tokens = piece.cached_tokens
-        if piece.finish_reason is not None:
-            self.finish_reason = str(piece.finish_reason)
-            self.stop_reason = piece.stop_reason
-
-
-def read_whole(exchange: Exchange) -> list[Completed]:
-    """Wait for all of it. Raises: what ended it early."""
-    answer, n = exchange.answer, exchange.num_completions
-    done = [Completed() for _ in range(answer.num_open)]
-    restarts = [0] * len(done)
-    while answer.num_open:
-        for arrival in answer.read(READ_S):
-            choice = arrival.choice
-            if restarts[choice] != answer.num_restarts(choice):
-                restarts[choice], done[choice] = answer.num_restarts(choice), Completed()
-            done[choice].add(arrival)
-    for index, one in enumerate(done):
-        one.prompt_logprobs = done[index - index % n].prompt_logprobs  # the first one scores their prompt
-    return done
-
-
-def usage_of(
-    done: Sequence[Completed],
-    num_completions: int,
-    num_reasoning: int | None = None,
-    num_truncated: int = 0,
-) -> Usage:
-    """Sums over the sequences of a request; a prompt counts once for all of its completions.
-
-    Args:
-        num_reasoning: tokens; None where the model does not think.
-        num_truncated: tokens left out of the prompt, as the request wanted.
-    """
-    firsts = done[::num_completions]
-    prompt = sum(one.prompt_tokens for one in firsts)
-    completion = sum(one.completion_tokens for one in done)
-    cached = sum(one.cached_tokens for one in firsts)  # the others find what the first one computed
-    details = PromptTokensDetails(cached, num_truncated or UNSET)
-    reasoning = UNSET if num_reasoning is None else CompletionTokensDetails(num_reasoning)
-    return Usage(prompt, completion, prompt + completion, details, reasoning)

@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 from trivet.errors import ModelFilesError
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.openai_objects import ModelList, ModelObject
+from trivet_web.api.model_objects import ModelList, ModelObject
 from trivet_web.engines.routing import Deployed
 from trivet_web.json_response import json_response
 from trivet_web.models.visible_models import check_visible, visible

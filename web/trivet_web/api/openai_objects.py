@@ -202,37 +202,3 @@ class Completion(msgspec.Struct, frozen=True):
     usage: Usage | UnsetType | None = UNSET
     object: Literal["text_completion"] = "text_completion"
     system_fingerprint: None = None
-
-
-# ---- models --------------------------------------------------------------------------------------
-
-
-class ModelObject(msgspec.Struct, frozen=True):
-    """A deployment that clients may name as `model`: one object for clients of every dialect."""
-
-    id: str
-    created: int
-    max_model_len: int | None
-    ready: bool
-    created_at: str  # Anthropic's, with the name for people and the type
-    display_name: str
-    model_type: str  # "LLM" | "embedding" | "rerank"; from here on Xinference's
-    model_ability: list[str]
-    model_name: str  # in the registry
-    model_format: str
-    quantization: str
-    context_length: int | None
-    replica: int  # instances that serve
-    object: Literal["model"] = "model"
-    owned_by: str = "trivet"
-    type: Literal["model"] = "model"
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    """Of `GET /v1/models`: all of them, so that Anthropic's pages are one."""
-
-    data: list[ModelObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: Literal[False] = False
-    object: Literal["list"] = "list"

@@ -13,7 +13,6 @@ from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.conversation import FunctionCall, Message, ToolCall, for_template
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import Completed, read_whole
 from trivet_web.api.logprobs import TextLogprobs
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.responses_input import messages_of
@@ -36,11 +35,12 @@ from trivet_web.api.responses_request import (
     RESPONSES_UNSUPPORTED,
     CountRequest,
     ResponseRequest,
-    renamed,
+    in_own_names,
 )
 from trivet_web.api.responses_stored import StoredResponse, is_to_be_stored, messages_before, store_of
 from trivet_web.api.responses_stream import COMPLETED, ResponseChunks
 from trivet_web.api.tokenization import target_of
+from trivet_web.api.whole_answer import Completed, whole_response
 from trivet_web.json_response import json_response
 from trivet_web.stored_objects import new_id
 from trivet_web.web_process import web_process
@@ -63,11 +63,12 @@ def create() -> Response:
             draft = Draft(body, answer, before, is_stored=is_stored)
             if body.stream:
                 return stream_response(answer.exchange, ResponseChunks(answer, draft.begun(), draft.finish))
-            (done,) = read_whole(answer.exchange)
-            answer.exchange.close()
-            return json_response(draft.finish(_items(answer, done), done))
+            return whole_response(
+                answer.exchange,
+                lambda done: json_response(draft.finish(_items(answer, done[0]), done[0])),
+            )
     except RequestError as error:
-        raise renamed(error) from error
+        raise in_own_names(error) from error
 
 
 @blueprint.post("/v1/responses/input_tokens")
@@ -86,7 +87,7 @@ def count_input_tokens() -> Response:
         text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
         return json_response(InputTokens(len(chat.encode(target, text, None).token_ids)))
     except RequestError as error:
-        raise renamed(error) from error
+        raise in_own_names(error) from error
 
 
 class Draft:
@@ -144,7 +145,7 @@ class Draft:
             messages = [*self._before, *messages_of(self._body.input), _message_of(items)]
             stored = StoredResponse(response, messages, self._body.input_items(), self._owner)
             try:
-                self._store.put(self._id, stored)
+                self._store.put(self._id, stored, leaves_room=True)
             except OSError as error:
                 raise Unavailable(
                     f"the response is complete and cannot be stored: {error.strerror}; make room on the disk "

@@ -107,10 +107,11 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much shall be thought; a summary is not made, the thinking is there."""
+    """How much shall be thought. A summary is not made: the thinking itself is there."""
 
     effort: str | None = None
     summary: str | None = None
+    generate_summary: str | None = None  # what it was called first
 
 
 class ResponseRequest(SamplingFields, kw_only=True):
@@ -223,7 +224,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-def renamed(error: RequestError) -> RequestError:
+def in_own_names(error: RequestError) -> RequestError:
     """The error of a chat, with the field that this request has for it."""
     field, dot, rest = (error.param or "").partition(".")
     error.param = _NAMES.get(field, field) + dot + rest if error.param else error.param

@@ -11,7 +11,6 @@ from trivet.errors import TrivetError
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.answers.sse import Chunks
 from trivet_web.api.chat import ChatAnswer
-from trivet_web.api.inference import Completed
 from trivet_web.api.logprobs import TextLogprobs
 from trivet_web.api.openai_objects import TokenLogprob
 from trivet_web.api.responses_objects import (
@@ -24,6 +23,7 @@ from trivet_web.api.responses_objects import (
     ResponseEvent,
     ResponseObject,
 )
+from trivet_web.api.whole_answer import Completed
 from trivet_web.engines.mailbox import Arrival
 from trivet_web.error_objects import error_body
 from trivet_web.stored_objects import new_id
@@ -45,7 +45,7 @@ class Output:
         self.logprobs = logprobs
         self._events: list[ResponseEvent] = []
         self._open: OutputItem | None = None
-        self._text = ""  # of the open one
+        self._texts: list[str] = []  # of the open one
         self._scores: list[TokenLogprob] = []  # likewise
         self._number = 0
 
@@ -80,7 +80,7 @@ class Output:
         if item is None:
             return
         name, make_part = _NAMES[type(item)]
-        text = self._text
+        text = "".join(self._texts)
         if make_part is None:
             assert isinstance(item, FunctionCallItem)
             self.tell(f"response.{name}.done", **place, arguments=text, name=item.name)
@@ -107,7 +107,7 @@ class Output:
 
     def _begin(self, item: OutputItem) -> None:
         self.end()
-        self._open, self._text, self._scores = item, "", []
+        self._open, self._texts, self._scores = item, [], []
         self.items.append(item)
         place = self._place
         self.tell("response.output_item.added", output_index=place["output_index"], item=item)
@@ -118,7 +118,7 @@ class Output:
     def _append(self, text: str) -> None:
         if self._open is None:
             return
-        self._text += text
+        self._texts.append(text)
         name, make_part = _NAMES[type(self._open)]
         more: dict[str, Any] = {} if make_part is None else {"content_index": 0}
         if isinstance(self._open, MessageItem):

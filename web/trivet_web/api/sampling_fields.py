@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import msgspec
 from trivet.errors import ContextLengthExceeded, RequestError
 from trivet.sampling_params import MAX_STOP_STRINGS, SamplingParams
 from trivet_web.api.structured_fields import StructuredFields
+from trivet_web.request_name import FORM as REQUEST_NAME
 
 # Bounded, so that no number of a request is too big for the wire.
 Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -44,8 +44,6 @@ WITHOUT_EFFECT = frozenset(
         "spaces_between_special_tokens",  # no detokenizer of ours puts any
     }
 )
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 # Fields of the request that are a parameter of the same name.
@@ -143,7 +141,7 @@ class CompletionFields(SamplingFields, kw_only=True):
             raise RequestError(
                 "prompt_logprobs are not part of a stream; leave them or stream out", param="prompt_logprobs"
             )
-        if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
+        if self.request_id is not None and not REQUEST_NAME.fullmatch(self.request_id):
             raise RequestError(
                 f"request_id is {self.request_id[:80]!r}; it must have 1 to 64 letters, digits, '.', '_' "
                 "or '-'",

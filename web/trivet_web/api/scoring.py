@@ -17,17 +17,11 @@ from trivet.sampling_params import SamplingParams
 from trivet.text.scoring_prompt import QWEN3_INSTRUCTION, QWEN3_RERANKER, ScoringPrompt, single_token
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import (
-    Exchange,
-    Target,
-    check_settings,
-    closing_on_error,
-    find_target,
-    read_whole,
-)
+from trivet_web.api.inference import Exchange, Target, check_settings, closing_on_error, find_target
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_context, check_timeout
 from trivet_web.api.truncation import truncated, truncation_of
+from trivet_web.api.whole_answer import read_whole
 from trivet_web.json_response import json_response
 from trivet_web.models.prompt_encoder import size_of
 from trivet_web.web_process import web_process
@@ -38,6 +32,10 @@ Pairs = list[tuple[str, str]]
 UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "mm_processor_kwargs": ({},),
     "max_tokens_per_doc": (0,),
+    "max_tokens_per_query": (0,),
+    "max_chunks_per_doc": (10,),  # Cohere's default; a document is read whole here
+    "rank_fields": ([], ["text"]),
+    "truncation": (False,),
     "activation": (True,),
     "use_activation": (True,),
     "softmax": (True,),
@@ -56,12 +54,33 @@ class ScoringFields(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
 
 
-class ScoreRequest(ScoringFields, kw_only=True):
-    """vLLM's: one text with each of others, or pair by pair."""
+Texts = str | list[str] | None
 
-    text_1: str | list[str]
-    text_2: str | list[str]
+
+class ScoreRequest(ScoringFields, kw_only=True):
+    """vLLM's: one text with each of others, or pair by pair. It has three names for them."""
+
+    text_1: Texts = None
+    text_2: Texts = None
+    queries: Texts = None
+    documents: Texts = None
+    data_1: Texts = None
+    data_2: Texts = None
     encoding_format: Literal["float"] | None = None
+
+    def pairs(self) -> tuple[Pairs, str]:
+        """And the name of the second field. Raises: RequestError."""
+        names = (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2"))
+        given = [one for one in names if any(getattr(self, name) is not None for name in one)]
+        if len(given) > 1:
+            raise RequestError(
+                f"{given[0][0]} and {given[1][0]} are given; send one of them", param=given[1][0]
+            )
+        first, second = given[0] if given else names[0]
+        for name in (first, second):
+            if getattr(self, name) is None:
+                raise RequestError(f"{name} is missing; it is required", param=name)
+        return text_pairs(getattr(self, first), getattr(self, second)), second
 
 
 class DocumentObject(msgspec.Struct, frozen=True):
@@ -139,7 +158,7 @@ def score() -> Response:
     """A score for each pair, in their order. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(ScoreRequest)
     refuse_unsupported(UNSUPPORTED)
-    scores = _scores(body, text_pairs(body.text_1, body.text_2), "text_2")
+    scores = _scores(body, *body.pairs())
     exchange = scores.exchange
     data = [ScoreObject(index, value) for index, value in enumerate(scores.values)]
     return json_response(
@@ -182,7 +201,7 @@ def _scores(body: ScoringFields, pairs: Pairs, field: str) -> Scores:
     yes_id, no_id = _answers(target)
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=(yes_id, no_id))
     check_settings(params, body.cache_salt, len(pairs), field)
-    with closing_on_error(Exchange(target, "score")) as exchange:
+    with closing_on_error(Exchange(target, "score", holds_thread=True)) as exchange:
         prompts = _prompts(target, pairs, body.instruction or QWEN3_INSTRUCTION, field)
         prompts = [truncated(ids, truncation, target.max_model_len) for ids in prompts]
         for ids in prompts:

@@ -16,6 +16,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 from trivet.errors import RequestError, RequestTooLarge, Unavailable
+from trivet_web.stored_objects import check_room
 
 MAX_FIELD_BYTES = 64 << 10  # of all fields that are no file
 MAX_PARTS = 16  # each file among them is an open descriptor until the form has come
@@ -54,6 +55,7 @@ def received_form(draft: Path, max_bytes: int) -> Iterator[UploadForm]:
 
     try:
         draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_room(draft.parent, request.content_length or 0)
         parser = FormDataParser(open_draft, MAX_FIELD_BYTES, max_form_parts=MAX_PARTS)
         fields, sent = _parsed(parser, max_bytes)
         for file, _ in opened:
@@ -90,6 +92,8 @@ def _parsed(parser: FormDataParser, max_bytes: int) -> tuple[Mapping[str, str], 
             f"the form has more than {MAX_PARTS} parts, or its fields beside the file more than "
             f"{MAX_FIELD_BYTES} bytes; send the file and what belongs to it alone"
         ) from None
+    except ConnectionError as error:
+        raise RequestError(f"the upload broke off: {error.strerror}; send it again") from error
     except ParseException as error:  # a chunked body is parsed as it is read
         raise RequestError(f"the chunked body is malformed: {error}") from error
     return fields, files.get("file")

@@ -99,6 +99,11 @@ class Mailbox:
             self._on_put()
 
     @property
+    def unread_bytes(self) -> int:
+        """About what it holds."""
+        return self._put_bytes - self._read_bytes
+
+    @property
     def num_unread(self) -> int:
         """Items; more may come at any time."""
         return len(self._items)

@@ -62,12 +62,15 @@ class Relay:
         self._clock = clock
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_closed = False  # its descriptors are somebody else's then
+        self._closed_lock = threading.Lock()
         self._links: dict[str, EngineLink] = {}
         self._views: dict[str, EngineView] = {}
         self._key_file = run_dir / Paths.ENGINE_KEYS
         self._located: Mapping[str, Endpoints] = {}  # those that are not in the run directory
         self._watched: dict[str, Endpoints] = {}  # where their beats come from
         self._closing = False
+        self._ending: TrivetError | None = None  # of every request from now on
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._beats = self._context.socket(zmq.SUB)
         self._hosted: list[Hosted] = []
@@ -86,6 +89,10 @@ class Relay:
     def abort(self, instance_id: str, request_id: str) -> None:
         """Nothing arrives for this request any more. Harmless when it has ended."""
         self._do(partial(self._abort, instance_id, request_id))
+
+    def tell(self, mailbox: Mailbox, error: TrivetError, choice: int | None) -> None:
+        """Put a loss down, between two turns of the readers that this thread hosts."""
+        self._do(partial(mailbox.fail, error, choice))
 
     def watch(self, instance_ids: Iterable[str]) -> None:
         """Follow the beats of exactly these instances and stay connected to them."""
@@ -108,17 +115,21 @@ class Relay:
         return self._ticked_s
 
     def end_all(self, error: TrivetError) -> None:
-        """Fail every open request for good, and tell the engines."""
+        """Fail every open request for good, and tell the engines. Those that come later fail alike."""
         self._do(partial(self._end_all, error))
 
     def close(self) -> None:
         self._do(self._stop)
         self._thread.join()
-        os.close(self._wake)
+        with self._closed_lock:
+            self._is_closed = True
+            os.close(self._wake)
 
     def _do(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
-        os.eventfd_write(self._wake, 1)
+        with self._closed_lock:
+            if not self._is_closed:
+                os.eventfd_write(self._wake, 1)
 
     # ---- the relay thread ------------------------------------------------------------------------
 
@@ -240,6 +251,9 @@ class Relay:
     def _submit(
         self, instance_id: str, request: Submit | ResetPrefixCache | Look, recipient: Recipient
     ) -> None:
+        if self._ending is not None:
+            recipient.mailbox.fail(self._ending)
+            return
         try:
             link = self._link(instance_id)
         except TrivetError as error:
@@ -252,6 +266,7 @@ class Relay:
             link.abort(request_id)
 
     def _end_all(self, error: TrivetError) -> None:
+        self._ending = error
         for link in self._links.values():
             link.fail_all(error, is_final=True)
 

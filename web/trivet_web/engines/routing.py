@@ -150,6 +150,7 @@ class Router:
         self._reading = threading.Lock()  # of the table; held for as long as the registry takes
         self._table: Table | None = None  # None: never read
         self._read_s = 0.0
+        self._began_s = 0.0  # to read what the table has
         self._is_stale = False  # the registry could not be read the last time
         self._outstanding: dict[str, int] = {}  # by instance, of this process's requests
         self._turn = 0
@@ -162,10 +163,10 @@ class Router:
 
     def _known(self, *, fresh: bool = False) -> Table:
         """Those that leave, too."""
-        known = self._table
+        known, asked_s = self._table, self._clock()
         if self._reading.acquire(blocking=fresh or known is None):
             try:
-                return self._refreshed(fresh)
+                return self._refreshed(asked_s if fresh else None)
             finally:
                 self._reading.release()
         assert known is not None
@@ -291,16 +292,18 @@ class Router:
         reported = view.load.num_tokens_outstanding if view else 0
         return max(reported, self._outstanding.get(instance_id, 0))
 
-    def _refreshed(self, fresh: bool) -> Table:
-        if self._table is not None and not self._is_due(fresh):
+    def _refreshed(self, asked_s: float | None) -> Table:
+        """Args: asked_s: when somebody asked for a fresh one; who waited meanwhile has it from the first."""
+        if self._table is not None and not self._is_due(asked_s):
             return self._table
+        began_s = self._clock()
         try:
             table = self._read_table()
         except Unavailable as error:
             return self._stale(error)
         if self._is_stale:
             logger.warning("registry=readable table=fresh")
-        self._table, self._is_stale, self._read_s = table, False, self._clock()
+        self._table, self._is_stale, self._read_s, self._began_s = table, False, self._clock(), began_s
         for row in (row for one in table.values() for row in one.instances):
             self._places.pop(row.id, None)  # who lives is the newest
             self._places[row.id] = row.backend, row.device
@@ -309,9 +312,11 @@ class Router:
         self._follow(table)
         return table
 
-    def _is_due(self, fresh: bool) -> bool:
+    def _is_due(self, asked_s: float | None) -> bool:
         age_s = self._clock() - self._read_s
-        return age_s >= RETRY_S if self._is_stale else fresh or age_s >= MAX_AGE_S
+        if self._is_stale:
+            return age_s >= RETRY_S
+        return age_s >= MAX_AGE_S or (asked_s is not None and self._began_s <= asked_s)
 
     def _stale(self, error: Unavailable) -> Table:
         """Raises: `error` where there is no table yet."""

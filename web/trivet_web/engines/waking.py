@@ -43,30 +43,52 @@ class Waker:
     """Its thread lives while anything waits. Thread-safe."""
 
     def __init__(
-        self, router: Router, wake: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        router: Router,
+        wake: Callable[[str], None],
+        tell: Callable[[Mailbox, TrivetError, int | None], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: wake: have a deployment loaded; it may raise."""
+        """Args:
+
+        wake: have a deployment loaded; it may raise.
+        tell: put a loss into a mailbox (`Relay.tell`).
+        """
         self._router = router
+        self._put = tell
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._woken_s: dict[str, float] = {}
         self._thread: threading.Thread | None = None
+        self._ending: TrivetError | None = None  # of every request from now on
 
     def wait(self, deployment: str, mailbox: Mailbox, choice: int, deadline_s: float | None) -> None:
         """Tell the mailbox when an instance is ready (`InstanceReady`), or why none will be."""
         until_s = self._clock() + LIMIT_S if deadline_s is None else deadline_s
         with self._lock:
-            self._waiting.append(_Waiting(deployment, mailbox, choice, until_s))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
-                self._thread.start()
+            ending = self._ending
+            if ending is None:
+                self._waiting.append(_Waiting(deployment, mailbox, choice, until_s))
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
+                    self._thread.start()
+        if ending is not None:
+            mailbox.fail(ending)
 
     def forget(self, mailbox: Mailbox) -> None:
         """Its reader has gone."""
         with self._lock:
             self._waiting = [one for one in self._waiting if one.mailbox is not mailbox]
+
+    def end_all(self, error: TrivetError) -> None:
+        """Fail every request that waits, and those that come later. Any thread."""
+        with self._lock:
+            self._ending = error
+            ended, self._waiting = self._waiting, []
+        for one in ended:
+            one.mailbox.fail(error)
 
     def _run(self) -> None:
         while True:
@@ -112,4 +134,4 @@ class Waker:
             told = [one for one in waiting if one in self._waiting]
             self._waiting = [one for one in self._waiting if one not in told]
         for one in told:  # what is no readiness ends the whole request: another try would wait again
-            one.mailbox.fail(error, one.choice if isinstance(error, InstanceReady) else None)
+            self._put(one.mailbox, error, one.choice if isinstance(error, InstanceReady) else None)

@@ -48,10 +48,11 @@ class RequestTimer:
         self._courses: dict[int, _Course] = {}  # by choice; of those with a token
 
     def sent(self, now_s: float, instance_id: str) -> None:
-        """The request is tokenised and goes to its engine."""
+        """The request is tokenised and goes to its engine, which may be none yet: it is woken first."""
         self._sent_s = self.course.sent_s = now_s
         self.course.instance = instance_id
-        self._metrics.observe(metrics.TOKENIZE_TIME, self._labels(instance_id), now_s - self._arrived_s)
+        if instance_id:
+            self._metrics.observe(metrics.TOKENIZE_TIME, self._labels(instance_id), now_s - self._arrived_s)
 
     def observe(self, arrivals: list[Arrival], instance_of: Callable[[int], str]) -> None:
         for arrival in arrivals:

@@ -46,7 +46,7 @@ class ErrorPage:
 def too_much_at_once() -> bytes:
     """To a client whose body there is no memory for."""
     error = ErrorObject(
-        "the server is receiving too many large requests at once; send it again in a moment",
+        "the server holds too many large requests at once; send it again in a moment",
         "server_error",
         None,
         "unavailable",

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import socket
 import ssl
+import time
 from typing import Any
 
 IO_TIMEOUT_S = 30.0  # for one read or write: a client that takes nothing for so long is dropped
+LEAST_BYTES_PER_S = 4 << 10  # that a client sends or takes on average, once `IO_TIMEOUT_S` have passed
 UNSENT_BYTES = 128 << 10  # of a client, kept by the kernel
 
 
 class ClientSocket(socket.socket):
     """Blocking calls end after `IO_TIMEOUT_S`, as if the client had broken the connection."""
+
+    _began_s = math.inf  # CLOCK_MONOTONIC, when a thread began to read a body
+    _num_read = 0  # bytes of it
+
+    def begin_body(self) -> None:
+        """A thread is about to read what it has not collected of a body."""
+        self._began_s, self._num_read = time.monotonic(), 0
 
     def prepare(self) -> None:
         """Set what all clients' sockets have."""
@@ -36,9 +46,14 @@ class ClientSocket(socket.socket):
 
     def recv(self, *args: Any) -> bytes:
         try:
-            return super().recv(*args)
+            data = super().recv(*args)
         except TimeoutError:
             raise ConnectionResetError(errno.ECONNRESET, "the client stalled while sending") from None
+        if self.gettimeout():
+            self._num_read += len(data)
+            if time.monotonic() > self._began_s + IO_TIMEOUT_S + self._num_read / LEAST_BYTES_PER_S:
+                raise ConnectionResetError(errno.ECONNRESET, "the client sends too slowly")
+        return data
 
     def sendall(self, *args: Any) -> None:
         try:

@@ -74,7 +74,8 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
         return bool(early)
 
     def hand_over(self) -> None:
-        """Give what was collected to the parser."""
+        """Give what was collected to the parser; a thread reads on, where that is not all."""
+        self.sock.begin_body()
         self.parser.unreader.unread(bytes(self.collected.data))
         self.must_close = self.collected.has_rest
         self.collected = Collected()

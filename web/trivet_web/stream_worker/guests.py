@@ -33,8 +33,14 @@ class Waiting(Guest):
         pump.wake(self)
 
     def turn(self, now: float) -> Next:
-        mailbox = self._parked.mailbox
-        return Next.NOTHING if mailbox.num_unread or now >= self.due_s else Next.WAKE
+        mailbox, gather = self._parked.mailbox, self._parked.gather
+        if now >= self.due_s or mailbox.is_abandoned or mailbox.may_wait:
+            return Next.NOTHING
+        if gather is None:
+            return Next.NOTHING if mailbox.num_unread else Next.WAKE
+        if gather():
+            return Next.NOTHING
+        return Next.TURN if mailbox.num_unread else Next.WAKE
 
     def leave(self) -> None:
         if self._parked.mailbox.is_abandoned:
@@ -60,8 +66,9 @@ class Transfer(Guest):
         on_end: Callable[[bool], None],
         *,
         is_chunked: bool,
+        unsent: bytes = b"",
     ) -> None:
-        """The head has been sent.
+        """The head has been sent, but for what is left of it in `unsent`. The socket does not block.
 
         Args:
             run: has something done by a thread that may wait.
@@ -74,19 +81,22 @@ class Transfer(Guest):
         self._run = run
         self._on_end = on_end
         self._is_chunked = is_chunked
-        self._unsent = b""
+        self._unsent = unsent
         self._is_blocked = False
         self._is_away = False  # a thread takes from the stream
         self._brought: bytes | None = None  # what it took
         self._is_complete = False
         self._has_told = False  # that the client is too slow
         self.due_s = time.monotonic() + PING_S
-        client.setblocking(False)
         stream.mailbox.listen(partial(pump.wake, self))
         pump.wake(self)  # for the first time, so that it is a guest
 
     def fileno(self) -> int:
         return self._client.fileno()
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._stream.mailbox.unread_bytes
 
     def on_writable(self) -> None:
         self._is_blocked = False

@@ -57,6 +57,7 @@ class Parked:
     until_s: float  # CLOCK_MONOTONIC: resume then, too
     resume: Callable[[], Response]  # the rest of the view, errors made into answers; may wait
     close: Callable[[], None]  # instead, when the client has gone
+    gather: Callable[[], bool] | None = None  # takes what has come and says whether it is over; never raises
 
 
 @dataclass(slots=True)
@@ -81,9 +82,27 @@ def when_something_came(
     Args:
         close: called instead if the client hangs up meanwhile.
     """
-    handover = handover_of_request()
-    if handover is None:
+    if handover_of_request() is None:
         return rest()
+    return park(mailbox, time.monotonic() + wait_s, rest, close)
+
+
+def park(
+    mailbox: Mailbox,
+    until_s: float,
+    rest: Callable[[], Response],
+    close: Callable[[], None],
+    gather: Callable[[], bool] | None = None,
+) -> Response:
+    """Leave a request to the worker, which has offered it: a stand-in for the answer of `rest`.
+
+    Args:
+        until_s: CLOCK_MONOTONIC, the latest moment to go on.
+        gather: takes what has come, until it says that all is there; without it the first piece is enough.
+            Where reading may wait, `rest` is called for it, and may park the request again.
+    """
+    handover = handover_of_request()
+    assert handover is not None
 
     @copy_current_request_context
     def resume() -> Response:
@@ -95,5 +114,5 @@ def when_something_came(
         response: Response = app.finalize_request(answer)
         return response
 
-    handover.parked = Parked(mailbox, time.monotonic() + wait_s, resume, close)
+    handover.parked = Parked(mailbox, until_s, resume, close, gather)
     return Response()  # in its place; nobody sees it

@@ -65,5 +65,12 @@ class HangUpWatcher:
                 if fd == self._stop_read:
                     return
                 callback = self._callbacks.get(fd)
-                if callback is not None:
+                if callback is not None and _is_gone(fd) and self._callbacks.get(fd) is callback:
                     callback()
+
+
+def _is_gone(fd: int) -> bool:
+    """Now: the event may be of a connection that had this number before, in the same round."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -8,6 +8,7 @@ fights the relay for the interpreter through all the others.)
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import select
@@ -16,7 +17,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from enum import Enum, auto
 
+logger = logging.getLogger(__name__)
 TICK_S = 0.25  # how often deadlines are looked at
+MAX_UNREAD_BYTES = 512 << 20  # of all streams
 
 
 class Next(Enum):
@@ -34,6 +37,11 @@ class Guest(ABC):
     due_s: float = math.inf  # CLOCK_MONOTONIC: it gets a turn then
     has_left = False
     blocked_fd: int | None = None  # while it waits for its socket
+
+    @property
+    def unread_bytes(self) -> int:
+        """That it holds for a client."""
+        return 0
 
     @abstractmethod
     def turn(self, now: float) -> Next:
@@ -59,6 +67,8 @@ class Pump:
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN)
+        self._is_closed = False  # its descriptors are somebody else's then
+        self._closed_lock = threading.Lock()
         self._thread_id = 0
         self._woken: deque[Guest] = deque()
         self._guests: set[Guest] = set()
@@ -69,11 +79,15 @@ class Pump:
         """Give it a turn soon; the first one makes it a guest. Any thread, never waits."""
         self._woken.append(guest)
         if threading.get_ident() != self._thread_id:  # which comes round by itself
-            os.eventfd_write(self._bell, 1)
+            with self._closed_lock:
+                if not self._is_closed:
+                    os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        self._epoll.close()
-        os.close(self._bell)
+        with self._closed_lock:
+            self._is_closed = True
+            self._epoll.close()
+            os.close(self._bell)
 
     def fileno(self) -> int:
         """Readable when a guest was woken or can write."""
@@ -93,6 +107,7 @@ class Pump:
             self._looked_s = now
             for guest in [one for one in self._guests if one.due_s <= now]:
                 self._give_turn(guest, now)
+            self._make_room()
         if self._woken:
             os.eventfd_write(self._bell, 1)
 
@@ -108,16 +123,30 @@ class Pump:
         if outcome is Next.WAKE:  # nearly always
             self._guests.add(guest)
         elif outcome is Next.NOTHING:
-            guest.has_left = True
-            self._guests.discard(guest)
-            self._unblock(guest)
-            guest.leave()
+            self._let_go(guest)
         elif outcome is Next.TURN:
             self._guests.add(guest)
             self._woken.append(guest)
         else:
             self._guests.add(guest)
             self._block(guest)
+
+    def _let_go(self, guest: Guest) -> None:
+        guest.has_left = True
+        self._guests.discard(guest)
+        self._unblock(guest)
+        guest.leave()
+
+    def _make_room(self) -> None:
+        """Thousands of clients that do not read, each within its own bound, would take all memory."""
+        excess_bytes = sum([guest.unread_bytes for guest in self._guests]) - MAX_UNREAD_BYTES
+        if excess_bytes <= 0:
+            return
+        for guest in sorted(self._blocked.values(), key=lambda one: -one.unread_bytes):
+            if excess_bytes > 0:
+                excess_bytes -= guest.unread_bytes
+                logger.warning("ended=client_too_slow what=all_of_them_hold_too_much")
+                self._let_go(guest)
 
     def _block(self, guest: Guest) -> None:
         if guest.blocked_fd is None:

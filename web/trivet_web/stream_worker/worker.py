@@ -5,6 +5,7 @@
 - A view may leave its request to the pump (handover.py): one thread for all requests that wait for an engine
   or are being streamed. A stream costs a socket and some kB, where a thread each costs 40 kB and 4 times the
   CPU a token.
+- A whole answer that its client does not take at once waits in the main thread's poller, too (delivery.py).
 - The last bytes of a connection are waited for by the poller too; gunicorn's main thread waits 2 s for each
   client that does not close, and answers nobody meanwhile.
 
@@ -34,6 +35,8 @@ from trivet_web.stream_worker.certificate import Certificate
 from trivet_web.stream_worker.client_socket import ClientSocket
 from trivet_web.stream_worker.collected import Allowance
 from trivet_web.stream_worker.connection import Connection
+from trivet_web.stream_worker.delivery import Deliveries, Delivery, Outbox
+from trivet_web.stream_worker.errands import Errands
 from trivet_web.stream_worker.guests import Transfer, Waiting
 from trivet_web.stream_worker.handover import HANDOVER, ByteStream, Handover, Parked
 from trivet_web.stream_worker.pump import Pump
@@ -60,6 +63,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.method_queue = Errands()
         self.allowance = Allowance()
         self.lingering: deque[Connection] = deque()
         self._complained_s = 0.0  # of descriptors
@@ -71,6 +75,9 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         gc.freeze()  # what was loaded lives as long as the process: no collection need look at it
         gc.set_threshold(YOUNG_OBJECTS)
         self.certificate = Certificate(self.wsgi.extensions[EXTENSION].settings)
+        self.deliveries = Deliveries(
+            self.poller, self.method_queue.defer, self._run, self._finish, self._close
+        )
         self.pump = Pump()
         self.wsgi.extensions[EXTENSION].relay.host(self.pump)
 
@@ -172,39 +179,28 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def _answer(
         self, req: Any, conn: Connection, environ: dict[str, Any], application: Application
     ) -> bool | Handover:
-        environ[HANDOVER] = handover = Handover()
-        response = wsgi.Response(req, conn.sock, self.cfg)
+        environ[HANDOVER] = Handover()
+        outbox = Outbox(conn.sock)
+        response = wsgi.Response(req, outbox, self.cfg)
         if not self.alive or conn.must_close or len(self.keepalived_conns) >= self.max_keepalived:
             response.force_close()
         body = application(environ, response.start_response)
+        handover: Handover = environ[HANDOVER]  # of the last that was asked (engines/fallback.py)
         if handover.parked:
             self._park(req, conn, environ, handover.parked)
             return handover
-        if handover.stream:
-            self._stream(conn, response, handover.stream)
+        conn.sock.setblocking(False)
+        if handover.stream and req.method != "HEAD":
+            self._stream(conn, response, outbox, handover.stream)
             return handover
-        self._write(response, body, environ["wsgi.file_wrapper"])
+        if handover.stream:
+            body = ()  # of which only the head is wanted
+            handover.stream.close()
+        delivery = Delivery(conn, response, body, environ["wsgi.file_wrapper"])
+        if not self.deliveries.begin(delivery):
+            return handover
+        conn.sock.setblocking(True)
         return not response.should_close()
-
-    def _write(self, response: Any, body: Iterable[bytes], file_wrapper: type) -> None:
-        """Raises: StopIteration where the answer broke off, since no other can be sent any more."""
-        try:
-            if isinstance(body, file_wrapper):
-                response.write_file(body)
-            else:
-                for item in body:
-                    response.write(item)
-            response.close()
-        except OSError:
-            raise
-        except Exception:
-            if not response.headers_sent:
-                raise
-            self.log.exception("Error handling request")
-            raise StopIteration from None
-        finally:
-            if hasattr(body, "close"):
-                body.close()
 
     def _park(self, req: Any, conn: Connection, environ: dict[str, Any], parked: Parked) -> None:
         def resume() -> None:
@@ -227,9 +223,10 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             self.handle_error(req, conn.sock, conn.client, error)
             return False
 
-    def _stream(self, conn: Connection, response: Any, stream: ByteStream) -> None:
+    def _stream(self, conn: Connection, response: Any, outbox: Outbox, stream: ByteStream) -> None:
         try:
             response.send_headers()
+            outbox.flush()
         except BaseException:
             stream.close()
             raise
@@ -239,7 +236,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             is_kept = is_complete and not response.should_close()
             self.method_queue.defer(self._finish, conn, is_kept)
 
-        Transfer(self.pump, stream, conn.sock, self._run, on_end, is_chunked=response.chunked)
+        is_chunked, rest = response.chunked, outbox.take_rest()
+        Transfer(self.pump, stream, conn.sock, self._run, on_end, is_chunked=is_chunked, unsent=rest)
 
     def _run(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # shut down: the process is about to end
@@ -254,8 +252,9 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         """Logged by gunicorn, which chooses the status; the answer has the form of every other failure."""
         page = ErrorPage()
         super().handle_error(req, page, addr, exc)
-        with contextlib.suppress(OSError):
-            client.sendall(page.as_json(exc))
+        client.setblocking(False)
+        with contextlib.suppress(OSError):  # also where it takes nothing: the connection ends anyway
+            client.send(page.as_json(exc))
 
     # ---- a request is over -----------------------------------------------------------------------
 
@@ -341,6 +340,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
                 self._forget(conn, self.pending_conns)
         while self.lingering and self.lingering[0].timeout <= now:
             self._forget(self.lingering[0], self.lingering)
+        self.deliveries.end_slow(now)
 
     # ---- the process -----------------------------------------------------------------------------
 

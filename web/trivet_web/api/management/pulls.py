@@ -23,10 +23,10 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import Listing
 from trivet_web.api.request_body import read_body
-from trivet_web.error_objects import request_id
 from trivet_web.json_response import json_response
 from trivet_web.models.pulling import keys_folder
 from trivet_web.models.servable import given_path
+from trivet_web.request_name import request_id
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("pulls", __name__, url_prefix="/platform/v1/pulls")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trivet_web.api.chat import ChatAnswer
-from trivet_web.api.inference import Completed
+from trivet_web.api.whole_answer import Completed
 from trivet_web.dialects.anthropic.objects import (
     AnswerBlock,
     MessageObject,
@@ -14,7 +14,7 @@ from trivet_web.dialects.anthropic.objects import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from trivet_web.error_objects import request_id
+from trivet_web.request_name import request_id
 
 _REASONS = {"length": "max_tokens", "stop": "end_turn"}
 

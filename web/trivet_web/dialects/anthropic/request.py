@@ -23,7 +23,8 @@ MESSAGES_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
 }
-MESSAGES_WITHOUT_EFFECT = frozenset({"metadata", "cache_control", "diagnostics"})
+# `betas` name features, each of which has fields of its own.
+MESSAGES_WITHOUT_EFFECT = frozenset({"metadata", "cache_control", "diagnostics", "betas"})
 # How an error of the chat names what this request names otherwise.
 NAMES = {"stop": "stop_sequences"}
 _FORM = "response_format.json_schema.schema"
@@ -37,6 +38,7 @@ class ToolObject(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None  # None: custom
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None  # changes nothing: a call that is required always keeps to its schema
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether it shall think. The budget is bounded by max_tokens alone."""
+    """Whether it shall think. What it may think is bounded by max_tokens alone."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Integer | None = None
@@ -167,5 +169,7 @@ def _tool(tool: ToolObject, place: str) -> Tool:
             "and input_schema",
             param=f"{place}.type",
         )
-    function = FunctionDefinition(name=tool.name, description=tool.description, parameters=tool.input_schema)
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+    )
     return Tool(type="function", function=function)

@@ -12,9 +12,10 @@ from trivet_web.api.answer_form import AnswerForm
 from trivet_web.api.chat import begun
 from trivet_web.api.conversation import for_template
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import Target, read_whole
+from trivet_web.api.inference import Target
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.tokenization import target_of
+from trivet_web.api.whole_answer import whole_response
 from trivet_web.dialects.anthropic.answer import MessageAnswer
 from trivet_web.dialects.anthropic.objects import (
     MessageErrorBody,
@@ -30,8 +31,9 @@ from trivet_web.dialects.anthropic.request import (
 )
 from trivet_web.dialects.anthropic.stream import MessageChunks
 from trivet_web.dialects.naming import renamed
-from trivet_web.error_objects import ErrorObject, request_id
+from trivet_web.error_objects import ErrorObject
 from trivet_web.json_response import json_response
+from trivet_web.request_name import request_id
 
 blueprint = Blueprint("anthropic", __name__)
 
@@ -55,9 +57,7 @@ def create() -> Response:
         form = MessageAnswer(answer, answer.exchange.target.deployed.name)
         if body.stream:
             return stream_response(answer.exchange, MessageChunks(answer, form))
-        (done,) = read_whole(answer.exchange)
-        answer.exchange.close()
-        return json_response(form.whole(done))
+        return whole_response(answer.exchange, lambda done: json_response(form.whole(done[0])))
 
 
 @blueprint.post("/v1/messages/count_tokens")

@@ -10,7 +10,7 @@ from trivet.errors import TrivetError
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.answers.sse import Chunks
 from trivet_web.api.chat import ChatAnswer
-from trivet_web.api.inference import Completed
+from trivet_web.api.whole_answer import Completed
 from trivet_web.dialects.anthropic.answer import MessageAnswer
 from trivet_web.dialects.anthropic.objects import (
     AnswerBlock,

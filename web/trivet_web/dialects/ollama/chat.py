@@ -12,9 +12,10 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.sse import stream_response
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import Completed, Target, read_whole
+from trivet_web.api.inference import Target
 from trivet_web.api.openai_objects import TokenLogprob
 from trivet_web.api.request_body import read_body
+from trivet_web.api.whole_answer import Completed, whole_response
 from trivet_web.dialects.naming import renamed
 from trivet_web.dialects.ollama.lines import CallBuffer, Lines, called, ending, now, unless_empty
 from trivet_web.dialects.ollama.loading import loaded
@@ -56,18 +57,19 @@ def create() -> Response:
         check_thinking(body, answer.exchange.target)
         if body.is_streamed:
             return stream_response(answer.exchange, ChatLines(answer, wanted.asked))
-        (done,) = read_whole(answer.exchange)
-        answer.exchange.close()
-        message = whole_message(answer, done)
-        return json_response(
-            ChatAnswerObject(
-                model=wanted.asked,
-                created_at=now(),
-                message=message,
-                logprobs=logprobs_of(answer, done),
-                **ending(answer.exchange, done.first_s, done),
-            )
+        return whole_response(answer.exchange, lambda done: _whole(answer, wanted.asked, done[0]))
+
+
+def _whole(answer: ChatAnswer, model: str, done: Completed) -> Response:
+    return json_response(
+        ChatAnswerObject(
+            model=model,
+            created_at=now(),
+            message=whole_message(answer, done),
+            logprobs=logprobs_of(answer, done),
+            **ending(answer.exchange, done.first_s, done),
         )
+    )
 
 
 class ChatLines(Lines):

@@ -12,10 +12,11 @@ from trivet_web.answers.sse import stream_response
 from trivet_web.api import completions
 from trivet_web.api.chat import ChatAnswer, begun
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import Completed, Exchange, read_whole
+from trivet_web.api.inference import Exchange
 from trivet_web.api.logprobs import chat_logprobs
 from trivet_web.api.openai_objects import TokenLogprob
 from trivet_web.api.request_body import read_body
+from trivet_web.api.whole_answer import Completed, whole_response
 from trivet_web.dialects.naming import renamed
 from trivet_web.dialects.ollama.chat import check_thinking, logprobs_of
 from trivet_web.dialects.ollama.lines import Lines, ending, now, unless_empty
@@ -56,9 +57,8 @@ def create() -> Response:
         check_thinking(body, answer.exchange.target)
         if body.is_streamed:
             return stream_response(answer.exchange, GenerateLines(TemplateText(answer), wanted.asked))
-        (done,) = read_whole(answer.exchange)
-        answer.exchange.close()
-        return json_response(_whole(TemplateText(answer), wanted.asked, done))
+        text = TemplateText(answer)
+        return whole_response(answer.exchange, lambda done: _whole(text, wanted.asked, done[0]))
 
 
 def _raw(body: OllamaGenerateRequest, wanted: Named) -> Response:
@@ -66,9 +66,7 @@ def _raw(body: OllamaGenerateRequest, wanted: Named) -> Response:
         text = RawText(exchange, form.params.logprobs)
         if body.is_streamed:
             return stream_response(exchange, GenerateLines(text, wanted.asked))
-        (done,) = read_whole(exchange)
-        exchange.close()
-        return json_response(_whole(text, wanted.asked, done))
+        return whole_response(exchange, lambda done: _whole(text, wanted.asked, done[0]))
 
 
 class TemplateText:
@@ -125,13 +123,15 @@ class GenerateLines(Lines):
         return GenerateAnswerObject(model=self._model, created_at=now(), **fields)  # type: ignore[arg-type]
 
 
-def _whole(text: TemplateText, model: str, done: Completed) -> GenerateAnswerObject:
+def _whole(text: TemplateText, model: str, done: Completed) -> Response:
     content, thought = text.read(done)
-    return GenerateAnswerObject(
-        model=model,
-        created_at=now(),
-        response=content,
-        thinking=unless_empty(thought),
-        logprobs=text.logprobs(done),
-        **ending(text.exchange, done.first_s, done),
+    return json_response(
+        GenerateAnswerObject(
+            model=model,
+            created_at=now(),
+            response=content,
+            thinking=unless_empty(thought),
+            logprobs=text.logprobs(done),
+            **ending(text.exchange, done.first_s, done),
+        )
     )

@@ -14,7 +14,8 @@ from trivet.errors import TrivetError
 from trivet.text.answer_parser import Call
 from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event, Reasoning
 from trivet_web.answers.sse import Chunks
-from trivet_web.api.inference import Completed, Exchange
+from trivet_web.api.inference import Exchange
+from trivet_web.api.whole_answer import Completed
 from trivet_web.dialects.ollama.objects import CalledFunction, OllamaError, ToolCallObject
 from trivet_web.engines.mailbox import Arrival
 from trivet_web.error_objects import error_body

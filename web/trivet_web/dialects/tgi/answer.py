@@ -11,7 +11,8 @@ from trivet.messages import TokenLogprob
 from trivet.text.detokenizer import IncrementalDetokenizer
 from trivet_web.answers.sse import Chunks
 from trivet_web.api.completions import ChoiceForm
-from trivet_web.api.inference import Completed, Exchange
+from trivet_web.api.inference import Exchange
+from trivet_web.api.whole_answer import Completed
 from trivet_web.dialects.tgi.objects import (
     Details,
     GenerateObject,
@@ -91,7 +92,7 @@ class TokenEvents(Chunks):
     def __init__(self, answer: TgiAnswer) -> None:
         self._answer = answer
         self._index = 0
-        self._text = ""
+        self._texts: list[str] = []
 
     def failed(self, error: TrivetError) -> bytes:
         body, _ = error_form(error_body(error).error, error.status)
@@ -107,7 +108,7 @@ class TokenEvents(Chunks):
         return ()
 
     def _events(self, step: Completed) -> Iterable[StreamObject]:
-        self._text += step.text
+        self._texts += step.texts
         for place, entry in enumerate(step.logprobs, start=1):
             is_last = place == len(step.logprobs)
             ends = is_last and bool(step.finish_reason)
@@ -116,7 +117,7 @@ class TokenEvents(Chunks):
                 self._index,
                 self._answer.token(entry, step.text if is_last else ""),
                 self._answer.likely(entry),
-                self._answer.full_text(self._text) if ends else None,
+                self._answer.full_text("".join(self._texts)) if ends else None,
                 self._details(step) if ends else None,
             )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flask import Blueprint, Response, request
 
 import trivet
@@ -10,9 +12,9 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.sse import stream_response
 from trivet_web.api.completions import begun
 from trivet_web.api.documented import documented
-from trivet_web.api.inference import read_whole
 from trivet_web.api.request_body import read_body
 from trivet_web.api.tokenization import target_of
+from trivet_web.api.whole_answer import whole_response
 from trivet_web.dialects.naming import renamed
 from trivet_web.dialects.tgi.answer import TgiAnswer, TokenEvents
 from trivet_web.dialects.tgi.objects import GenerateObject, InfoObject, StreamObject, TgiError
@@ -29,8 +31,7 @@ MODEL = {"model": str}  # ours: its clients have no other place for it
 @documented(GenerateObject, body=GenerateRequest, query=MODEL, failed=TgiError)
 def generate() -> Response:
     """One text, whole. Raises: RequestError, Unavailable, EngineLost."""
-    answered = _answered(read_body(GenerateRequest), is_streamed=False)
-    return answered if isinstance(answered, Response) else json_response(answered)
+    return _answered(read_body(GenerateRequest), is_streamed=False)
 
 
 @blueprint.post("/generate_stream")
@@ -38,8 +39,7 @@ def generate() -> Response:
 @documented(body=GenerateRequest, stream=StreamObject, query=MODEL, failed=TgiError)
 def generate_stream() -> Response:
     """One text, an event a token. Raises: RequestError, Unavailable, EngineLost."""
-    answered = _answered(read_body(GenerateRequest), is_streamed=True)
-    return answered if isinstance(answered, Response) else json_response(answered)
+    return _answered(read_body(GenerateRequest), is_streamed=True)
 
 
 @blueprint.post("/")
@@ -48,8 +48,7 @@ def generate_stream() -> Response:
 def generate_either() -> Response:
     """What clients of hosted endpoints ask: a list of one, or with `stream` events. Raises: as `generate`."""
     body = read_body(GenerateRequest)
-    answered = _answered(body, is_streamed=bool(body.stream))
-    return answered if isinstance(answered, Response) else json_response([answered])
+    return _answered(body, is_streamed=bool(body.stream), shown=lambda answer: json_response([answer]))
 
 
 @blueprint.get("/info")
@@ -77,8 +76,13 @@ def info() -> Response:
     )
 
 
-def _answered(body: GenerateRequest, *, is_streamed: bool) -> GenerateObject | Response:
-    """A stream's response, or the whole answer. Raises: RequestError, Unavailable, EngineLost."""
+def _answered(
+    body: GenerateRequest,
+    *,
+    is_streamed: bool,
+    shown: Callable[[GenerateObject], Response] = json_response,
+) -> Response:
+    """A stream, or the whole answer as it is `shown`. Raises: RequestError, Unavailable, EngineLost."""
     name = target_of(body.model or request.args.get("model")).deployed.name
     asked = body.parameters or Parameters()
     completion = body.completion(name, is_streamed=is_streamed)
@@ -86,6 +90,4 @@ def _answered(body: GenerateRequest, *, is_streamed: bool) -> GenerateObject | R
         answer = TgiAnswer(exchange, form, body.inputs, asked)
         if is_streamed:
             return stream_response(exchange, TokenEvents(answer))
-        (done,) = read_whole(exchange)
-        exchange.close()
-        return answer.whole(done)
+        return whole_response(exchange, lambda done: shown(answer.whole(done[0])))

@@ -19,7 +19,7 @@ from trivet_web.api.inference import client_fd
 from trivet_web.api.management.deployments import check_backend, deployment_facts
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.xinference.launch_request import read_launch
-from trivet_web.dialects.xinference.objects import ClusterAuth, DetailedErrorBody, LaunchedObject
+from trivet_web.dialects.xinference.objects import ClusterAuth, LaunchedObject
 from trivet_web.json_response import json_response
 from trivet_web.web_process import WebProcess, web_process
 
@@ -32,7 +32,7 @@ _LIVING = LIVE_STATES - {InstanceState.FAILED}
 
 @blueprint.get("/v1/cluster/auth")
 @requires(Right.NOTHING)
-@documented(ClusterAuth, failed=DetailedErrorBody)
+@documented(ClusterAuth)
 def cluster_auth() -> Response:
     """Whether a key is of use: launching needs one, unless the site asks for none at all."""
     return json_response(ClusterAuth(web_process().settings.auth != "off"))
@@ -40,7 +40,7 @@ def cluster_auth() -> Response:
 
 @blueprint.post("/v1/models")
 @requires(Right.OPERATE)
-@documented(LaunchedObject, body=dict[str, Any], query={"wait_ready": bool}, failed=DetailedErrorBody)
+@documented(LaunchedObject, body=dict[str, Any], query={"wait_ready": bool})
 def launch() -> Response:
     """Launch a model, and wait until it serves.
 
@@ -73,7 +73,7 @@ def launch() -> Response:
 
 @blueprint.delete("/v1/models/<model_uid>")
 @requires(Right.OPERATE)
-@documented(dict[str, str], failed=DetailedErrorBody)
+@documented(dict[str, str])
 def terminate(model_uid: str) -> Response:
     """Stop a model, and wait until what it is doing has ended. Raises: NotFound."""
     process = web_process()
@@ -95,7 +95,7 @@ def _wait_for_end(process: WebProcess, name: str) -> None:
             with process.database.reading() as session:
                 if not list_instances(session, name, _LIVING):
                     return
-            if gone.wait(_LOOK_S):
+            if gone.wait(_LOOK_S) or process.is_draining:
                 return
 
 
@@ -116,6 +116,6 @@ def _wait(process: WebProcess, name: str, ended: frozenset[str]) -> None:
             new = [one for one in deployed.instances if one.id not in ended]
             if new and all(one.state == "failed" for one in new):
                 raise Unavailable(f"model {name!r} did not start: instance {new[0].id}: {new[0].reason}")
-            if gone.wait(_LOOK_S):
+            if gone.wait(_LOOK_S) or process.is_draining:
                 break
     raise Unavailable(f"model {name!r} is not ready yet; ask for it later, or look at `trivet ps`")

@@ -9,7 +9,6 @@ from trivet_web.accounts.login import log_in
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
-from trivet_web.dialects.xinference.objects import DetailedErrorBody
 from trivet_web.json_response import json_response
 
 blueprint = Blueprint("xinference_login", __name__)
@@ -32,7 +31,7 @@ class TokenObject(msgspec.Struct, frozen=True):
 
 @blueprint.post(PATH)
 @requires(Right.NOTHING)
-@documented(TokenObject, body=TokenRequest, failed=DetailedErrorBody)
+@documented(TokenObject, body=TokenRequest)
 def create() -> Response:
     """Log in. Raises: AuthenticationError, Overloaded after too many attempts."""
     body = read_body(TokenRequest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from trivet_web.error_objects import ErrorObject
+from trivet_web.error_objects import ErrorBody, ErrorObject
 
 
 class LaunchedObject(msgspec.Struct, frozen=True):
@@ -44,13 +44,6 @@ class ModelSpecObject(msgspec.Struct, frozen=True):
     version: int
 
 
-class DetailedErrorBody(msgspec.Struct, frozen=True):
-    """OpenAI's object, and its message where Xinference's clients look for it."""
-
-    error: ErrorObject
-    detail: str
-
-
-def error_form(error: ErrorObject, status: int) -> tuple[DetailedErrorBody, int]:
-    """The status stays."""
-    return DetailedErrorBody(error, error.message), status
+def error_form(error: ErrorObject, status: int) -> tuple[ErrorBody, int]:
+    """OpenAI's object, and its message where Xinference's clients look for it. The status stays."""
+    return ErrorBody(error, error.message), status

@@ -19,7 +19,6 @@ from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.xinference.objects import (
-    DetailedErrorBody,
     ModelRegistration,
     ModelSpecObject,
     RegisteredModel,
@@ -57,7 +56,7 @@ class ModelFields(msgspec.Struct, kw_only=True):
 
 @blueprint.get(_PLACE)
 @requires(Right.INFER)
-@documented(list[RegisteredModel], query={"detailed": bool}, failed=DetailedErrorBody)
+@documented(list[RegisteredModel], query={"detailed": bool})
 def list_all(model_type: str) -> Response:
     """All that are registered, whatever the type: each model serves each use."""
     with web_process().database.reading() as session:
@@ -66,7 +65,7 @@ def list_all(model_type: str) -> Response:
 
 @blueprint.post(_PLACE)
 @requires(Right.OPERATE)
-@documented(dict[str, Any], body=RegistrationRequest, failed=DetailedErrorBody)
+@documented(dict[str, Any], body=RegistrationRequest)
 def register(model_type: str) -> Response:
     """Register files of the server's host. Raises: RequestError, ModelFilesError."""
     body = read_body(RegistrationRequest)
@@ -93,7 +92,7 @@ def register(model_type: str) -> Response:
 
 @blueprint.get(f"{_PLACE}/<model_name>")
 @requires(Right.INFER)
-@documented(ModelRegistration, failed=DetailedErrorBody)
+@documented(ModelRegistration)
 def get(model_type: str, model_name: str) -> Response:
     """One model with its versions. Raises: ModelNotFound."""
     with web_process().database.reading() as session:
@@ -111,7 +110,7 @@ def get(model_type: str, model_name: str) -> Response:
 
 @blueprint.delete(f"{_PLACE}/<model_name>")
 @requires(Right.OPERATE)
-@documented(dict[str, Any], failed=DetailedErrorBody)
+@documented(dict[str, Any])
 def unregister(model_type: str, model_name: str) -> Response:
     """Forget it; its files stay. Raises: ModelNotFound, Conflict while it is deployed."""
     with web_process().database.session() as session:
