@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -34,30 +36,96 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On PostgreSQL a test without a registry would only be run twice."""
     if config.getoption("--postgres") is not None:
-        kept = [item for item in items if "new_registry_url" in getattr(item, "fixturenames", ())]
+        kept = [
+            item
+            for item in items
+            if "registries" in getattr(item, "fixturenames", ()) or item.get_closest_marker("postgres")
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
 
 
+class Registries(Protocol):
+    """Makes databases of registries, on the database that is tested."""
+
+    def empty(self, folder: Path) -> str:
+        """The URL of one without tables; of SQLite its file is in the folder."""
+
+    def copy(self, folder: Path, name: str, prepare: Callable[[str], None]) -> str:
+        """The URL of a copy of what `prepare` makes of an empty one, once for each name."""
+
+
+class SqliteRegistries:
+    """Files."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def empty(self, folder: Path) -> str:
+        return f"sqlite:///{folder / 'registry.db'}"
+
+    def copy(self, folder: Path, name: str, prepare: Callable[[str], None]) -> str:
+        prepared = self._place / name / "registry.db"
+        if not prepared.exists():
+            prepared.parent.mkdir()
+            prepare(f"sqlite:///{prepared}")
+        shutil.copyfile(prepared, folder / "registry.db")
+        return self.empty(folder)
+
+
+class PostgresRegistries:
+    """Databases of a server, which stay there."""
+
+    def __init__(self, server: str) -> None:
+        from sqlalchemy import create_engine, make_url  # `tests/run clients` reads this file without it
+
+        self._engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        self._url = make_url(server)
+        self._prepared: dict[str, str] = {}
+
+    def empty(self, folder: Path) -> str:
+        return self._create("template1")
+
+    def copy(self, folder: Path, name: str, prepare: Callable[[str], None]) -> str:
+        if name not in self._prepared:
+            prepare(made := self.empty(folder))
+            self._prepared[name] = made.partition("?")[0].rpartition("/")[2]
+        return self._create(self._prepared[name])
+
+    def _create(self, template: str) -> str:
+        from sqlalchemy import text
+
+        name = f"trivet_{uuid.uuid4().hex}"
+        with self._engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        return self._url.set(database=name).render_as_string(hide_password=False)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
 @pytest.fixture(scope="session")
-def new_registry_url(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], str]]:
-    """A function of a folder: the URL of a new registry, on the database that is tested."""
+def registries(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Registries]:
     server = request.config.getoption("--postgres")
     if server is None:
-        yield lambda folder: f"sqlite:///{folder / 'registry.db'}"
+        yield SqliteRegistries(tmp_path_factory.mktemp("registries"))
         return
-    from sqlalchemy import create_engine, make_url, text  # `tests/run clients` reads this file without it
+    yield (made := PostgresRegistries(server))
+    made.close()
 
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
 
-    def make(folder: Path) -> str:
-        name = f"trivet_{uuid.uuid4().hex}"
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        return make_url(server).set(database=name).render_as_string(hide_password=False)
+@pytest.fixture(scope="session")
+def new_registry_url(registries: Registries) -> Callable[[Path], str]:
+    """A function of a folder: the URL of a new registry, with its tables."""
 
-    yield make
-    engine.dispose()
+    def make_tables(url: str) -> None:
+        from trivet_registry.database import open_database
+
+        open_database(url).close()
+
+    return lambda folder: registries.copy(folder, "newest", make_tables)
 
 
 @pytest.fixture

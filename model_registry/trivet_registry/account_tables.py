@@ -12,7 +12,7 @@ from enum import StrEnum
 from sqlalchemy import BigInteger, Date, ForeignKey, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from trivet_registry.tables import Base, utc_now
+from trivet_registry.tables import Base, JsonList, utc_now
 
 # SQLite gives the id of a removed row again otherwise, and with it what is kept under that id.
 ONCE = {"sqlite_autoincrement": True}
@@ -68,7 +68,7 @@ class ApiKey(Base):
     prefix: Mapped[str] = mapped_column(String(16))  # enough to know it by
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
-    scopes: Mapped[list[str]]
+    scopes: Mapped[list[str]] = mapped_column(JsonList)
     models: Mapped[list[str] | None]  # deployments; None: all
     priority: Mapped[int] = mapped_column(default=0, server_default=text("0"))  # the best it may ask for
     max_concurrency: Mapped[int | None]  # requests at once

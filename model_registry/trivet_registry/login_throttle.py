@@ -24,7 +24,7 @@ WINDOW = timedelta(minutes=1)
 PER_PAIR, PER_ADDRESS, PER_NAME = 5, 20, 60
 FIRST_BLOCK = timedelta(seconds=30)
 LONGEST_BLOCK = timedelta(minutes=15)
-FORGOTTEN = timedelta(hours=1)
+FORGOTTEN = timedelta(hours=1)  # also what a clock counted that was ahead: it would lock out for as long
 PLACE_FORGOTTEN = timedelta(days=30)
 
 
@@ -33,7 +33,9 @@ def block_s(session: Session, name: str, address: str, now: datetime) -> float:
     hashes = [bucket for bucket, _ in _buckets(session, name, address)]
     ends = session.scalars(
         select(LoginAttempts.blocked_until).where(
-            LoginAttempts.bucket.in_(hashes), LoginAttempts.blocked_until > now
+            LoginAttempts.bucket.in_(hashes),
+            LoginAttempts.blocked_until > now,
+            LoginAttempts.since < now + FORGOTTEN,
         )
     ).all()
     return max(((end - now).total_seconds() for end in ends if end is not None), default=0.0)
@@ -43,7 +45,8 @@ def begin_attempt(session: Session, name: str, address: str, now: datetime) -> f
     """Count one. Returns: seconds to wait; 0 where the password may be looked at now."""
     if wait_s := block_s(session, name, address, now):
         return wait_s
-    session.execute(delete(LoginAttempts).where(LoginAttempts.since < now - FORGOTTEN))
+    old, ahead = LoginAttempts.since < now - FORGOTTEN, LoginAttempts.since >= now + FORGOTTEN
+    session.execute(delete(LoginAttempts).where(old | ahead))
     waits = (_count(session, bucket, limit, now) for bucket, limit in _buckets(session, name, address))
     return next((wait_s for wait_s in waits if wait_s > 0), 0.0)
 

@@ -80,23 +80,14 @@ def register_model(
         return existing
     model = _get_or_create_model(session, check_name(name or _usable_name(files.name), "model"))
     version = Version(
+        **_described(files),
         model=model,
         version=_new_number(session, model.name),
-        path=str(files.path),
-        format=files.format,
-        quantization=files.quantization,
-        architecture=files.architecture,
-        size_bytes=files.size_bytes,
-        context_length=files.context_length,
-        licence=files.licence,
         files=listed,
         fingerprint=fingerprint,
         source=source,
         digests=None if digests is None else dict(digests),
         digest=digest,
-        spec=spec_summary(files),
-        abilities=abilities(files),
-        chat_template=files.chat_template,
         is_stored=is_stored,
         signed_by=signature.key if signature else None,
         signed_version=signature.version if signature else None,
@@ -202,6 +193,22 @@ def _new_number(session: Session, model: str) -> int:
         session.add(row)
     row.newest += 1
     return row.newest
+
+
+def _described(files: ModelFiles) -> dict[str, Any]:
+    """What the files say of themselves, by the columns of a version."""
+    return {
+        "path": str(files.path),
+        "format": files.format,
+        "quantization": files.quantization,
+        "architecture": files.architecture,
+        "size_bytes": files.size_bytes,
+        "context_length": files.context_length,
+        "licence": files.licence,
+        "spec": spec_summary(files),
+        "abilities": abilities(files),
+        "chat_template": files.chat_template,
+    }
 
 
 def _describe_file(path: Any) -> dict[str, Any]:

@@ -67,6 +67,16 @@ class JsonObject(TypeDecorator[dict[str, str]]):
         return value if isinstance(value, dict) else {}
 
 
+class JsonList(TypeDecorator[list[str]]):
+    """As `JsonObject`, of a list."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_result_value(self, value: object, dialect: Dialect) -> list[str]:
+        return value if isinstance(value, list) else []
+
+
 class Base(DeclarativeBase):
     """Root of the tables. Constraints have names, so that a migration can change them."""
 

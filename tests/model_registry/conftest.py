@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,9 @@ from trivet_registry.database import Database, open_database
 from trivet_registry.digests import digests_of
 from trivet_registry.model_store.store import ModelStore
 from trivet_registry.models_store import register_model
+
+if TYPE_CHECKING:
+    from tests.conftest import Registries
 
 sys.path.append(str(Path(__file__).parent))  # bundle_sites
 from bundle_sites import Home
@@ -41,6 +45,11 @@ class Files:
 
 
 @pytest.fixture
+def empty_registry_url(tmp_path: Path, registries: Registries) -> str:
+    return registries.empty(tmp_path)
+
+
+@pytest.fixture
 def registry_url(tmp_path: Path, new_registry_url: Callable[[Path], str]) -> str:
     return new_registry_url(tmp_path)
 
@@ -63,13 +72,13 @@ def make_files(tmp_path: Path) -> Callable[..., Files]:
 
 
 @pytest.fixture
-def homes(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
+def homes(tmp_path: Path, new_registry_url: Callable[[Path], str]) -> Iterator[Callable[[str], Home]]:
     made: list[Home] = []
 
     def make(name: str) -> Home:
         folder = tmp_path / name
         folder.mkdir()
-        database = open_database(f"sqlite:///{folder / 'registry.db'}")
+        database = open_database(new_registry_url(folder))
         made.append(Home(folder, database, ModelStore(folder / "models")))
         return made[-1]
 

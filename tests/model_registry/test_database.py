@@ -78,8 +78,8 @@ def test_foreign_keys_hold(db: Database) -> None:
         session.add(lost)
 
 
-def test_processes_that_open_a_new_registry_at_once_all_succeed(registry_url: str) -> None:
-    url = registry_url
+def test_processes_that_open_a_new_registry_at_once_all_succeed(empty_registry_url: str) -> None:
+    url = empty_registry_url
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, url, str(n), "25"], stderr=subprocess.PIPE, text=True)
         for n in range(4)

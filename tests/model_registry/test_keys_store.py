@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import text
 
 from trivet.errors import NotFound, RequestError
 from trivet_registry.keys_store import (
@@ -89,3 +90,11 @@ def test_a_key_that_makes_no_sense_is_refused(db: Database, changes: dict[str, o
     with db.session() as session, pytest.raises(RequestError) as caught:
         create_key(session, None, replace(KEY, **changes))
     assert caught.value.param == param
+
+
+def test_scopes_that_are_half_written_are_none(db: Database) -> None:
+    with db.session() as session:
+        create_key(session, None, KEY)
+        session.execute(text("UPDATE api_keys SET scopes = 'null'"))
+    with db.reading() as session:
+        assert [key.scopes for key in list_keys(session)] == [[]]

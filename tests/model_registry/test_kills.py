@@ -58,7 +58,7 @@ def test_killed_while_the_store_is_collected(place: Path) -> None:
     assert num_kills("collect", place) > 5
 
 
-def test_killed_while_the_registry_is_upgraded(registry_url: str, tmp_path: Path) -> None:
-    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
-    assert num_kills("upgrade", tmp_path, registry_url) > 10
-    open_database(registry_url).close()
+def test_killed_while_the_registry_is_upgraded(empty_registry_url: str, tmp_path: Path) -> None:
+    moved(empty_registry_url, "0001", is_upgrade=True, statements=ROWS)
+    assert num_kills("upgrade", tmp_path, empty_registry_url) > 10
+    open_database(empty_registry_url).close()

@@ -57,6 +57,15 @@ def test_five_attempts_then_a_wait_that_doubles(db: Database) -> None:
     assert max(blocks) <= LONGEST_BLOCK.total_seconds()
 
 
+def test_a_clock_that_was_years_ahead_locks_nobody_out(db: Database) -> None:
+    ahead = timedelta(days=3650)
+    assert [wait(db, after=ahead) for _ in range(PER_PAIR + 1)][-1] > 0
+    with db.reading() as session:
+        assert block_s(session, "alice", "10.0.0.1", NOW) == 0.0
+    assert [wait(db) for _ in range(PER_PAIR)] == [0.0] * PER_PAIR
+    assert wait(db) == FIRST_BLOCK.total_seconds()
+
+
 def test_names_count_alike_in_any_case_whether_or_not_they_exist(db: Database) -> None:
     for _ in range(PER_PAIR):
         wait(db, name="nobody")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from datetime import date
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
 
 from trivet.config import Settings
 from trivet.errors import ConfigError, DoesNotFit
 from trivet_registry import migrations
-from trivet_registry.account_tables import LoginSession
-from trivet_registry.aliases_store import set_alias
+from trivet_registry.account_tables import LoginAttempts, LoginSession, Usage
+from trivet_registry.aliases_store import alias_history, roll_back_alias, set_alias
+from trivet_registry.audit_log import Act, Verdict, append, verify
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import get_deployment, stop_deployment
 from trivet_registry.devices_store import list_devices
@@ -22,26 +27,40 @@ from trivet_registry.events_store import list_events
 from trivet_registry.instances_store import list_instances
 from trivet_registry.keys_store import KeySettings, create_key, list_keys
 from trivet_registry.models_store import version_files
+from trivet_registry.pulls_store import end_lost, list_pulls
+from trivet_registry.references import find_version
 from trivet_registry.served import has_served, newest_rules, served_rules
-from trivet_registry.tables import BundleNumber, Version, VersionNumber
+from trivet_registry.tables import BundleNumber, VersionNumber
 from trivet_registry.upgrading import check_upgrade, upgrade
-from trivet_registry.users_store import create_user, remove_user
+from trivet_registry.usage_store import list_usage
+from trivet_registry.users_store import create_user, list_users, remove_user
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
 from trivet_web.engines.registry_view import table_reader
 
 sys.path.append(str(Path(__file__).parent))  # old_registries
-from old_registries import AT, ROWS, moved
+from old_registries import AT, ENTRIES, ROWS, left_by, moved
 
 EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010"]
 
 
+Old = Callable[[str], str]
+
+
+@pytest.fixture
+def old(tmp_path: Path, registries: Any) -> Old:
+    """A function of a revision: the URL of a registry as a release of then left it."""
+
+    def make(revision: str) -> str:
+        url: str = registries.copy(tmp_path, f"of-{revision}", partial(left_by, revision=revision))
+        return url
+
+    return make
+
+
 @pytest.mark.parametrize("revision", EARLIER)
-def test_a_registry_of_an_earlier_release_keeps_what_it_knows(registry_url: str, revision: str) -> None:
-    url = registry_url
-    moved(url, "0001", is_upgrade=True, statements=ROWS)
-    moved(url, revision, is_upgrade=True)
-    database = open_database(url)
+def test_a_registry_of_an_earlier_release_keeps_what_it_knows(old: Old, revision: str) -> None:
+    database = open_database(old(revision))
     with database.reading() as session:
         deployment, (instance,) = get_deployment(session, "chat"), list_instances(session)
         (device,), (event,) = list_devices(session), list_events(session)
@@ -60,10 +79,8 @@ def test_a_registry_of_an_earlier_release_keeps_what_it_knows(registry_url: str,
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_a_registry_can_be_taken_back(registry_url: str, revision: str) -> None:
-    url = registry_url
-    moved(url, "0001", is_upgrade=True, statements=ROWS)
-    open_database(url).close()
+def test_a_registry_can_be_taken_back(old: Old, revision: str) -> None:
+    url = old(migrations.HEAD)
     moved(url, revision, is_upgrade=False)
     engine = create_engine(url)
     with engine.connect() as connection:
@@ -73,6 +90,44 @@ def test_a_registry_can_be_taken_back(registry_url: str, revision: str) -> None:
         ]
     engine.dispose()
     assert counts == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("revision", EARLIER)
+def test_accounts_aliases_and_pulls_of_an_earlier_release_go_on(
+    old: Old, revision: str, tmp_path: Path
+) -> None:
+    database = open_database(old(revision))
+    with database.reading() as session:
+        is_logged = revision >= "0005"
+        assert verify(session) == Verdict(2, ENTRIES[1]) if is_logged else verify(session).fault is None
+        if is_logged:
+            (user,), (key,), (usage,) = list_users(session), list_keys(session), _used(session)
+            login = session.get(LoginSession, "s")
+            assert (user.name, key.user, key.scopes, key.models) == ("root", user, ["infer"], None)
+            assert login is not None
+            assert (login.user, usage.prompt_tokens) == (user, 9)
+        if revision >= "0006":
+            version, moves = find_version(session, "tiny:prod"), alias_history(session, "tiny", "prod")
+            assert (version.version, version.digests, version.is_stored) == (2, {"m.gguf": "cd" * 32}, True)
+            assert [(move.from_version, move.to_version) for move in moves] == [(1, 2), (None, 1)]
+    with database.session() as session:
+        append(session, Act("user root", "model.remove"))
+        session.add(LoginAttempts(bucket="new"))
+        create_key(session, create_user(session, "new", "user", "x"), KeySettings("new"))
+        if revision >= "0006":
+            assert roll_back_alias(session, "tiny", "prod").version.version == 1
+        if revision >= "0007":
+            end_lost(session, tmp_path)
+    with database.reading() as session:
+        verdict = verify(session, f"2:{ENTRIES[1]}" if is_logged else None)
+        assert (verdict.fault, verdict.last_id) == (None, 3 if is_logged else 1)
+        states = {pull.id: pull.state for pull in list_pulls(session)}
+        assert states == ({"running1": "failed", "done1": "done"} if revision >= "0007" else {})
+    database.close()
+
+
+def _used(session: Session) -> Sequence[Usage]:
+    return list_usage(session, date(2026, 1, 1), date(2026, 1, 1))
 
 
 class NoPlace:
@@ -95,7 +150,6 @@ def _means_without_processes(database: Database, home: Path) -> Means:
 
 
 HALF_WRITTEN = (  # as a release that crashed, or a hand, may have left them
-    *ROWS,
     """UPDATE versions SET files = 'null', quantization = NULL""",
     """UPDATE instances SET state = 'loading', device_uids = 'null', plan = 'null', pid = NULL""",
     """UPDATE deployments SET settings = 'null', device = 'GPU-gone'""",
@@ -106,13 +160,12 @@ HALF_WRITTEN = (  # as a release that crashed, or a hand, may have left them
 
 @pytest.mark.parametrize("revision", EARLIER)
 def test_rows_that_are_half_written_hold_up_no_upgrade_no_request_and_no_turn(
-    registry_url: str, revision: str, tmp_path: Path
+    empty_registry_url: str, revision: str, tmp_path: Path
 ) -> None:
-    moved(registry_url, "0001", is_upgrade=True, statements=HALF_WRITTEN)
-    moved(registry_url, revision, is_upgrade=True)
-    database = open_database(registry_url)
+    left_by(empty_registry_url, revision, HALF_WRITTEN)
+    database = open_database(empty_registry_url)
     with database.reading() as session:
-        (instance,), (version,) = list_instances(session), session.scalars(select(Version)).all()
+        (instance,), version = list_instances(session), find_version(session, "tiny:1")
         assert (instance.state, instance.plan, instance.version.reference) == ("loading", None, "tiny:1")
         assert version_files(version) == {}
     (row,) = table_reader(database)()["chat"].instances
@@ -136,9 +189,8 @@ def test_rows_that_are_half_written_hold_up_no_upgrade_no_request_and_no_turn(
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_an_upgrade_is_tried_on_a_copy_and_leaves_one_behind(registry_url: str, revision: str) -> None:
-    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
-    moved(registry_url, revision, is_upgrade=True)
+def test_an_upgrade_is_tried_on_a_copy_and_leaves_one_behind(old: Old, revision: str) -> None:
+    registry_url = old(revision)
     for _ in range(2):
         checked = check_upgrade(registry_url)
         assert (checked.before, checked.after) == (revision, migrations.HEAD)
@@ -168,11 +220,11 @@ ACCOUNTS = (
 
 
 def test_accounts_are_kept_and_ids_of_who_was_removed_before_are_not_given_again(
-    registry_url: str, sqlite_only: None
+    empty_registry_url: str, sqlite_only: None
 ) -> None:
-    moved(registry_url, "0008", is_upgrade=True, statements=ACCOUNTS)
+    moved(empty_registry_url, "0008", is_upgrade=True, statements=ACCOUNTS)
     for _ in range(2):
-        database = open_database(registry_url)
+        database = open_database(empty_registry_url)
         with database.session() as session:
             (key,) = list_keys(session)
             assert key.user is not None
@@ -183,17 +235,20 @@ def test_accounts_are_kept_and_ids_of_who_was_removed_before_are_not_given_again
             made = user.id, row.id
             remove_user(session, user)
         database.close()
-        moved(registry_url, "0008", is_upgrade=False)
+        moved(empty_registry_url, "0008", is_upgrade=False)
     assert made == (19, 43)
 
 
-def test_a_newer_registry_is_refused_by_the_check_too(registry_url: str) -> None:
+def test_a_newer_registry_is_refused_by_the_check_too(empty_registry_url: str) -> None:
     moved(
-        registry_url, "head", is_upgrade=True, statements=("UPDATE alembic_version SET version_num = '9999'",)
+        empty_registry_url,
+        "head",
+        is_upgrade=True,
+        statements=("UPDATE alembic_version SET version_num = '9999'",),
     )
     for attempt in (check_upgrade, upgrade):
         with pytest.raises(ConfigError, match="a newer Trivet may have upgraded it: install that version"):
-            attempt(registry_url)
+            attempt(empty_registry_url)
 
 
 def test_every_earlier_revision_is_tried() -> None:
@@ -203,16 +258,16 @@ def test_every_earlier_revision_is_tried() -> None:
 SIGNED = (
     f"""UPDATE versions SET signed_by = 'key', signed_version = 7,
         path = '/home/models/trees/{"ab" * 32}/a.gguf'""",
-    f"""INSERT INTO versions (id, model_id, version, path, format, architecture, size_bytes, context_length,
+    f"""INSERT INTO versions (model_id, version, path, format, architecture, size_bytes, context_length,
         files, fingerprint, source, created_at)
-        VALUES (2, 1, 5, '/n', 'gguf', 'llama', 4, 2048, '[]', 'g', 'local', {AT})""",
+        VALUES (1, 5, '/n', 'gguf', 'llama', 4, 2048, '[]', 'g', 'local', {AT})""",
 )
 
 
-def test_numbers_that_were_given_before_are_known(registry_url: str) -> None:
-    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
-    moved(registry_url, "0009", is_upgrade=True, statements=SIGNED)
-    database = open_database(registry_url)
+def test_numbers_that_were_given_before_are_known(empty_registry_url: str) -> None:
+    moved(empty_registry_url, "0001", is_upgrade=True, statements=ROWS)
+    moved(empty_registry_url, "0009", is_upgrade=True, statements=SIGNED)
+    database = open_database(empty_registry_url)
     with database.reading() as session:
         assert [(row.model, row.newest) for row in session.scalars(select(VersionNumber))] == [("tiny", 5)]
         (bundle,) = session.scalars(select(BundleNumber))
@@ -222,12 +277,17 @@ def test_numbers_that_were_given_before_are_known(registry_url: str) -> None:
 
 
 @pytest.mark.usefixtures("sqlite_only")
-def test_settings_that_are_no_json_are_none(registry_url: str) -> None:
-    moved(registry_url, "0001", is_upgrade=True, statements=ROWS)
+def test_settings_that_are_no_json_are_none(empty_registry_url: str) -> None:
+    moved(empty_registry_url, "0001", is_upgrade=True, statements=ROWS)
     ready = "UPDATE instances SET ready_at = created_at"
-    moved(registry_url, "0007", is_upgrade=True, statements=("UPDATE deployments SET settings = ''", ready))
-    assert check_upgrade(registry_url).num_rows > 0
-    database = open_database(registry_url)
+    moved(
+        empty_registry_url,
+        "0007",
+        is_upgrade=True,
+        statements=("UPDATE deployments SET settings = ''", ready),
+    )
+    assert check_upgrade(empty_registry_url).num_rows > 0
+    database = open_database(empty_registry_url)
     with database.session() as session:
         deployment = get_deployment(session, "chat")
         assert (deployment.settings, newest_rules(deployment).settings) == ({}, {})

@@ -19,6 +19,7 @@ from trivet_registry.database import Database, open_database
 from trivet_registry.supervision import _CLAIM_KEY, _HOLDER, SupervisionLost, claim_supervision
 
 DEADLINE_S = 120
+pytestmark = pytest.mark.postgres
 
 
 class PostgresServer:

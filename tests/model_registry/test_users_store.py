@@ -105,6 +105,13 @@ def test_a_session_ends_when_it_is_idle_or_old(db: Database) -> None:
         assert find_session(session, row.hash, now + LIFETIME) is None
 
 
+def test_a_session_that_a_clock_opened_years_ahead_has_ended(db: Database) -> None:
+    with db.session() as session:
+        row = open_session(session, alice(session), "secret", "", "")
+        assert find_session(session, row.hash, utc_now() - timedelta(hours=1)) is not None
+        assert find_session(session, row.hash, utc_now() - timedelta(days=3650)) is None
+
+
 def test_old_sessions_are_swept_away_by_the_next_login(db: Database) -> None:
     with db.session() as session:
         user = alice(session)

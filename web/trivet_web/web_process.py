@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,6 +13,7 @@ import msgspec
 from flask import current_app
 
 from trivet.access import management_token
+from trivet.client.results import Plan
 from trivet.config import Settings
 from trivet.errors import TrivetError, Unavailable
 from trivet.models.description import ModelFiles
@@ -39,6 +40,7 @@ from trivet_web.metrics.history import History
 from trivet_web.metrics.metric_families import samples
 from trivet_web.metrics.quantiles import WINDOW_S, quantile_samples
 from trivet_web.metrics.web_metrics import WebMetrics
+from trivet_web.models.launch_plan import plan_launch
 from trivet_web.models.prompt_encoder import PromptEncoder
 from trivet_web.models.pulling import Puller
 from trivet_web.models.servable import open_new
@@ -97,7 +99,7 @@ class WebProcess:
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.store = ModelStore(settings.paths.models)
-        self.puller = Puller(settings, self.database, self.open_new)
+        self.puller = Puller(settings, self.database, self.open_new, self.plan)
         self.is_draining = False
         self._drained_s = 0.0  # CLOCK_MONOTONIC, until when open requests may go on
         self.shelf = Shelf.of(settings)
@@ -126,6 +128,12 @@ class WebProcess:
     def open_new(self, path: Path) -> ModelFiles:
         """Model files that came from elsewhere. Raises: ModelFilesError."""
         return open_new(path, self.plugins)
+
+    def plan(
+        self, path: Path, settings: Mapping[str, str], backend: str = "auto", device: str | None = None
+    ) -> Plan:
+        """What a launch would take. Raises: as `plan_launch`."""
+        return plan_launch(self.database, self.plugins, self.prober, path, settings, backend, device)
 
     def engine_view(self, instance_id: str) -> EngineView | None:
         """What the instance's own beats say; None until it is known."""

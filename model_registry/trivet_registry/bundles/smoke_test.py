@@ -1,37 +1,55 @@
-"""Loads a model in a process of its own and has it answer one token."""
+"""Loads a model in a process of its own and has it answer one token, as a launch would."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trivet.config import environment_of_home
+from trivet.client.results import Plan
+from trivet.config import Settings, environment_of_home
 from trivet.errors import ModelFilesError
 from trivet_registry.child_process import run_child
 
 TIMEOUT_S = 1800.0  # large weights from a slow disk
+SMALL: Mapping[str, str] = {"max_model_len": "64", "max_num_seqs": "1", "num_gpu_blocks_override": "16"}
 _TRIVET = "import sys; from trivet.cli import main; sys.exit(main())"
-_SMALL = ("max_model_len=64", "max_num_seqs=1", "num_gpu_blocks_override=16")
 
 
-def answers_one_token(path: Path, home: Path, check: Callable[[], None] = lambda: None) -> None:
-    """On the best device that this interpreter reaches, with the settings of the site and little memory.
+def answers_one_token(
+    path: Path,
+    site: Settings,
+    plan: Callable[[Path, Mapping[str, str]], Plan],
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """On the device that a launch would choose now, in the interpreter and with the variables of its engines.
 
-    Args: check: called twice a second; it may raise to end the test.
+    Args:
+        plan: what a launch with these engine settings would take.
+        check: called twice a second; it may raise to end the test.
 
     Raises: ModelFilesError.
     """
-    settings = [part for setting in _SMALL for part in ("--set", setting)]
-    command = [*(sys.executable, "-c", _TRIVET, "run", str(path)), *settings]
+    found = plan(path, SMALL)
+    if not found.fits:
+        raise _failed(found.reason or "no device can run it")
+    engines = site.for_backend(found.backend)
+    settings = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
+    command = [*(engines.python, "-P", "-c", _TRIVET, "run", str(path)), *settings]
+    command += ["--backend", found.backend, *(["--device", found.device] if found.device else [])]
     command += ["--prompt", "Hello", "--raw", "--max-tokens", "1", "--json"]
+    base = environment_of_home(site.paths.home)
+    environment = {**base, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **engines.env}
     try:
-        code, said = run_child(command, TIMEOUT_S, check, environment_of_home(home))
+        code, said = run_child(command, TIMEOUT_S, check, environment)
     except TimeoutError:
-        raise ModelFilesError(f"the model did not answer one token within {TIMEOUT_S:.0f} s") from None
+        raise _failed(f"it had {TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise _failed(
+            f"{engines.python}, which [backend.{found.backend}] names, cannot be started: {error.strerror}"
+        ) from error
     if code != 0:
-        lines = said.strip().splitlines()
-        raise ModelFilesError(
-            f"the model did not answer one token: {' '.join(lines[-2:])[-500:] or code}; it was not "
-            "registered"
-        )
+        raise _failed(" ".join(said.strip().splitlines()[-2:])[-500:] or f"exit status {code}")
+
+
+def _failed(reason: str) -> ModelFilesError:
+    return ModelFilesError(f"the model did not answer one token: {reason}; it was not registered")

@@ -99,8 +99,12 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by day, key, user and model; `cost` is the sum of those that have one."""
+    """Rows by day, key, user and model.
+
+    `cost` is the sum of those that have one; models without a price, which it leaves out, are named.
+    """
 
     data: tuple[UsageRow, ...] = ()
     currency: str = ""
     cost: float | None = None
+    unpriced_models: tuple[str, ...] = ()

@@ -324,6 +324,10 @@ def _usage(given: argparse.Namespace) -> int:
     ]
     headers = ("DAY (UTC)", "USER", "KEY", "MODEL", "REQUESTS", "PROMPT", "CACHED", "COMPLETION")
     print_table((*headers, f"COST {report.currency}".strip()), rows)
+    if report.cost is not None:
+        note(f"in all {report.cost:.4f} {report.currency}".rstrip())
+        if report.unpriced_models:
+            note(f"without {', '.join(report.unpriced_models)}: no price is set there ([price.NAME])")
     return 0
 
 

@@ -92,6 +92,9 @@ def test_another_users_key_does_not_exist(accounts: Accounts) -> None:
         ("admin", {"user": "viewer"}, 201, None),
         ("admin", {"user": None}, 201, None),
         ("operator", {"scopes": ["operate", "read", "infer"]}, 201, None),
+        ("admin", {"scopes": ["infer", "read"], "models": ["demo"]}, 400, "scopes"),
+        ("admin", {"scopes": ["admin"], "models": ["demo"], "user": None}, 400, "scopes"),
+        ("admin", {"scopes": ["admin", "infer"], "models": ["demo"], "user": "user"}, 201, None),
     ],
 )
 def test_nobody_makes_a_key_that_may_more_than_themselves(
@@ -148,7 +151,10 @@ def test_an_admin_changes_the_scopes_of_a_key(accounts: Accounts) -> None:
     place = f"{KEYS}/{made['id']}"
     assert admin.patch(place, json={"scopes": ["root"]}).status_code == 400
     assert admin.patch(place, json={"scopes": []}).status_code == 400
-    assert admin.patch(place, json={"scopes": ["infer"]}).get_json()["scopes"] == ["infer"]
+    limited = {"models": ["demo"]}
+    refused = admin.patch(place, json=limited)
+    assert (refused.status_code, refused.get_json()["error"]["param"]) == (400, "scopes"), "it could read"
+    assert admin.patch(place, json={"scopes": ["infer"], **limited}).get_json()["scopes"] == ["infer"]
 
 
 def test_an_expired_key_and_one_of_a_disabled_user_are_refused(

@@ -284,7 +284,10 @@ def test_cost_is_by_the_configured_prices(accounts: Accounts, monkeypatch: pytes
     token = accounts.with_token()
     found = token.get(USAGE).get_json()
     assert {row["model"]: row["cost"] for row in found["data"]} == {"demo": 2.4, "=other": 1.0}
-    assert (found["currency"], found["cost"]) == ("EUR", 3.4)
+    assert (found["currency"], found["cost"], found["unpriced_models"]) == ("EUR", 3.4, [])
+    del prices["*"]
+    found = token.get(USAGE).get_json()
+    assert (found["cost"], found["unpriced_models"]) == (2.4, ["=other"]), "what a sum leaves out is told"
     table = token.get(f"{USAGE}.csv")
     assert table.mimetype == "text/csv"
     header, *rows = table.text.splitlines()

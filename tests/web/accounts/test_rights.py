@@ -131,6 +131,15 @@ def test_a_key_has_no_more_rights_than_its_owner(accounts: Accounts) -> None:
     assert client.post("/platform/v1/deployments", json={}).status_code == 403
 
 
+def test_a_key_for_some_models_sees_nothing_of_the_whole_site(shared_accounts: Accounts) -> None:
+    """Also one whose scopes say otherwise, as an earlier release may have made it."""
+    client = shared_accounts.with_key(scopes=list(Scope), models=["demo"])
+    for method, path, right in routes(shared_accounts.app):
+        status = asked(client, method, path)
+        let_in = right in (Right.NOTHING, Right.INFER, Right.ACCOUNT)
+        assert (status not in (401, 403)) is let_in, f"{method} {path}: {status}"
+
+
 def test_all_is_all() -> None:
     assert frozenset(Right) == ALL
 

@@ -9,7 +9,7 @@ from flask import request
 from trivet.errors import PermissionDenied
 from trivet_registry.account_tables import ApiKey, LoginSession, Role, User
 from trivet_registry.usage_store import NOBODY
-from trivet_web.accounts.rights import ALL, OPEN, RIGHTS_OF_ROLE, Right, rights_of_scopes
+from trivet_web.accounts.rights import ALL, OPEN, RIGHTS_OF_ROLE, Right, rights_of_key
 
 PRINCIPAL = "trivet.principal"  # in the environment: no header can put it there
 
@@ -58,9 +58,7 @@ def principal_of_key(row: ApiKey) -> Principal | None:
     user = row.user
     if row.revoked_at is not None or (user is not None and user.disabled_at is not None):
         return None
-    rights = rights_of_scopes(row.scopes)
-    if user is not None:
-        rights &= RIGHTS_OF_ROLE[Role(user.role)]
+    rights = rights_of_key(row.scopes, None if user is None else Role(user.role), row.models)
     owner = "the site" if user is None else user.name
     return Principal(
         f"key {row.prefix} of {owner}",

@@ -50,6 +50,8 @@ RIGHTS_OF_SCOPE: Mapping[Scope, frozenset[Right]] = {
     Scope.OPERATE: frozenset({Right.NOTHING, Right.READ, Right.METRICS, Right.OPERATE}),
     Scope.ADMIN: ALL - {Right.INFER},
 }
+# Of a key for some models: all else shows or changes what is of all of them.
+RIGHTS_FOR_MODELS = frozenset({Right.NOTHING, Right.INFER, Right.ACCOUNT})
 
 
 def requires(right: Right) -> Callable[[V], V]:
@@ -86,6 +88,14 @@ def rights_of_scopes(scopes: Iterable[str]) -> frozenset[Right]:
     """Of all of them together; one of a newer Trivet gives none."""
     known = [RIGHTS_OF_SCOPE[Scope(scope)] for scope in scopes if scope in RIGHTS_OF_SCOPE]
     return frozenset().union(*known)
+
+
+def rights_of_key(scopes: Iterable[str], role: Role | None, models: Iterable[str] | None) -> frozenset[Right]:
+    """No more than its owner's role has (None: the site's key)."""
+    rights = rights_of_scopes(scopes)
+    if role is not None:
+        rights &= RIGHTS_OF_ROLE[role]
+    return rights if models is None else rights & RIGHTS_FOR_MODELS
 
 
 def check_scopes(scopes: Iterable[str]) -> None:

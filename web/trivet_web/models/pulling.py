@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
+from trivet.client.results import Plan
 from trivet.config import Settings
 from trivet.errors import TrivetError
 from trivet_registry.audit_log import Act, append
@@ -53,15 +55,27 @@ def _no_act(session: Session, pull_id: str) -> None:
 
 
 class Puller:
-    """Args: opens: opens model files and refuses what cannot be served."""
+    """Brings models of sources and bundles.
 
-    def __init__(self, settings: Settings, database: Database, opens: Callable[[Path], ModelFiles]) -> None:
+    Args:
+        opens: opens model files and refuses what cannot be served.
+        plan: what a launch of a path with these engine settings would take.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        opens: Callable[[Path], ModelFiles],
+        plan: Callable[[Path, Mapping[str, str]], Plan],
+    ) -> None:
         self.store = ModelStore(settings.paths.models)
         self.folder = settings.paths.run
-        self._home = settings.paths.home
+        self._settings = settings
         self._rules = Rules.of(settings)
         self._database = database
         self._opens = opens
+        self._plan = plan
         self._ends = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
 
@@ -121,7 +135,8 @@ class Puller:
 
             def test(path: Path) -> None:
                 if wanted.is_tested:
-                    answers_one_token(path, self._home, lambda: reporter.progress(0))
+                    check = partial(reporter.progress, 0)
+                    answers_one_token(path, self._settings, self._plan, check)
 
             return import_bundle(wanted, *place, test, reporter.progress, reporter.expect)
         return pull(wanted, self._rules, *place, reporter.progress, reporter.expect)

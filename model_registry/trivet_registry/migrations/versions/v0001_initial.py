@@ -11,6 +11,30 @@ depends_on = None
 
 def upgrade() -> None:
     """Make the tables."""
+    _make_observations()
+    _make_models()
+    _make_deployments()
+    _make_instances()
+
+
+def downgrade() -> None:
+    """Drop them."""
+    op.drop_index(op.f("ix_instances_state"), table_name="instances")
+    op.drop_index(op.f("ix_instances_deployment_id"), table_name="instances")
+    op.drop_table("instances")
+    op.drop_index(op.f("ix_deployments_version_id"), table_name="deployments")
+    op.drop_table("deployments")
+    op.drop_index(op.f("ix_versions_fingerprint"), table_name="versions")
+    op.drop_table("versions")
+    op.drop_table("models")
+    op.drop_index(op.f("ix_events_instance"), table_name="events")
+    op.drop_index(op.f("ix_events_deployment"), table_name="events")
+    op.drop_index(op.f("ix_events_at"), table_name="events")
+    op.drop_table("events")
+    op.drop_table("devices")
+
+
+def _make_observations() -> None:
     op.create_table(
         "devices",
         sa.Column("kind", sa.String(length=64), nullable=False),
@@ -42,6 +66,9 @@ def upgrade() -> None:
     op.create_index(op.f("ix_events_at"), "events", ["at"], unique=False)
     op.create_index(op.f("ix_events_deployment"), "events", ["deployment"], unique=False)
     op.create_index(op.f("ix_events_instance"), "events", ["instance"], unique=False)
+
+
+def _make_models() -> None:
     op.create_table(
         "models",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -73,6 +100,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("model_id", "version", name=op.f("uq_versions_model_id")),
     )
     op.create_index(op.f("ix_versions_fingerprint"), "versions", ["fingerprint"], unique=False)
+
+
+def _make_deployments() -> None:
     op.create_table(
         "deployments",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -97,6 +127,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name=op.f("uq_deployments_name")),
     )
     op.create_index(op.f("ix_deployments_version_id"), "deployments", ["version_id"], unique=False)
+
+
+def _make_instances() -> None:
     op.create_table(
         "instances",
         sa.Column("id", sa.String(length=16), nullable=False),
@@ -140,20 +173,3 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_instances_deployment_id"), "instances", ["deployment_id"], unique=False)
     op.create_index(op.f("ix_instances_state"), "instances", ["state"], unique=False)
-
-
-def downgrade() -> None:
-    """Drop them."""
-    op.drop_index(op.f("ix_instances_state"), table_name="instances")
-    op.drop_index(op.f("ix_instances_deployment_id"), table_name="instances")
-    op.drop_table("instances")
-    op.drop_index(op.f("ix_deployments_version_id"), table_name="deployments")
-    op.drop_table("deployments")
-    op.drop_index(op.f("ix_versions_fingerprint"), table_name="versions")
-    op.drop_table("versions")
-    op.drop_table("models")
-    op.drop_index(op.f("ix_events_instance"), table_name="events")
-    op.drop_index(op.f("ix_events_deployment"), table_name="events")
-    op.drop_index(op.f("ix_events_at"), table_name="events")
-    op.drop_table("events")
-    op.drop_table("devices")

@@ -17,6 +17,20 @@ def _time(name: str, *, is_null: bool = False) -> sa.Column[object]:
 
 def upgrade() -> None:
     """Add the tables; the audit log begins with an empty head."""
+    _make_users()
+    _make_keys()
+    _make_login_attempts()
+    _make_audit_log()
+    _make_usage()
+
+
+def downgrade() -> None:
+    """Drop them; what they held is gone."""
+    for table in TABLES:
+        op.drop_table(table)
+
+
+def _make_users() -> None:
     op.create_table(
         "users",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -42,6 +56,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], "fk_sessions_user_id_users", ondelete="CASCADE"),
     )
     op.create_index("ix_sessions_user_id", "sessions", ["user_id"])
+
+
+def _make_keys() -> None:
     op.create_table(
         "api_keys",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -63,6 +80,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], "fk_api_keys_user_id_users", ondelete="CASCADE"),
     )
     op.create_index("ix_api_keys_user_id", "api_keys", ["user_id"])
+
+
+def _make_login_attempts() -> None:
     op.create_table(
         "login_attempts",
         sa.Column("bucket", sa.String(length=64), nullable=False),
@@ -72,6 +92,9 @@ def upgrade() -> None:
         _time("blocked_until", is_null=True),
         sa.PrimaryKeyConstraint("bucket", name="pk_login_attempts"),
     )
+
+
+def _make_audit_log() -> None:
     op.create_table(
         "audit_log",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
@@ -95,6 +118,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_audit_head"),
     )
     op.bulk_insert(head, [{"id": 1, "last_id": 0, "hash": "0" * 64}])
+
+
+def _make_usage() -> None:
     op.create_table(
         "usage",
         sa.Column("day", sa.Date(), nullable=False),
@@ -107,9 +133,3 @@ def upgrade() -> None:
         sa.Column("completion_tokens", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("day", "key_id", "user_id", "model", name="pk_usage"),
     )
-
-
-def downgrade() -> None:
-    """Drop them; what they held is gone."""
-    for table in TABLES:
-        op.drop_table(table)

@@ -58,6 +58,10 @@ def ended(client: Client, pull_id: str) -> Any:
     return pull
 
 
+def no_plan(*_: object) -> Any:
+    raise AssertionError("nothing is launched here")
+
+
 def test_a_model_of_another_site_comes_whole_and_a_wrong_key_is_told(
     client: Client, site: Site, tmp_path: Path
 ) -> None:
@@ -73,7 +77,7 @@ def test_a_model_of_another_site_comes_whole_and_a_wrong_key_is_told(
         opened.append(path)
         return open_model(path)
 
-    puller = Puller(settings, database, opens)
+    puller = Puller(settings, database, opens, no_plan)
     source = f"trivet:{client.base_url}/smollm2:1"
 
     def bring(key: str) -> Any:
@@ -179,7 +183,7 @@ def test_a_bundle_is_exported_and_taken_in_after_it_answered_one_token(
 
 
 def test_a_pull_is_held_before_anybody_can_see_it(site: Site) -> None:
-    puller = Puller(site.settings, site.database, lambda path: None)
+    puller = Puller(site.settings, site.database, lambda path: None, no_plan)
 
     def begun(session: Any, pull_id: str) -> None:
         assert is_held(puller.folder, pull_id)
@@ -201,7 +205,7 @@ def test_a_cancel_that_comes_last_is_told_as_what_it_did(
         name = find_version(session, "smollm2").reference
     verify_version(site.database, name)  # its digests are known then
     export_version(site.database, name, path, own_key(keys_folder(site.settings)))
-    puller = Puller(site.settings, site.database, open_model)
+    puller = Puller(site.settings, site.database, open_model, no_plan)
 
     def cancel(*_: Any) -> None:
         with site.database.session() as session:
@@ -234,7 +238,7 @@ def test_a_cancel_that_comes_last_is_told_as_what_it_did(
 
 
 def test_a_pull_that_cannot_be_recorded_does_not_begin(site: Site) -> None:
-    puller = Puller(site.settings, site.database, lambda path: None)
+    puller = Puller(site.settings, site.database, lambda path: None, no_plan)
 
     def begun(session: Any, pull_id: str) -> None:
         raise PermissionDenied("no log")

@@ -157,11 +157,16 @@ class UsageObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageListing(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by day, key, user and model; `cost` is their sum where each has one."""
+    """Rows by day, key, user and model.
+
+    `cost` is the sum of those that have one, null where none has; `unpriced_models` are those that it leaves
+    out, because no price is set for them.
+    """
 
     data: list[UsageObject]
     currency: str
     cost: float | None
+    unpriced_models: list[str]
 
 
 def user_object(row: User) -> UserObject:

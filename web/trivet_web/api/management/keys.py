@@ -11,7 +11,7 @@ from flask import Blueprint, Response, request
 from sqlalchemy.orm import Session
 
 from trivet.errors import PermissionDenied, RequestError
-from trivet_registry.account_tables import ApiKey, User
+from trivet_registry.account_tables import ApiKey, Role, User
 from trivet_registry.keys_store import (
     KeySettings,
     change_key,
@@ -25,7 +25,13 @@ from trivet_registry.usage_store import NOBODY
 from trivet_registry.users_store import get_user
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.principal import Principal, principal_of_request
-from trivet_web.accounts.rights import Right, check_scopes, requires, rights_of_scopes
+from trivet_web.accounts.rights import (
+    Right,
+    check_scopes,
+    requires,
+    rights_of_key,
+    rights_of_scopes,
+)
 from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.api.documented import documented
 from trivet_web.api.management.account_objects import (
@@ -80,6 +86,7 @@ def create() -> Response:
             expires_at=body.expires_at,
         )
         row, key = create_key(session, _owner(session, body), settings)
+        _check_models(row)
         record(session, "key.create", f"key {row.id}", after=key_facts(row))
         response = json_response(key_object(row, key), 201)
     response.headers["Cache-Control"] = "no-store"
@@ -112,6 +119,7 @@ def change(key_id: int) -> Response:
         row = get_key(session, key_id)
         before = key_facts(row)
         change_key(row, replace(settings_of_key(row), **given))
+        _check_models(row)
         record(session, "key.change", f"key {row.id}", before, key_facts(row))
         return json_response(key_object(row))
 
@@ -147,6 +155,18 @@ def _check_within(body: KeyRequest, maker: Principal) -> None:
     if maker.expires_s != inf and (body.expires_at is None or body.expires_at.timestamp() > maker.expires_s):
         raise _wider(
             "expires_at", body.expires_at, f"{datetime.fromtimestamp(maker.expires_s, UTC)} or earlier"
+        )
+
+
+def _check_models(row: ApiKey) -> None:
+    """Raises: RequestError where scopes promise what a key for some models has not."""
+    role = None if row.user is None else Role(row.user.role)
+    beyond = rights_of_key(row.scopes, role, None) - rights_of_key(row.scopes, role, row.models)
+    if beyond:
+        raise RequestError(
+            f"a key for some models uses them and no more, and these scopes stand for the right to "
+            f"{', '.join(sorted(beyond))}, too; leave them out, or leave models out",
+            param="scopes",
         )
 
 

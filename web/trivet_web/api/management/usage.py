@@ -39,8 +39,13 @@ def usage() -> Response:
     """One's own; `all`: everybody's, for admins. Raises: RequestError."""
     rows = _asked()
     costs = [row.cost for row in rows if row.cost is not None]
-    currency = site_accounts().settings.currency
-    return json_response(UsageListing(data=rows, currency=currency, cost=sum(costs) if costs else None))
+    listing = UsageListing(
+        data=rows,
+        currency=site_accounts().settings.currency,
+        cost=sum(costs) if costs else None,
+        unpriced_models=sorted({row.model for row in rows if row.cost is None}),
+    )
+    return json_response(listing)
 
 
 @blueprint.get("/usage.csv")

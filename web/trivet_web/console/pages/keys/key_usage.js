@@ -36,8 +36,10 @@ export function showUsage(key) {
     try {
       const found = await get(`/platform/v1/usage?key=${key.id}&all=1`);
       table.show(found.data);
-      if (found.cost !== null)
-        cost.textContent = t("keys.usage_cost", { cost: found.cost.toFixed(2), currency: found.currency });
+      if (found.cost === null) return;
+      cost.textContent = t("keys.usage_cost", { cost: found.cost.toFixed(2), currency: found.currency });
+      if (found.unpriced_models.length)
+        cost.textContent += ` ${t("keys.usage_unpriced", { models: found.unpriced_models.join(", ") })}`;
     } catch (error) {
       table.fail(/** @type {any} */ (error), load);
     }

@@ -1,0 +1,57 @@
+"""What a launch would take now, by the same backends on the same devices.
+
+What live instances have a claim to is counted, also where they are loading and have not taken it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trivet.client.plan_report import plan_report
+from trivet.client.results import Plan
+from trivet.engine.capacity import Capacity, Claims, Holding
+from trivet.engine_settings import parse_engine_settings
+from trivet.errors import BackendError
+from trivet.models.model_files import open_model
+from trivet.plugins import PluginHost
+from trivet.prober import Prober
+from trivet_registry.database import Database
+from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
+from trivet_registry.instances_store import list_instances
+from trivet_registry.tables import Instance
+
+
+def plan_launch(
+    database: Database,
+    plugins: PluginHost,
+    prober: Prober,
+    path: Path,
+    settings: Mapping[str, str],
+    backend: str = "auto",
+    device: str | None = None,
+) -> Plan:
+    """What cannot run is an answer, no error. Raises: ModelFilesError; ConfigError for settings."""
+    parsed = parse_engine_settings(settings)
+    files = open_model(path, plugins)
+    if backend != "auto":
+        for name in backend.split(","):
+            plugins.backend(name)
+    with database.reading() as session:
+        claims = Claims([_holding(row) for row in list_instances(session, states=PROCESS_STATES) if row.plan])
+    try:
+        answers = Capacity(files, parsed, claims).answers(plugins, prober, backend, device)
+    except BackendError as error:
+        return Plan(backend=backend, device=device, fits=False, reason=str(error))
+    return plan_report(backend, device, answers)
+
+
+def _holding(row: Instance) -> Holding:
+    return Holding(
+        deployment=row.deployment.name,
+        instance=row.id,
+        backend=row.backend or "",
+        device_uids=tuple(row.device_uids or []),
+        size_bytes=(row.plan or {}).get("total_bytes", 0),
+        is_taken=row.instance_state in ALLOCATED_STATES,
+    )
