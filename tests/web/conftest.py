@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from flask.testing import FlaskClient
 
 from trivet.config import Settings, engine_address
 from trivet.demo_model import find_demo_model
-from trivet.models.model_files import open_model
+from trivet.models.model_files import ModelFiles, open_model
 from trivet.tls import trust
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import create_deployment, get_deployment
@@ -36,8 +36,9 @@ from trivet_web.app import create_app
 from trivet_web.models.served_models import ServedModel, load_served_model
 from trivet_web.web_process import WebProcess
 
-sys.path.append(str(Path(__file__).parent))  # raw_http
-FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
+sys.path.append(str(Path(__file__).parent))  # raw_http, engine_forks
+from engine_forks import EngineForks, ForkedEngine
+
 OTHER_SERVER = Path(__file__).parent / "other_server.py"
 MODEL = "demo"
 MAX_MODEL_LEN = 512
@@ -69,11 +70,15 @@ class Engine:
     """A fake engine process; `pid` for signals."""
 
     instance: str
-    process: subprocess.Popen[bytes]
+    process: ForkedEngine
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self.process.close()
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -94,6 +99,7 @@ class Site:
     settings: Settings
     database: Database
     stack: ExitStack
+    forks: EngineForks
     engines: list[Engine] = field(default_factory=list)
 
     @property
@@ -105,9 +111,8 @@ class Site:
         return self.settings.paths.token_file.read_text().strip()
 
     def deploy(self, name: str = MODEL, replicas: int = 1) -> None:
-        path = str(find_demo_model())
         with self.database.session() as session:
-            version = register_model(session, open_model(path), "smollm2")
+            version = register_model(session, demo_files(), "smollm2")
             create_deployment(session, name=name, version=version, backend="null", replicas=replicas)
 
     def add_instance(self, *states: State, name: str = MODEL, reason: str = "") -> str:
@@ -122,10 +127,8 @@ class Site:
     def start_engine(self, *options: str, name: str = MODEL) -> Engine:
         """A ready instance with its process, which beats already."""
         instance = self.add_instance(State.PLACING, State.STARTING, State.READY, name=name)
-        command = [sys.executable, str(FAKE_ENGINE), str(self.run_dir), instance, *options]
-        process = subprocess.Popen(command)
-        engine = Engine(instance, process)
-        self.stack.callback(engine.kill)
+        engine = Engine(instance, self.forks.start(str(self.run_dir), instance, *options))
+        self.stack.callback(engine.close)
         self.engines.append(engine)
         self._wait_for_beat(instance)
         return engine
@@ -145,11 +148,17 @@ class Site:
             assert beats.poll(20_000), "the fake engine did not start"
 
 
+@cache
+def demo_files() -> ModelFiles:
+    """The demo model, whose header is read once."""
+    return open_model(find_demo_model())
+
+
 NewSite = Callable[[], AbstractContextManager[Site]]
 
 
 @contextmanager
-def _new_site(new_registry_url: Callable[[Path], str]) -> Iterator[Site]:
+def _new_site(new_registry_url: Callable[[Path], str], forks: EngineForks) -> Iterator[Site]:
     home = tempfile.mkdtemp(prefix="tv")  # socket paths are limited to 107 bytes
     settings = Settings(
         home=home, database_url=new_registry_url(Path(home)), drain_timeout_s=3.0, web_threads=64
@@ -159,7 +168,7 @@ def _new_site(new_registry_url: Callable[[Path], str]) -> Iterator[Site]:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         database = open_database(settings.resolved_database_url)
         stack.callback(database.close)
-        site = Site(settings, database, stack)
+        site = Site(settings, database, stack, forks)
         site.deploy()
         yield site
 
@@ -173,9 +182,16 @@ def _every_act_leaves_an_entry(caplog: pytest.LogCaptureFixture) -> Iterator[Non
 
 
 @pytest.fixture(scope="session")
-def new_site(new_registry_url: Callable[[Path], str]) -> NewSite:
+def engine_forks() -> Iterator[EngineForks]:
+    forks = EngineForks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="session")
+def new_site(new_registry_url: Callable[[Path], str], engine_forks: EngineForks) -> NewSite:
     """For fixtures of a wider scope."""
-    return partial(_new_site, new_registry_url)
+    return partial(_new_site, new_registry_url, engine_forks)
 
 
 @pytest.fixture
