@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import subprocess
 import sys
 import tarfile
 import threading
@@ -143,6 +145,28 @@ def test_what_changes_after_it_was_verified_is_not_exported(
     with pytest.raises(ModelFilesError, match="changed while it was exported"):
         export_version(here.database, "tiny:2", tmp_path / "x", own_key(here.keys))
     assert not list(tmp_path.glob("*x")), "neither the bundle nor a part of it"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from trivet_registry.bundles import exporting
+from trivet_registry.bundles.signing import own_key
+from trivet_registry.database import open_database
+exporting._put_in_place = lambda *_: os.kill(os.getpid(), 9)
+exporting.export_version(open_database(sys.argv[1]), "tiny:2", Path(sys.argv[2]), own_key(Path(sys.argv[3])))
+"""
+
+
+def test_what_an_export_wrote_that_was_killed_is_removed_by_the_next(here: Home, tmp_path: Path) -> None:
+    path, url = tmp_path / "a[1].bundle", here.database.engine.url.render_as_string(hide_password=False)
+    subprocess.run([sys.executable, "-c", KILLED, url, str(path), str(here.keys)], check=False)
+    (abandoned,) = tmp_path.glob(".*.partial")
+    under_way = abandoned.with_name(".a[1].bundle.0.partial")
+    with under_way.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        export_version(here.database, "tiny:2", path, own_key(here.keys))
+    assert (path.exists(), abandoned.exists(), under_way.exists()) == (True, False, True)
 
 
 def test_a_model_that_answers_nothing_is_not_registered(here: Home, there: Home, bundle: Path) -> None:

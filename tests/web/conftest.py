@@ -292,6 +292,12 @@ def run_server(site: Site, kind: str = "", **environment: str) -> Server:
     return server
 
 
+@pytest.fixture(scope="session", name="run_server")
+def server_runner() -> Callable[..., Server]:
+    """For fixtures of a wider scope."""
+    return run_server
+
+
 @pytest.fixture
 def start_server(site: Site) -> Callable[..., Server]:
     """For tests that need a server of their own."""

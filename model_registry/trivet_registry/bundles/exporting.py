@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import io
 import os
@@ -25,6 +27,9 @@ from trivet_registry.model_store.opening import CheckPlace, anywhere, open_in_pl
 from trivet_registry.models_store import version_files
 from trivet_registry.references import find_version
 from trivet_registry.tables import utc_now
+
+
+_PARTIAL = ".{}.{}.partial"  # of the bundle's name, and its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,9 @@ def export_version(
         )
     )
     included = {file.sha256: Path(files[file.name]["name"]) for file in listed if file.is_included}
-    temporary = path.with_name(f".{secrets.token_hex(8)}.partial")  # others may write to the same path now
+    temporary = path.with_name(_PARTIAL.format(path.name, secrets.token_hex(8)))  # of others, too, at a time
     try:
+        _remove_abandoned(path)
         _write(temporary, manifest, key.sign(manifest), included, opens)
         _put_in_place(temporary, path)
     except OSError as error:
@@ -89,6 +95,17 @@ def export_version(
     finally:
         temporary.unlink(missing_ok=True)
     return Bundle(path, version.reference, fingerprint(key.public_key()), path.stat().st_size, len(included))
+
+
+def _remove_abandoned(path: Path) -> None:
+    """What exports to this path wrote that were killed: their locks ended with them."""
+    for partial_file in path.parent.glob(_PARTIAL.format(glob.escape(path.name), "*")):
+        with partial_file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            partial_file.unlink(missing_ok=True)
 
 
 class _HashingReader:
@@ -123,6 +140,7 @@ def _write(
     opens: Callable[[Path], BinaryIO],
 ) -> None:
     with path.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         # GNU's headers have room for sizes over 8 GiB; PAX needs a second header, which imports refuse.
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name, data in ((MANIFEST, manifest), (SIGNATURE, signature)):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +18,11 @@ import pytest
 from raw_http import post as post_bytes
 from raw_http import read_answer
 
+from trivet.access import check_bind
 from trivet.bench.target import Target
 from trivet.client import AsyncClient, Client
-from trivet.errors import ContextLengthExceeded, Unavailable
+from trivet.config import Settings
+from trivet.errors import ConfigError, ContextLengthExceeded, Unavailable
 
 if TYPE_CHECKING:
     from conftest import Eventually, Server, Site
@@ -74,8 +75,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @dataclass
 class Secure:
-    """A server with TLS, and who signed its certificate."""
+    """A server with TLS, its site, and who signed its certificate."""
 
+    site: Site
     server: Server
     authority: Authority
 
@@ -90,37 +92,42 @@ class Secure:
             yield secured
 
 
-@pytest.fixture
-def secure(site: Site, start_server: Callable[..., Server], authority: Authority) -> Secure:
-    return Secure(start_server(**authority.issue("server").environment), authority)
+@pytest.fixture(scope="module")
+def secure(
+    new_site: Callable[[], AbstractContextManager[Site]],
+    run_server: Callable[..., Server],
+    authority: Authority,
+) -> Iterator[Secure]:
+    with new_site() as site:
+        yield Secure(site, run_server(site, **authority.issue("server").environment), authority)
 
 
-def test_library_streams_over_tls_for_threads_and_for_asyncio(site: Site, secure: Secure) -> None:
-    site.start_engine("--step-s", "0.01")
-    ca = str(secure.authority.cert)
+def test_library_streams_over_tls_for_threads_and_for_asyncio(secure: Secure) -> None:
+    model = secure.site.serve("--step-s", "0.01").model
+    ca, token = str(secure.authority.cert), secure.site.token
 
     async def texts() -> list[str]:
         async with (
-            AsyncClient(secure.url, site.token, ca_file=ca) as client,
-            client.completions.stream("demo", "x", max_tokens=3) as chunks,
+            AsyncClient(secure.url, token, ca_file=ca) as client,
+            client.completions.stream(model, "x", max_tokens=3) as chunks,
         ):
             return [chunk.text async for chunk in chunks]
 
-    with Client(secure.url, site.token, ca_file=ca) as client:
+    with Client(secure.url, token, ca_file=ca) as client:
         assert client.status().version
         with pytest.raises(ContextLengthExceeded, match="200000 bytes"):  # a body of many TLS records
-            client.completions.complete("demo", "y" * 200_000)
-        with client.completions.stream("demo", "x", max_tokens=3) as chunks:
+            client.completions.complete(model, "y" * 200_000)
+        with client.completions.stream(model, "x", max_tokens=3) as chunks:
             streamed = [chunk.text for chunk in chunks]
     assert "".join(streamed) == "w0 w1 w2 "
     assert "".join(asyncio.run(texts())) == "w0 w1 w2 "
 
 
 def test_a_load_trusts_whom_the_settings_and_the_command_name(
-    site: Site, secure: Secure, monkeypatch: pytest.MonkeyPatch
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An address of another host: on this one the server of the home is known by its own certificate."""
-    monkeypatch.setenv("TRIVET_HOME", site.settings.home)
+    monkeypatch.setenv("TRIVET_HOME", secure.site.settings.home)
     ca = str(secure.authority.cert)
     for target in (Target("https://localhost.", "demo"), Target("https://localhost.", "demo", ca_file=ca)):
         monkeypatch.setenv("TRIVET_TLS_CA", "" if target.ca_file else ca)
@@ -142,18 +149,16 @@ def test_client_without_the_authority_is_told_what_to_give(secure: Secure) -> No
 
 
 def test_client_that_hangs_up_is_aborted_before_and_after_the_first_token(
-    site: Site, secure: Secure, eventually: Eventually
+    secure: Secure, eventually: Eventually
 ) -> None:
-    site.start_engine("--first-s", "60")
-    site.deploy("flowing")
-    site.start_engine("--step-s", "0.05", name="flowing")
-    with Client(secure.url, site.token, ca_file=str(secure.authority.cert)) as client:
+    late, even = secure.site.serve("--first-s", "60").model, secure.site.serve("--step-s", "0.05").model
+    with Client(secure.url, secure.site.token, ca_file=str(secure.authority.cert)) as client:
 
         def num_running() -> int:
             return sum(one.load.num_running if one.load else 0 for one in client.instances.list())
 
         with secure.connect() as waiting, secure.connect() as flowing:
-            for sock, model in ((waiting, "demo"), (flowing, "flowing")):
+            for sock, model in ((waiting, late), (flowing, even)):
                 body = {"model": model, "prompt": "x", "max_tokens": 480, "stream": True}
                 sock.sendall(post_bytes("/v1/completions", body))
             assert b"w0 " in flowing.recv(65536) + flowing.recv(65536)
@@ -162,7 +167,7 @@ def test_client_that_hangs_up_is_aborted_before_and_after_the_first_token(
 
 
 def test_plain_text_to_a_port_of_tls_and_the_reverse_are_told(
-    secure: Secure, start_server: Callable[..., Server], site: Site
+    secure: Secure, start_server: Callable[..., Server]
 ) -> None:
     status, body = secure.server.get("/health")
     assert (status, body) == (400, b"this port speaks HTTPS; ask for https:// instead of http://\n")
@@ -231,28 +236,34 @@ def test_a_renewed_certificate_is_shown_and_a_bad_one_is_not(
         ("torn.pem", "a.key", "cannot be used"),
     ],
 )
-def test_tls_that_cannot_be_used_is_named_before_the_start(
-    authority: Authority, site: Site, cert: str, key: str, words: str
-) -> None:
+def test_tls_that_cannot_be_used_is_named(authority: Authority, cert: str, key: str, words: str) -> None:
     a, _ = authority.issue("a"), authority.issue("b")
     locked = authority.folder / "locked.key"
     command = ["openssl", "ec", "-in", a.key, "-aes256", "-passout", "pass:secret", "-out", locked]
     subprocess.run(command, check=True, capture_output=True)
     (authority.folder / "torn.pem").write_text(a.cert.read_text()[:120])
-    environment = {}
-    if cert:
-        environment["TRIVET_TLS_CERT"] = str(authority.folder / cert)
-    if key:
-        environment["TRIVET_TLS_KEY"] = str(authority.folder / key)
-    serve = "import sys, trivet.cli; sys.exit(trivet.cli.main(['serve', '--port', '0']))"
-    for command in (["-m", "trivet_web"], ["-c", serve]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            env={"PATH": "/usr/bin:/bin", "TRIVET_HOME": site.settings.home, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode != 0
-        assert re.search(words, done.stderr), done.stderr
+    files = {"tls_cert": cert, "tls_key": key}
+    given = {name: str(authority.folder / file) for name, file in files.items() if file}
+    with pytest.raises(ConfigError, match=words):
+        check_bind(Settings(**given))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "trivet_web"],
+        ["-c", "import sys, trivet.cli; sys.exit(trivet.cli.main(['serve', '--port', '0']))"],
+    ],
+)
+def test_nothing_starts_with_tls_that_cannot_be_used(tmp_path: Path, command: list[str]) -> None:
+    environment = {"TRIVET_TLS_CERT": "/none.pem", "TRIVET_TLS_KEY": "/a.key"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={"PATH": "/usr/bin:/bin", "TRIVET_HOME": str(tmp_path), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert "/none.pem cannot be read: No such file or directory" in done.stderr
