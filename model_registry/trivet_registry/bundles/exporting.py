@@ -28,7 +28,6 @@ from trivet_registry.models_store import version_files
 from trivet_registry.references import find_version
 from trivet_registry.tables import utc_now
 
-
 _PARTIAL = ".{}.{}.partial"  # of the bundle's name, and its own
 
 
