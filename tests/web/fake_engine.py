@@ -35,6 +35,7 @@ from trivet.messages import (
 )
 
 DEFAULT_LENGTH = 64
+MAX_PIECES = 200  # of a script, nearly
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Running:
     starts_s: float
     count: int = 0
     script: str | None = None
+    piece_length: int = 3  # of the script
 
 
 @dataclass
@@ -128,7 +130,9 @@ class FakeEngine:
             begins_late = request.params.prompt_logprobs is not None
             first_s = self.options.scored_s if begins_late else self.options.first_s
             script = Path(self.options.says).read_text() if self.options.says else None
-            self.running.append(Running(client, request, time.monotonic() + first_s, script=script))
+            one = Running(client, request, time.monotonic() + first_s, script=script)
+            one.piece_length = max(3, len(script or "") // MAX_PIECES)
+            self.running.append(one)
 
     def step(self, socket: zmq.Socket[bytes]) -> None:
         by_client: dict[bytes, list[Piece]] = {}
@@ -146,7 +150,7 @@ class FakeEngine:
         length = DEFAULT_LENGTH if params.max_tokens is None else params.max_tokens
         reason, stop_reason, text = None, None, word
         if one.script is not None:
-            text, rest = one.script[:3], one.script[3:]
+            text, rest = one.script[: one.piece_length], one.script[one.piece_length :]
             one.script, reason = rest, None if rest else FinishReason.STOP
         if one.script is None and word.strip() in params.stop:
             reason, stop_reason, text = FinishReason.STOP, word.strip(), ""
