@@ -9,7 +9,8 @@ import io
 import os
 import secrets
 import tarfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,16 +85,26 @@ def export_version(
         )
     )
     included = {file.sha256: Path(files[file.name]["name"]) for file in listed if file.is_included}
-    temporary = path.with_name(_PARTIAL.format(path.name, secrets.token_hex(8)))  # of others, too, at a time
     try:
-        _remove_abandoned(path)
-        _write(temporary, manifest, key.sign(manifest), included, opens)
-        _put_in_place(temporary, path)
+        with _partial_of(path) as file:
+            _write(file, manifest, key.sign(manifest), included, opens)
+            _put_in_place(Path(file.name), path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}; check disk and rights") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return Bundle(path, version.reference, fingerprint(key.public_key()), path.stat().st_size, len(included))
+
+
+@contextmanager
+def _partial_of(path: Path) -> Iterator[BinaryIO]:
+    """A file beside it, of a name of its own: others may write to the same path now. It goes at the end."""
+    _remove_abandoned(path)
+    temporary = path.with_name(_PARTIAL.format(path.name, secrets.token_hex(8)))
+    with temporary.open("xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield file
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _remove_abandoned(path: Path) -> None:
@@ -132,27 +143,25 @@ def _put_in_place(temporary: Path, path: Path) -> None:
 
 
 def _write(
-    path: Path,
+    file: BinaryIO,
     manifest: bytes,
     signature: bytes,
     blobs: dict[str, Path],
     opens: Callable[[Path], BinaryIO],
 ) -> None:
-    with path.open("xb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        # GNU's headers have room for sizes over 8 GiB; PAX needs a second header, which imports refuse.
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for name, data in ((MANIFEST, manifest), (SIGNATURE, signature)):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-            for sha256, blob in blobs.items():
-                member = tarfile.TarInfo(BLOBS + sha256)
-                with opens(blob) as content:
-                    member.size = os.fstat(content.fileno()).st_size
-                    reader = _HashingReader(content)
-                    tar.addfile(member, reader)
-                if reader.digest.hexdigest() != sha256:
-                    raise ModelFilesError(f"{blob} changed while it was exported; nothing was written")
-        file.flush()
-        os.fsync(file.fileno())
+    # GNU's headers have room for sizes over 8 GiB; PAX needs a second header, which imports refuse.
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, data in ((MANIFEST, manifest), (SIGNATURE, signature)):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+        for sha256, blob in blobs.items():
+            member = tarfile.TarInfo(BLOBS + sha256)
+            with opens(blob) as content:
+                member.size = os.fstat(content.fileno()).st_size
+                reader = _HashingReader(content)
+                tar.addfile(member, reader)
+            if reader.digest.hexdigest() != sha256:
+                raise ModelFilesError(f"{blob} changed while it was exported; nothing was written")
+    file.flush()
+    os.fsync(file.fileno())
