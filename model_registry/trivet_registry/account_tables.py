@@ -111,7 +111,7 @@ class AuditEntry(Base):
     actor: Mapped[str] = mapped_column(String(160))  # "user alice", "key sk-tv-Ab12Cd of alice", ...
     action: Mapped[str] = mapped_column(String(64))  # "deployment.launch"
     target: Mapped[str] = mapped_column(Text)
-    outcome: Mapped[str] = mapped_column(String(16))  # "done" | "refused"
+    outcome: Mapped[str] = mapped_column(String(16))  # "done" | "refused" | "failed"
     address: Mapped[str] = mapped_column(String(64))
     request_id: Mapped[str] = mapped_column(String(64))
     before: Mapped[str | None] = mapped_column(Text)  # JSON as it was hashed

@@ -23,7 +23,7 @@ from trivet_registry.tables import utc_now
 
 HEAD = 1  # id of the one row of audit_head
 ROOT_HASH = "0" * 64
-DONE, REFUSED = "done", "refused"
+DONE, REFUSED, FAILED = "done", "refused", "failed"
 PAGE = 1000
 HEADLESS = (
     "the audit log has lost its head (the row of audit_head), so that nothing can be added to it; put the "

@@ -99,8 +99,9 @@ def _change_user(given: argparse.Namespace) -> int:
         else:
             changes["is_disabled"] = given.what == "disable"
         user = client.users.update(given.name, changes)
-    state = "disabled" if user.is_disabled else user.role
-    _tell(given, user, f"{user.name} is {state} now; its sessions have ended")
+    state = "is disabled" if user.is_disabled else f"is {user.role}"
+    change = "has a new password" if given.what == "passwd" else f"{state} now"
+    _tell(given, user, f"{user.name} {change}; its sessions have ended")
     return 0
 
 

@@ -27,14 +27,16 @@ def record(
     after: Mapping[str, object] | None = None,
     *,
     actor: str | None = None,
+    outcome: str = DONE,
 ) -> None:
     """Call it last in the transaction that does it: others who act wait from here to its end.
 
     Args:
         before, after: what has changed, without secrets.
         actor: of who is not logged in yet.
+        outcome: FAILED of an act that began and could not be done.
     """
-    _append(session, actor or principal_of_request().name, action, target, before, after, DONE)
+    _append(session, actor or principal_of_request().name, action, target, before, after, outcome)
     request.environ[_IS_RECORDED] = True
     forget_all = site_accounts().credentials.forget_all
     event.listen(session, "after_commit", lambda _: forget_all(), once=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from trivet_registry import audit_log
 from trivet_registry.database import Database
 from trivet_web.accounts.acts import record
 
@@ -41,7 +42,7 @@ def _record_failure(database: Database, action: str, target: str, after: dict[st
     """The failure itself is what the caller hears of."""
     try:
         with database.session() as session:
-            record(session, action, target, after=after)
+            record(session, action, target, after=after, outcome=audit_log.FAILED)
     except SQLAlchemyError as error:
         logger.error(
             "action=%s failed and the end is not recorded: %s", action, getattr(error, "orig", error)

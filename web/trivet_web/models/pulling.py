@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from trivet.client.results import Plan
 from trivet.config import Settings
 from trivet.errors import TrivetError
+from trivet_registry import audit_log
 from trivet_registry.audit_log import Act, append
 from trivet_registry.bundles.importing import Import, import_bundle
 from trivet_registry.bundles.smoke_test import answers_one_token
@@ -113,7 +114,8 @@ class Puller:
                 end_pull(session, pull_id, state, message, version)
                 if act is not None:
                     after = {"pull": pull_id, "state": state, "version": version, "message": message[:500]}
-                    append(session, replace(act, action="model.pull.end", after=after))
+                    outcome = audit_log.FAILED if state == FAILED else act.outcome
+                    append(session, replace(act, action="model.pull.end", after=after, outcome=outcome))
 
     def _bring(self, pull_id: str, wanted: Wanted | Import) -> tuple[str, str, str | None]:
         reporter = _Reporter(self._database, pull_id, self._ends)

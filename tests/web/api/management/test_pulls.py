@@ -275,6 +275,8 @@ def test_what_is_no_transaction_is_recorded_before_and_after(
     assert (begun["path"], begun["state"], done["state"], done["files"]) == (path, "begun", "done", 1)
     with pytest.raises(TrivetError, match="exists"):
         client.models.export("smollm2:1", path)
+    with site.database.reading() as session:
+        assert list_entries(session, action="model.export")[0].outcome == "failed"
     failed = entries(site, "model.export")[-1]
     assert (failed["state"], "exists" in failed["reason"]) == ("failed", True)
 

@@ -14,7 +14,7 @@ import { changesOf } from "./changes.js";
 const PAGE = 200;
 
 /** @type {Record<string, string>} */
-const TONES = { done: "ok", refused: "bad" };
+const TONES = { done: "ok", refused: "bad", failed: "bad" };
 
 /** @param {any} entry */
 const outcomeWord = (entry) => textOr(`audit.outcome.${entry.outcome}`, entry.outcome);
