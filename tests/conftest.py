@@ -133,9 +133,9 @@ def new_registry_url(registries: Registries) -> Callable[[Path], str]:
 
 @pytest.fixture
 def sqlite_only(request: pytest.FixtureRequest) -> None:
-    """For tests of what SQLite's file is and has."""
+    """For tests of what SQLite's file is and has, or whose processes open one."""
     if request.config.getoption("--postgres") is not None:
-        pytest.skip("it is about SQLite's file")
+        pytest.skip("its registry is SQLite's file")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -50,6 +50,7 @@ def test_killed_while_a_model_is_pulled(place: Path) -> None:
         assert num_kills("pull", place, hub.url) > 10
 
 
+@pytest.mark.usefixtures("sqlite_only")
 def test_killed_while_a_bundle_is_taken_in(place: Path, here: Home, bundle: Path) -> None:
     assert num_kills("bundle", place, bundle, here.keys / PUBLIC) > 10
 

@@ -174,7 +174,7 @@ def test_rows_that_are_half_written_hold_up_no_upgrade_no_request_and_no_turn(
         (instance,) = list_instances(session)
         instance.plan, instance.backend, instance.state = {"total_bytes": 1}, "cpu", "ready"
     reconciler = Reconciler(_means_without_processes(database, tmp_path), NoPlace())
-    for _ in range(20):
+    for _ in range(5):
         reconciler.tick()
     with database.reading() as session:
         states = {i.id: (i.state, i.reason) for i in list_instances(session)}
