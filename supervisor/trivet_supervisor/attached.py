@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from trivet_supervisor.supervisor_process import watch_pipe
+from trivet_supervisor.parent_pipe import watch_pipe
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL
 

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import zmq
 from sqlalchemy.exc import DBAPIError
@@ -144,14 +143,3 @@ def leave_on_signals(process: SupervisorProcess) -> None:
     """SIGTERM and SIGINT leave the engines alone: only a shutdown request ends them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: process.leave())
-
-
-def watch_pipe(fd: int, on_end: Callable[[], None]) -> None:
-    """Call `on_end` when the last writer of the pipe is gone: the parent died, by whatever signal."""
-
-    def wait() -> None:
-        while os.read(fd, 4096):
-            pass
-        on_end()
-
-    threading.Thread(target=wait, name="parent-watch", daemon=True).start()

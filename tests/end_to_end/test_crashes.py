@@ -10,6 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 
+pytestmark = pytest.mark.faults
+
 GOES_ON = {
     "model": "m",
     "prompt": "Hello",

@@ -19,6 +19,8 @@ from trivet.demo_model import find_demo_model
 if TYPE_CHECKING:
     from conftest import Site
 
+pytestmark = pytest.mark.faults
+
 CANARY = "c4n4ry-Zx81-0815"
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from trivet.client import Client
 
+pytestmark = pytest.mark.faults
+
 PROMPT = {"model": "null", "prompt": "go on", "max_tokens": 4000, "ignore_eos": True}
 
 

@@ -16,6 +16,8 @@ from trivet_supervisor.parent import Parent
 if TYPE_CHECKING:
     from conftest import Site
 
+pytestmark = pytest.mark.faults
+
 
 def test_a_serve_whose_web_cannot_come_up_ends_no_engine(site: Site) -> None:
     site.serve()

@@ -22,6 +22,8 @@ from trivet.errors import TrivetError
 if TYPE_CHECKING:
     from conftest import Site
 
+pytestmark = pytest.mark.faults
+
 BODY = {"model": "m", "prompt": "Hello", "temperature": 0, "max_tokens": 20, "ignore_eos": True}
 NUM_STREAMS = 20
 

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 if TYPE_CHECKING:
     from conftest import Site
 
+pytestmark = pytest.mark.faults
+
 NUM_REPLICAS = 3
 HTTP = httpx2.Client(timeout=60)  # one for all threads: a new one reads certificates for 50 ms
 PROMPT = "The heaviest of all metals that are stable is"

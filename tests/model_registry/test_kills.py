@@ -18,6 +18,8 @@ from bundle_sites import Home
 from local_hub import Hub, read_files, serving
 from old_registries import ROWS, moved
 
+pytestmark = pytest.mark.faults
+
 RUNS = Path(__file__).parent / "crash_runs.py"
 
 

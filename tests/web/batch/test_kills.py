@@ -16,6 +16,8 @@ import pytest
 
 from trivet.demo_model import find_demo_model
 
+pytestmark = pytest.mark.faults
+
 NUM_LINES = 300
 NUM_KILLS = 20
 DEADLINE_S = 60.0

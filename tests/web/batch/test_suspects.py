@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from batch_client import line, rows, start, state
 
 from trivet_web.answers.answer import MAX_ATTEMPTS
@@ -12,6 +13,8 @@ from trivet_web.batch.suspects import Suspects
 if TYPE_CHECKING:
     from conftest import Engine, Eventually, Site
     from flask.testing import FlaskClient
+
+pytestmark = pytest.mark.faults
 
 DEADLY = 13
 NUM_LINES = 12
