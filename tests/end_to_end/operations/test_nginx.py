@@ -51,16 +51,15 @@ def num_running(site: Site, name: str) -> int:
 
 @pytest.mark.parametrize("http", HTTP)
 def test_each_token_comes_by_itself_while_the_engine_goes_on(served: Site, front: Front, http: str) -> None:
-    """Of buffers of 4 kB each read would bring 20 events."""
-    stream = Curl(front, http, served.token, "/v1/completions", body("flowing", stream=True, max_tokens=500))
+    """Of buffers of 4 kB each read would bring 20 events; a machine that stalls makes some large, not all."""
+    stream = Curl(front, http, served.token, "/v1/completions", body("flowing", stream=True, max_tokens=1000))
     try:
         counts: list[int] = []
         for data in stream.reads():
             counts.append(num_events(data))
-            if sum(counts) >= 20:
+            if sum(counts) >= 60:
                 break
-        assert sum(counts) < 30, counts
-        assert max(counts) <= 10, counts
+        assert sum(count <= 2 for count in counts) >= 10, counts
         assert num_running(served, "flowing") == 1
     finally:
         stream.hang_up()

@@ -126,7 +126,7 @@ def test_a_site_that_is_ended_finishes_its_streams_and_tells_newcomers_to_come_l
     site.serve()
     site.launch("m", "null", **{"options.step_ms": "50"})
     front = new_front(site.port)
-    text = json.dumps({**BODY, "stream": True, "max_tokens": 120})
+    text = json.dumps({**BODY, "stream": True, "max_tokens": 200})
     streams = [Curl(front, http, "", "/v1/completions", text) for http in ("1.1", "2") * 4]
     first = [next(stream.reads()) for stream in streams]
     assert site.parent is not None
