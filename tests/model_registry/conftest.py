@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,12 @@ class Files:
     chat_template: str | None = None
     weights: WeightIndex = field(default_factory=lambda: WeightIndex(()))
     config: dict[str, object] = field(default_factory=dict)
+
+
+@pytest.fixture
+def tmp_path(quick_disk: str | None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tv", dir=quick_disk) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

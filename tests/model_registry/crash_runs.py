@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from trivet_registry.model_store.store import ModelStore
 from trivet_registry.models_store import list_models, remove_model
 from trivet_registry.sources.pull import Rules, Wanted, pull
 
-MAX_KILLS = 24  # of an act
+MAX_KILLS = 16  # of an act, and its last ones
 EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 
@@ -95,12 +96,7 @@ class Home:
 
     def prepare(self) -> None:
         """With `base:1` in the store, which nothing may harm."""
-        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
-        empty = self.folder.with_name("empty.db")
-        if not empty.exists():
-            open_database(f"sqlite:///{empty}").close()
-        shutil.copy(empty, self.folder / "registry.db")
         self.copy("base", self.base)
 
     def copy(self, name: str, source: Path) -> None:
@@ -154,9 +150,15 @@ class Home:
         return places + [tree for tree in trees if tree.name.startswith("building")]
 
 
-def crash(home: Home, prepare: Callable[[], None], act: Callable[[], None], expect: list[str]) -> int:
+def crash(home: Home, prepared: Callable[[], None], act: Callable[[], None], expect: list[str]) -> int:
     """How many kills there were."""
-    prepare()
+    prepared()
+    kept = home.folder.with_name("kept")
+    subprocess.run(["cp", "-a", home.folder, kept], check=True)  # it keeps hard links
+
+    def prepare() -> None:
+        shutil.rmtree(home.folder)
+        subprocess.run(["cp", "-a", kept, home.folder], check=True)
 
     def is_ours(path: str) -> bool:
         return path.startswith(str(home.folder))

@@ -158,8 +158,10 @@ NewSite = Callable[[], AbstractContextManager[Site]]
 
 
 @contextmanager
-def _new_site(new_registry_url: Callable[[Path], str], forks: EngineForks) -> Iterator[Site]:
-    home = tempfile.mkdtemp(prefix="tv")  # socket paths are limited to 107 bytes
+def _new_site(
+    new_registry_url: Callable[[Path], str], forks: EngineForks, disk: str | None
+) -> Iterator[Site]:
+    home = tempfile.mkdtemp(prefix="tv", dir=disk)  # socket paths are limited to 107 bytes
     settings = Settings(
         home=home, database_url=new_registry_url(Path(home)), drain_timeout_s=3.0, web_threads=64
     )
@@ -189,9 +191,11 @@ def engine_forks() -> Iterator[EngineForks]:
 
 
 @pytest.fixture(scope="session")
-def new_site(new_registry_url: Callable[[Path], str], engine_forks: EngineForks) -> NewSite:
+def new_site(
+    new_registry_url: Callable[[Path], str], engine_forks: EngineForks, quick_disk: str | None
+) -> NewSite:
     """For fixtures of a wider scope."""
-    return partial(_new_site, new_registry_url, engine_forks)
+    return partial(_new_site, new_registry_url, engine_forks, quick_disk)
 
 
 @pytest.fixture

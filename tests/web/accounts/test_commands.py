@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from sqlalchemy import text
 
+from trivet import cli
 from trivet.client import Client
 from trivet.errors import AuthenticationError, ModelNotFound, PermissionDenied
 from trivet_registry.audit_log import list_entries
@@ -21,34 +24,53 @@ from trivet_web.accounts.passwords import hash_password, is_password
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Eventually, Server, Site
+    from conftest import Eventually, Live, Server, Site
 
 TRIVET = str(Path(sys.executable).with_name("trivet"))
 PASSWORD = "correct horse battery"
 
 
-@pytest.fixture
-def server(site: Site, start_server: Callable[..., Server]) -> Server:
-    site.start_engine()
-    return start_server()
+class Command(Protocol):
+    """A `trivet` command in this process, with its input; as a program it has a test of its own."""
+
+    def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture
-def trivet(site: Site, server: Server) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        command = [TRIVET, *arguments, "--url", server.url]
-        env = {**os.environ, "TRIVET_HOME": site.settings.home}
-        return subprocess.run(command, env=env, input=given, capture_output=True, text=True, timeout=60)
+def trivet_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Command]:
+    """A function of a home, and of options of all commands there."""
 
-    return run
+    def of(home: str, *options: str) -> Command:
+        def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+            monkeypatch.setenv("TRIVET_HOME", home)
+            monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+            out, err = io.StringIO(), io.StringIO()
+            with redirect_stdout(out), redirect_stderr(err):
+                code = cli.main([*arguments, *options])
+            return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+        return run
+
+    return of
+
+
+def test_a_command_is_a_program(live: Live) -> None:
+    env = {**os.environ, "TRIVET_HOME": live.site.settings.home}
+    command = [TRIVET, "users", "add", "eve", "--url", live.server.url]
+    done = subprocess.run(command, env=env, input="short\n", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "at least 12" in done.stderr) == (1, True)
 
 
 def test_from_the_first_user_to_the_bill(
     site: Site,
-    server: Server,
-    trivet: Callable[..., subprocess.CompletedProcess[str]],
+    start_server: Callable[..., Server],
+    trivet_in: Callable[..., Command],
     eventually: Eventually,
 ) -> None:
+    site.start_engine()
+    server = start_server()
+    trivet = trivet_in(site.settings.home, "--url", server.url)
+
     def answer(*arguments: str, given: str = "") -> Any:
         done = trivet(*arguments, "--json", given=given)
         assert done.returncode == 0, done.stderr
@@ -113,22 +135,19 @@ def test_from_the_first_user_to_the_bill(
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
-    trivet: Callable[..., subprocess.CompletedProcess[str]], arguments: list[str], message: str
+    live: Live, trivet_in: Callable[..., Command], arguments: list[str], message: str
 ) -> None:
-    done = trivet(*arguments)
+    done = trivet_in(live.site.settings.home, "--url", live.server.url)(*arguments)
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_forgotten_password_is_set_anew_on_the_host_without_a_server(site: Site, tmp_path: Path) -> None:
-    database_url = site.settings.resolved_database_url
-    env = {**os.environ, "TRIVET_HOME": site.settings.home, "TRIVET_DATABASE_URL": database_url}
-
-    def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        command = [TRIVET, *arguments]
-        return subprocess.run(command, env=env, input=given, capture_output=True, text=True, timeout=60)
-
+def test_a_forgotten_password_is_set_anew_on_the_host_without_a_server(
+    site: Site, trivet_in: Callable[..., Command], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIVET_DATABASE_URL", site.settings.resolved_database_url)
+    run = trivet_in(site.settings.home)
     with site.database.session() as session:
         create_user(session, "root", "admin", hash_password("a password nobody knows"))
         create_user(session, "other", "admin", hash_password("a password nobody knows"))
