@@ -88,17 +88,17 @@ class Placer:
             backend, self._devices.of(backend), device, config.tensor_parallel, ledger.left_on
         )
         candidates.sort(key=lambda group: -min(ledger.left_on(d).free_bytes for d in group))
-        refusals: list[tuple[str, DoesNotFit]] = []  # by device
+        refusals: list[tuple[str, Unsupported | DoesNotFit]] = []  # by device
 
         def plan_on(devices: Sequence[DeviceInfo]) -> MemoryPlan:
             return backend_answers.plan(backend, spec, files, config, devices)
 
         for group in candidates:
-            for chosen in group:
-                backend_answers.check(backend, spec, files, config, chosen)
             try:
+                for chosen in group:
+                    backend_answers.check(backend, spec, files, config, chosen)
                 return Placement(backend, tuple(group), config, _plan_within(plan_on, group, ledger))
-            except DoesNotFit as error:
+            except (Unsupported, DoesNotFit) as error:  # another kind of device may take it
                 refusals.append((",".join(one.uid for one in group), error))
         raise _of_all_devices(refusals)
 
@@ -136,12 +136,22 @@ def _plan_within(
         raise NoRoom(f"{error}; it would fit without {ledger.holders_on(group)}") from error
 
 
-def _of_all_devices(refusals: Sequence[tuple[str, DoesNotFit]]) -> DoesNotFit:
-    if len(refusals) == 1:
+def _of_all_devices(
+    refusals: Sequence[tuple[str, Unsupported | DoesNotFit]],
+) -> Unsupported | DoesNotFit:
+    if len({str(error) for _, error in refusals}) == 1:
         return refusals[0][1]
-    has_no_room = any(isinstance(error, NoRoom) for _, error in refusals)
-    reasons = "; ".join(f"{device}: {error}" for device, error in refusals)
-    return (NoRoom if has_no_room else DoesNotFit)(reasons)
+    return _same_kind("; ".join(f"{device}: {error}" for device, error in refusals), refusals)
+
+
+def _same_kind(
+    told: str, refusals: Sequence[tuple[str, Unsupported | DoesNotFit]]
+) -> Unsupported | DoesNotFit:
+    """An error of these words; what is worth waiting for comes before what may fit elsewhere."""
+    for kind in (NoRoom, DoesNotFit):
+        if any(isinstance(error, kind) for _, error in refusals):
+            return kind(told)
+    return Unsupported(told)
 
 
 def _check_ledger(plan: MemoryPlan, group: Sequence[DeviceInfo], ledger: Ledger) -> None:
@@ -173,7 +183,4 @@ def _summary(
 ) -> Unsupported | DoesNotFit:
     if len(refusals) == 1:
         return refusals[0][1]
-    told = backend_answers.none_can_run(model, refusals)
-    if any(isinstance(error, NoRoom) for _, error in refusals):
-        return NoRoom(told)
-    return (DoesNotFit if any(isinstance(e, DoesNotFit) for _, e in refusals) else Unsupported)(told)
+    return _same_kind(backend_answers.none_can_run(model, refusals), refusals)

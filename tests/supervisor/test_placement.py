@@ -238,6 +238,28 @@ def test_one_hopeless_device_does_not_hide_another_that_fits(version: Version) -
         placer(cuda).place(version, AUTO, "cuda", None, taken)
 
 
+class ByKind(MadeUp):
+    """A backend that refuses what an older device cannot."""
+
+    def check(self, spec: Any, weights: Any, config: RunnerConfig, device: DeviceInfo) -> None:
+        if device.arch == "old":
+            raise Unsupported(f"fp8 needs a newer device than {device.uid}")
+
+
+def test_a_device_that_cannot_run_it_does_not_hide_another_that_can(version: Version) -> None:
+    """The first is the one with most room."""
+    devices = [device("cuda", 0, arch="old"), device("cuda", 1, free_bytes=900)]
+    cuda = ByKind("cuda", devices)
+    placed = placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
+    assert placed.devices == (devices[1],)
+    cuda.need = 950
+    with pytest.raises(DoesNotFit, match=r"cuda0: fp8 needs a newer.*; cuda1: it needs 950 bytes"):
+        placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
+    cuda.devices = [replace(each, arch="old") for each in devices]
+    with pytest.raises(Unsupported, match=r"cuda0: fp8 needs .*; cuda1: fp8 needs"):
+        placer(cuda).place(version, AUTO, "cuda", None, NOBODY)
+
+
 def test_a_changed_or_missing_file_is_never_loaded(database: Database, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(find_demo_model().read_bytes())
