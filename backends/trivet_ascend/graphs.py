@@ -1,4 +1,4 @@
-"""Captures a decode as an ACL graph (`trivet.runners.decode_graphs` has the rest).
+"""Captures a decode as an ACL graph (`trivet_ascend.decode_graphs` has the rest).
 
 Attention takes its lengths as host integers, which a capture bakes in. torch-npu renews them by name before
 a replay (`update`); a name it does not know would be ignored, so the one used here is the operation's own.
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivet.runners.decode_graphs import DecodeInputs
+from trivet_ascend.decode_graphs import DecodeInputs
 from trivet_ascend.paged_kv import StepView
 
 Forward = Callable[[Tensor, Tensor, StepView], Tensor]

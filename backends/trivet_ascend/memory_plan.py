@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
 from trivet.runners import model_matrices
-from trivet.runners.decode_graphs import graph_sizes
 from trivet.runners.slices import local_spec
 from trivet.runners.step_shape import StepShape
 from trivet.weights.index import WeightIndex
+from trivet_ascend.decode_graphs import graph_sizes
 from trivet_ascend.options import AscendOptions
 from trivet_ascend.weight_kinds import kind_of, matrix_bytes, shares_embedding
 

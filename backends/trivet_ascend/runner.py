@@ -22,7 +22,6 @@ from trivet.errors import BackendError, OutOfMemory
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
 from trivet.runners.collectives import Collectives
-from trivet.runners.decode_graphs import DecodeGraphs
 from trivet.runners.device_runner import DeviceRunner, sums_of
 from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pool
@@ -32,6 +31,7 @@ from trivet.runners.step_state import NewestTokens, StepState
 from trivet.runners.warm_up import warm_up_steps
 from trivet_ascend import memory_plan
 from trivet_ascend.ascend_ops import AscendOps
+from trivet_ascend.decode_graphs import DecodeGraphs
 from trivet_ascend.explanations import cure_for
 from trivet_ascend.graphs import AclGraphs
 from trivet_ascend.memory_plan import Shape

@@ -1,8 +1,7 @@
 """Decode steps captured once for a few numbers of sequences and replayed; anything else runs eagerly.
 
-How a step is captured and replayed is the device's (`CapturesDecodes`). Here is what all devices share: which
-sizes there are, padding to the next of them, and falling back to eager steps where a capture fails. No torch:
-plans count the sizes.
+How a step is captured and replayed is the device's (`CapturesDecodes`). Here are the sizes, padding to the
+next of them, and falling back to eager steps where a capture fails. No torch: plans count the sizes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch
-from trivet.runners.decode_graphs import DecodeGraphs, DecodeInputs, graph_sizes
+from trivet_ascend.decode_graphs import DecodeGraphs, DecodeInputs, graph_sizes
 
 BLOCK_SIZE, NUM_COLUMNS = 8, 4
 
