@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from configparser import ConfigParser
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 
 @pytest.mark.skipif("TRIVET_CUDA_TIER" not in os.environ, reason="needs Triton and minutes: tests/run cuda")
@@ -15,6 +19,21 @@ def test_triton_is_here() -> None:
     import triton
 
     assert triton.__version__
+
+
+def test_the_package_admits_the_triton_that_is_tested_and_no_newer() -> None:
+    """What a release of the compiler makes of a kernel nobody knows before the gate has looked."""
+    root = Path(__file__).parents[2]
+    tested = re.findall(r"^(?:OLDEST_)?TRITON=(\S+)", (root / "tests/tiers/cuda").read_text(), re.MULTILINE)
+    newest, oldest = map(Version, tested)
+    setup = ConfigParser()
+    setup.read(root / "setup.cfg")
+    wanted = map(Requirement, setup["options.extras_require"]["cuda"].split())
+    (admitted,) = (each.specifier for each in wanted if each.name == "triton")
+    assert admitted.contains(newest)
+    assert admitted.contains(oldest)
+    assert not admitted.contains(f"{newest.major}.{newest.minor + 1}.0")
+    assert not admitted.contains(f"{oldest.major}.{oldest.minor - 1}.0")
 
 
 def test_every_fault_of_the_tier_can_be_planted() -> None:
