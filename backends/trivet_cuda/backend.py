@@ -12,7 +12,7 @@ from trivet.contract import DeviceInfo, MemoryPlan, Runner, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
 from trivet.optional_contract import DeviceUsage
-from trivet.runners.planner import Costs, plan_memory
+from trivet.runners.planner import Costs, plan_memory, usable_bytes
 from trivet.runners.step_shape import resolve_dtype
 from trivet.runners.supported import check_block_size, check_model
 from trivet.self_test import OpOutcome
@@ -28,6 +28,7 @@ BLOCK_SIZES = (8, 16, 32, 64, 128)
 FIRST_ARCH = 80  # Ampere: bfloat16, and asynchronous copies that the kernels are pipelined by
 FIRST_FP8 = 89  # Ada: converts float8
 MAX_HEAD_DIM = 256
+PROBE_S = 5.0
 KV_DTYPES = ("int8", "fp8_e4m3")
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
 
@@ -72,14 +73,20 @@ class CudaBackend:
 
     def self_test(self, device: int) -> Iterator[OpOutcome]:
         """As `trivet.self_test.TestsItself`."""
-        from trivet_cuda.device import CudaDevice
+        from trivet_cuda.device import CudaDevice, open_by_uid
         from trivet_cuda.measures import run_measures
         from trivet_cuda.op_table import triton_table
         from trivet_cuda.random_model import run_random_model
         from trivet_cuda.sampler_check import run_sampler_check
         from trivet_cuda.self_test import run_full
 
-        opened, table = CudaDevice(device), triton_table()
+        usable = [each for each in self.probe(PROBE_S) if each.unusable_because is None]
+        if device < len(usable):  # counted as nvidia-smi does; CUDA may have its fastest first
+            opened = open_by_uid(usable[device].uid, self._environment())
+        else:
+            opened = CudaDevice(device)
+        table = triton_table()
+        yield OpOutcome(("device",), opened.label, "", 0.0, 0.0)
         yield from run_full(table, opened)
         yield from run_sampler_check(opened)
         yield from run_measures(table, opened)
@@ -95,7 +102,7 @@ class CudaBackend:
                 found[name] = version(name)
             except PackageNotFoundError:
                 found[name] = "not installed"
-        for gpu in self._found(5.0)[0]:
+        for gpu in self._found(PROBE_S)[0]:
             found |= {f"gpu{gpu.index}": gpu.name, "driver": gpu.driver}
         return found
 
@@ -129,8 +136,8 @@ class CudaBackend:
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]
     ) -> MemoryPlan:
-        """As the contract, for the device with the least free memory."""
-        device = min(devices, key=lambda each: each.free_bytes)
+        """As the contract, for the device of which the least may be used."""
+        device = min(devices, key=lambda each: usable_bytes(config, each))
         if config.tensor_parallel > 1 and any(each.uid.startswith("MIG-") for each in devices):
             raise Unsupported(
                 f"tensor_parallel_size {config.tensor_parallel} does not run over MIG instances, of which "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import Attention, Norm, Rope
-from trivet.models.torch_ops import TorchOps
+from trivet.models.torch_ops import TorchOps, side_by_side
 from trivet.runners.sharded_weights import Linear, Packer
 from trivet_cuda.op_table import OpTable
 from trivet_cuda.paged_kv import PagedKV
@@ -87,7 +87,8 @@ class CudaOps(TorchOps):
         spec: Rope,
     ) -> tuple[Tensor, Tensor]:
         cos, sin = self._angles(positions, spec)
-        heads = _side_by_side(q, k)
+        both = side_by_side(q, k)
+        heads = torch.cat((q, k), 1) if both is None else both
         turned = self.table.norm_rope(heads, q.shape[1], q_weight, k_weight, eps, cos, sin, spec.interleaved)
         return turned[:, : q.shape[1]], turned[:, q.shape[1] :]
 
@@ -145,20 +146,6 @@ class CudaOps(TorchOps):
         if decoded is not None:
             out[:num_decodes] = decoded
         return out
-
-
-def _side_by_side(q: Tensor, k: Tensor) -> Tensor:
-    """Heads [T, Hq + Hkv, D]; without a copy where both are slices of one product, as they are."""
-    num_heads = q.shape[1]
-    is_beside = (
-        q.stride() == k.stride()
-        and k.storage_offset() == q.storage_offset() + num_heads * q.stride(1)
-        and q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
-    )
-    if not is_beside:
-        return torch.cat((q, k), 1)
-    shape = (q.shape[0], num_heads + k.shape[1], q.shape[2])
-    return q.as_strided(shape, q.stride(), q.storage_offset())
 
 
 def _are_halves(gate: Tensor, up: Tensor) -> bool:

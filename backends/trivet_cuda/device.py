@@ -120,6 +120,11 @@ class CudaDevice:
             raise BackendError(f"GPU {index} cannot be opened: {error}{cure_for(str(error))}") from error
         self.arch = properties.major * 10 + properties.minor
         self.num_sms = int(properties.multi_processor_count)
+        # For a report: numbers belong to this card.
+        self.label = (
+            f"{properties.name}, sm_{self.arch}, {self.num_sms} SMs, {properties.total_memory >> 20} MiB, "
+            f"{getattr(properties, 'uuid', 'unknown')}"
+        )
         # Keeps the graphs' pool alive between captures: torch refuses a pool whose last graph has gone.
         self._first_graph: torch.cuda.CUDAGraph | None = None
         self._held_bytes = 0
@@ -244,7 +249,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or bool(OUT_OF_MEMORY.search(str(error)))
 
 
-def as_out_of_memory(error: RuntimeError) -> OutOfMemory:
+def as_step_failure(error: RuntimeError) -> OutOfMemory:
     """Raises: DeviceLost for a fault of the GPU; BackendError with a cure where it is anything else."""
     text = str(error)
     if is_out_of_memory(error):

@@ -1,8 +1,9 @@
 """How much memory one rank of a model takes on a GPU, in bytes: arithmetic over a spec, no allocation.
 
-Weights and KV are exact. `activations` and `logits` bound what one step allocates; the runner measures the
-peak of its warm-up against them. `context`, `collectives` and `graphs` are what CUDA and NCCL take beside us:
-judged, since no device was at hand to measure them.
+Weights and KV are exact; what torch's allocator rounds up for them is part of `context`. `activations` and
+`logits` bound what one step allocates; the runner measures the peak of its warm-up against them. `context`,
+`collectives` and `graphs` are what CUDA and NCCL take beside us: judged, since no device was at hand to
+measure them.
 """
 
 from __future__ import annotations
@@ -13,21 +14,29 @@ from dataclasses import dataclass
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
 from trivet.runners import model_matrices
-from trivet.runners.slices import local_spec
+from trivet.runners.slices import Rank, local_spec
 from trivet.runners.step_shape import VALUE_BYTES, StepShape
 from trivet.weights.index import WeightIndex
 from trivet_cuda.options import CudaOptions
-from trivet_cuda.weight_kinds import kind_of, matrix_bytes
+from trivet_cuda.weight_kinds import kind_of, tensor_bytes
 
 NORM_BYTES = 4  # of a value, in float32: 1 + w of Gemma's norms has more bits than bfloat16
 INT8_SCALE_BYTES = 4  # of a token, head and K or V
-LOGITS_PIECE_BYTES = 32 << 20  # float32 logits sampled at once
-SAMPLER_COPIES = 16  # a piece, sorted and summed up in float64, over its size
+LOGITS_PIECE_BYTES = 24 << 20  # float32 logits sampled at once
+# A piece, sorted and summed up in float64, over its size; SORT_COPIES of them are scratch of torch's sort of
+# few long rows on CUDA (`segmented_sort_pairs_by_full_sort` in aten/src/ATen/native/cuda/Sort.cu).
+SAMPLER_COPIES = 24
+SORT_COPIES = 8
 CONTEXT_BYTES = 512 << 20  # of CUDA, its libraries, and the kernels that are loaded
 NCCL_BYTES = 256 << 20
 WORKSPACE_BYTES = 64 << 20  # of cuBLAS and cuBLASLt on one stream: 32 MiB each on Hopper, less elsewhere
 FLASHINFER_BYTES = 128 << 20  # of its workspace, as its documentation recommends
 GRAPH_BYTES = 16 << 20  # of one captured size of decode; the tensors inside share one pool
+# Torch's allocator (c10/cuda/CUDACachingAllocator.cpp): a tensor from LARGE_BYTES on has memory of its own,
+# in steps of STEP_BYTES; smaller ones share segments, of which the last is partly empty.
+LARGE_BYTES = 10 << 20
+STEP_BYTES = 2 << 20
+SEGMENTS_BYTES = (20 << 20) + (2 << 20)  # one of each kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,11 @@ class Shape(StepShape):
         """
         wanted = (1, 2, 4, *range(8, 33, 8), *range(48, 257, 16), *range(320, 1 << 14, 64))
         return (*(size for size in wanted if size < self.max_num_seqs), self.max_num_seqs)
+
+    @property
+    def captures(self) -> bool:
+        """Over several ranks only when asked for: nobody has shown captured collectives to work there."""
+        return self.options.captures and (self.options.graphs == "on" or self.num_ranks == 1)
 
 
 def kv_cache_spec(spec: ModelSpec, shape: Shape) -> KVCacheSpec:
@@ -69,11 +83,11 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
         MemoryPart("weights", weights_bytes(spec, weights, shape)),
         MemoryPart("activations", activation_bytes(spec, shape, shape.max_num_batched_tokens)),
         MemoryPart("logits", logits_bytes(spec, shape)),
-        MemoryPart("context", CONTEXT_BYTES),
+        MemoryPart("context", CONTEXT_BYTES + rounding_bytes(spec, weights, shape)),
     ]
     if shape.num_ranks > 1:
         parts.append(MemoryPart("collectives", NCCL_BYTES))
-    if shape.options.captures:
+    if shape.captures:
         # They are captured on a stream of their own, and their tensors live in a pool of their own.
         pool = activation_bytes(spec, shape, shape.max_num_seqs)
         parts.append(MemoryPart("graphs", pool + len(shape.buckets) * GRAPH_BYTES))
@@ -82,14 +96,36 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
 
 def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
     """Of the first rank, whose slices are the largest."""
-    option, size = shape.options.weights, shape.value_bytes
-
-    def bytes_of(name: str, formats: Sequence[str], rows: int, columns: int) -> int:
-        return matrix_bytes(kind_of(option, shape.dtype, name, formats, columns), rows, columns, size)
-
     return model_matrices.weights_bytes(
-        spec, weights, shape.num_ranks, size, bytes_of, shares_embedding=True, norm_bytes=NORM_BYTES
+        spec,
+        weights,
+        shape.num_ranks,
+        shape.value_bytes,
+        lambda *matrix: sum(_tensor_bytes(shape, *matrix)),
+        shares_embedding=True,
+        norm_bytes=NORM_BYTES,
     )
+
+
+def rounding_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
+    """What the allocator takes beyond weights and KV: at 70B up to a GiB."""
+    rank, total = Rank(0, shape.num_ranks), SEGMENTS_BYTES + STEP_BYTES  # KV is one tensor
+    for matrix in model_matrices.packed_matrices(spec):
+        sizes = rank.height(matrix.num_rows), matrix.num_columns
+        if matrix.shard == "row":
+            sizes = matrix.num_rows, rank.height(matrix.num_columns)
+        formats = [weights[f"{part}.weight"].format for part in matrix.parts]
+        large = (each for each in _tensor_bytes(shape, matrix.name, formats, *sizes) if each >= LARGE_BYTES)
+        total += sum(-each % STEP_BYTES for each in large)
+    return total
+
+
+def _tensor_bytes(
+    shape: Shape, name: str, formats: Sequence[str], rows: int, columns: int
+) -> tuple[int, ...]:
+    """Of each tensor that holds the matrix."""
+    kind = kind_of(shape.options.weights, shape.dtype, name, formats, columns)
+    return tensor_bytes(kind, rows, columns, shape.value_bytes)
 
 
 def activation_bytes(spec: ModelSpec, shape: Shape, tokens: int) -> int:

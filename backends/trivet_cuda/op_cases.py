@@ -231,6 +231,7 @@ class CaseMaker:
         return OpCase(("extend_attention",), label, run)
 
     def _norms(self) -> Iterator[OpCase[OpTable]]:
+        """Of the residual stream in float32; in the model's type where layers norm what they computed."""
         x, dtype = self._random(9, self._shape.hidden_size), self._dtype
         residual = self._random(9, self._shape.hidden_size, dtype=torch.float32)
         weight = self._random(self._shape.hidden_size, dtype=torch.float32)
@@ -240,6 +241,16 @@ class CaseMaker:
             "nine tokens",
             lambda ops: ops.add_rms_norm(x, residual, weight, 1e-5, dtype),
         )
+        if self._shape.norms_outputs:
+            yield OpCase(("rms_norm",), "nine outputs", lambda ops: (ops.rms_norm(x, weight, 1e-5, dtype),))
+        if self._shape.norms_heads_alone:
+            heads = self._random(9 * self._shape.num_heads, self._shape.head_dim)
+            of_head = self._random(self._shape.head_dim, dtype=torch.float32)
+            yield OpCase(
+                ("rms_norm",),
+                "heads of nine tokens",
+                lambda ops: (ops.rms_norm(heads, of_head, 1e-5, dtype),),
+            )
 
     def _rope(self) -> OpCase[OpTable]:
         shape = self._shape

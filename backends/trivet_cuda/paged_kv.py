@@ -1,5 +1,6 @@
 """The paged KV cache on the device: keys and values of a layer, [blocks, block_size, num_kv_heads, head_dim].
 
+All layers are parts of one allocation: of two tensors a layer torch's allocator would round each up to 2 MiB.
 The layout that FlashAttention and FlashInfer read, too. An int8 cache has a float32 scale for each token
 and head, [blocks, block_size, num_kv_heads]; float8 e4m3 is stored unscaled, and what is beyond its 448
 becomes 448 of its sign. What is not a number is read as such from either.
@@ -7,6 +8,7 @@ becomes 448 of its sign. What is not a number is read as such from either.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -25,8 +27,8 @@ class LayerKV(NamedTuple):
 
     keys: Tensor
     values: Tensor
-    key_scales: Tensor | None
-    value_scales: Tensor | None
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
 
 
 class PagedKV:
@@ -37,20 +39,18 @@ class PagedKV:
     ) -> None:
         """Zeros, so that every page exists. Raises: torch.OutOfMemoryError, RuntimeError of torch."""
         self.block_size = block_size
-        self.layers: list[LayerKV] = []
+        shapes: list[tuple[tuple[int, ...], torch.dtype]] = []  # in the order of `layers`
         for index in range(spec.num_layers):
             attention = spec.layer(index).attention
             tokens = (num_blocks, block_size, attention.num_kv_heads)
-            shape, dtype = (*tokens, attention.head_dim), KV_DTYPES[kv_dtype]
-            keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-            scales: list[Tensor | None] = [None, None]
-            if kv_dtype == "int8":
-                scales = [torch.zeros(tokens, device=device) for _ in range(2)]
-            self.layers.append(LayerKV(keys, values, *scales))
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(each.nbytes for layer in self.layers for each in layer if each is not None)
+            shapes += [((*tokens, attention.head_dim), KV_DTYPES[kv_dtype])] * 2
+            shapes += [(tokens, torch.float32)] * (2 if kv_dtype == "int8" else 0)
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes]
+        self.size_bytes = sum(sizes)
+        parts = torch.split(torch.zeros(self.size_bytes, dtype=torch.uint8, device=device), sizes)
+        tensors = [part.view(dtype).view(shape) for part, (shape, dtype) in zip(parts, shapes, strict=True)]
+        width = len(tensors) // spec.num_layers
+        self.layers = [LayerKV(*tensors[first : first + width]) for first in range(0, len(tensors), width)]
 
     def copy_blocks(self, copy: BlockCopy) -> None:
         """Within the cache; all sources are read first."""

@@ -29,7 +29,7 @@ from trivet.runners.step_state import NewestTokens
 from trivet.runners.warm_up import edited, warm_up_sampling, warm_up_steps
 from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
-from trivet_cuda.device import Device, Mark, as_out_of_memory, is_out_of_memory
+from trivet_cuda.device import Device, Mark, as_step_failure, is_out_of_memory
 from trivet_cuda.device_sampler import Drawn
 from trivet_cuda.graphs import DecodeGraphs, idle_arrays
 from trivet_cuda.memory_plan import Shape
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trivet.weights.index import WeightIndex
 
 logger = logging.getLogger(__name__)
+STEP_PARTS = ("activations", "logits")  # of the plan, one after the other in a step
 
 
 @dataclass(slots=True)
@@ -85,7 +86,6 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._newest = torch.zeros(shape.max_num_seqs, dtype=torch.int32, device=device.torch_device)
         self._seen = NewestTokens(shape.max_num_seqs)
         self._steps: dict[int, _Step] = {}
-        self._peaks: dict[str, int] = {}  # bytes of a full step, by the plan's names
 
     # ---- start -----------------------------------------------------------------------------------
 
@@ -126,14 +126,14 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             with self._measured_as("logits"):
                 self._draw_each_way()
             self._hold_to_plan()
-            if self._captures:
+            if self._shape.captures:
                 self._capture_graphs()
-            if self._graphs is None:
+            if self._graphs is None and not self._have_all_ranks(self._decodes_by_twin):
                 self._run_every_bucket()
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise self._does_not_fit("a full step", "activations") from error
-            raise as_out_of_memory(error) from error
+            raise as_step_failure(error) from error
         except compiler_errors() as error:
             raise BackendError(
                 f"a kernel does not compile for this GPU: {error}; with options.self_test on, its twin in "
@@ -165,15 +165,15 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._device.reset_peak()
         yield
         self._device.synchronise()
-        self._peaks[part] = self._device.peak_bytes()
-        logger.info("part=%s peak=%d planned=%d", part, self._peaks[part], self._planned(part))
+        self._measured[part] = self._device.peak_bytes()
+        logger.info("part=%s peak=%d planned=%d", part, self._measured[part], self._planned(part))
 
     def _hold_to_plan(self) -> None:
         """A pass and its draw follow each other, so each may take what is planned for both.
 
         What is beyond the plan may be planned for another model: there is no start with it.
         """
-        peak, planned = max(self._peaks.values()), sum(self._planned(part) for part in self._peaks)
+        peak, planned = self._peak_bytes(), sum(self._planned(part) for part in STEP_PARTS)
         self._refuse_together(
             peak > planned,
             f"a full step takes {peak / GIB:.3f} GiB of the GPU beside weights and KV, and "
@@ -181,9 +181,12 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             "and please report it",
         )
 
+    def _peak_bytes(self) -> int:
+        return max(self._measured[part] for part in STEP_PARTS)
+
     def _leave_room_for_a_step(self) -> None:
         """Graphs and libraries take memory that nobody can plan to the byte."""
-        peak, free = max(self._peaks.values()), self._device.free_bytes()
+        peak, free = self._peak_bytes(), self._device.free_bytes()
         self._refuse_together(
             peak > free,
             f"a full step takes {peak / GIB:.3f} GiB of the GPU and {free / GIB:.3f} GiB is left beside "
@@ -197,13 +200,12 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         raise DoesNotFit(reason if is_refused else "a full step does not fit on another rank's GPU")
 
     @property
-    def _captures(self) -> bool:
-        """Over several ranks only when asked for: nobody has shown captured collectives to work here."""
-        options = self._shape.options
-        return options.captures and (options.graphs == "on" or self._rank.count == 1)
+    def _decodes_by_twin(self) -> bool:
+        """In pieces of many small operations, which are the same in every bucket."""
+        return self.ops.table.decode_attention is TWINS.decode_attention
 
     def _capture_graphs(self) -> None:
-        if not self._have_all_ranks(self.ops.table.decode_attention is not TWINS.decode_attention):
+        if not self._have_all_ranks(not self._decodes_by_twin):
             self._notices.append(
                 "no graphs are captured, since decode_attention runs as its twin in plain torch, of whose "
                 "small operations a graph would hold thousands; steps run eagerly, slower"
@@ -216,19 +218,33 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             self._shape.blocks_per_sequence,
             self._device.torch_device,
         )
+        free = self._device.free_bytes()
         try:
             graphs.capture(self._shape.buckets, self._have_all_ranks)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            planned, free = self._planned("graphs") / GIB, self._device.free_bytes() / GIB
+            planned, left = self._planned("graphs") / GIB, self._device.free_bytes() / GIB
             raise DoesNotFit(
-                f"captured decodes should take {planned:.2f} GiB of the GPU, and {free:.2f} GiB is free now; "
+                f"captured decodes should take {planned:.2f} GiB of the GPU, and {left:.2f} GiB is free now; "
                 "set options.graphs to off, or lower max_num_seqs or gpu_memory_utilization"
             ) from error
         self._graphs = graphs if graphs.buckets else None
+        self._measure_graphs(free - self._device.free_bytes())
         if graphs.failure:
             self._notices.append(f"{graphs.failure}; steps run eagerly, slower")
+
+    def _measure_graphs(self, taken: int) -> None:
+        """Of the device's free memory: torch's allocator does not tell what the driver keeps of a graph."""
+        taken, planned = max(0, taken), self._planned("graphs")
+        self._measured["graphs"] = taken
+        logger.info("part=graphs taken=%d planned=%d", taken, planned)
+        if taken > planned:
+            self._notices.append(
+                f"captured decodes took {taken / GIB:.2f} GiB of the GPU and {planned / GIB:.2f} GiB are "
+                "planned for them, so another model planned beside this one may find too little; lower "
+                "max_num_seqs or set options.graphs to off"
+            )
 
     def _have_all_ranks(self, succeeded: bool) -> bool:
         """Whether every rank can say so; it waits for the device."""
@@ -236,10 +252,13 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         return self._collectives.sum(failures).item() == 0.0
 
     def _run_every_bucket(self) -> None:
-        """Kernels depend on the bucket; capturing would have compiled them."""
+        """Kernels depend on the bucket; capturing would have compiled them.
+
+        Not on a table's width: with one column a twin, on a rank whose kernel failed, has little to walk.
+        """
         device, block_size = self._device.torch_device, self._plan.kv.block_size
         for size in self._shape.buckets:
-            arrays = idle_arrays(size, block_size, self._shape.blocks_per_sequence)
+            arrays = idle_arrays(size, block_size, num_columns=1)
             with torch.inference_mode():
                 self._forward(StepView.over(upload(arrays, device), size, size))
 
@@ -257,7 +276,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
                 step.hidden = hidden.index_select(0, rows)
                 step.pooled = _pooled(batch, hidden)
         except RuntimeError as error:
-            step.failure = as_out_of_memory(error)
+            step.failure = as_step_failure(error)
 
     def sample(self, step: int, sampling: Sampling) -> None:
         """As the contract."""
@@ -272,7 +291,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
                 device_sampler.newest_tokens(self._newest, current.drawn, current.batch, sampling)
                 current.ended = self._device.mark()
         except RuntimeError as error:
-            current.failure = as_out_of_memory(error)
+            current.failure = as_step_failure(error)
 
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
@@ -286,7 +305,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         try:
             current.ended.wait()
         except RuntimeError as error:
-            raise as_out_of_memory(error) from error
+            raise as_step_failure(error) from error
         del self._steps[step]
         output = current.drawn.output(current.batch, current.sampling)
         self._seen.keep(current.batch, current.sampling, output)

@@ -7,6 +7,8 @@ self-test. `arch` and `num_splits` choose tiles of a kernel and change no result
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ FP8_MAX = 448.0
 # At once, of which a few live side by side; the plan has no part of its own for a twin.
 MAX_SCORES = 1 << 22  # 16 MiB in float32
 MAX_KEYS = 1 << 11  # of one sequence: 8 MiB of keys in float32 with 8 heads of 128
+MAX_VALUES = 1 << 22  # of rows, or of a quantised matrix: 16 MiB in float32
 
 
 def write_kv(
@@ -244,18 +247,29 @@ def _kept(dtype: torch.dtype, exact: bool) -> torch.dtype:
     return torch.float64 if exact else dtype
 
 
+def _pieces(count: int, size: int) -> Iterator[slice]:
+    """Of `count` rows of `size` values each."""
+    step = max(1, MAX_VALUES // max(1, size))
+    for first in range(0, count, step):
+        yield slice(first, min(first + step, count))
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, exact: bool = False) -> Tensor:
     """Rows x [T, n] over its root mean square, times weight [n] (float32), in `dtype`."""
-    values = x.to(_wide(exact))
-    normed = values * (values.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
-    return normed.to(_kept(dtype, exact))
+    out = torch.empty(x.shape, dtype=_kept(dtype, exact), device=x.device)
+    for piece in _pieces(*x.shape):
+        values = x[piece].to(_wide(exact))
+        out[piece] = values * (values.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+    return out
 
 
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, exact: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(x + residual), x + residual), the sum in residual's dtype; both inputs [T, n]."""
-    total = (x.to(_wide(exact)) + residual.to(_wide(exact))).to(_kept(residual.dtype, exact))
+    total = torch.empty(x.shape, dtype=_kept(residual.dtype, exact), device=x.device)
+    for piece in _pieces(*x.shape):
+        total[piece] = x[piece].to(_wide(exact)) + residual[piece].to(_wide(exact))
     return rms_norm(total, weight, eps, dtype, exact=exact), total
 
 
@@ -282,27 +296,38 @@ def norm_rope(
     Returns:
         [T, Hq + Hkv, D], contiguous.
     """
-    values = x.to(_wide(exact))
-    if q_weight is not None and k_weight is not None:
-        factor = (values.square().mean(-1, keepdim=True) + eps).rsqrt()
-        is_q = (torch.arange(x.shape[1], device=x.device) < num_q_heads)[:, None]
-        values = values * factor * torch.where(is_q, q_weight, k_weight)
+    out = torch.empty(x.shape, dtype=_kept(x.dtype, exact), device=x.device)
+    for piece in _pieces(len(x), x.shape[1] * x.shape[2]):
+        values = x[piece].to(_wide(exact))
+        if q_weight is not None and k_weight is not None:
+            factor = (values.square().mean(-1, keepdim=True) + eps).rsqrt()
+            is_q = (torch.arange(x.shape[1], device=x.device) < num_q_heads)[:, None]
+            values = values * factor * torch.where(is_q, q_weight, k_weight)
+        out[piece] = _turned(values, cos[piece, None], sin[piece, None], interleaved)
+    return out
+
+
+def _turned(values: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Heads [T, H, D] by angles [T, 1, n]."""
     half = cos.shape[-1]
     turned, rest = values[..., : 2 * half], values[..., 2 * half :]
-    cos, sin = cos[:, None], sin[:, None]
     if interleaved:
         one, other = turned[..., 0::2], turned[..., 1::2]
         pairs = torch.stack((one * cos - other * sin, other * cos + one * sin), -1).flatten(-2)
     else:
         one, other = turned[..., :half], turned[..., half:]
         pairs = torch.cat((one * cos - other * sin, other * cos + one * sin), -1)
-    return torch.cat((pairs, rest), -1).to(_kept(x.dtype, exact))
+    return torch.cat((pairs, rest), -1)
 
 
 def swiglu(x: Tensor, *, exact: bool = False) -> Tensor:
     """The silu of the first half of x [T, 2 n], times the second."""
-    gate, up = x.to(_wide(exact)).chunk(2, -1)
-    return (torch.nn.functional.silu(gate) * up).to(_kept(x.dtype, exact))
+    size = x.shape[1] // 2
+    out = torch.empty((len(x), size), dtype=_kept(x.dtype, exact), device=x.device)
+    for piece in _pieces(*x.shape):
+        gate, up = x[piece].to(_wide(exact)).chunk(2, -1)
+        out[piece] = torch.nn.functional.silu(gate) * up
+    return out
 
 
 def group_matmul(
@@ -310,13 +335,21 @@ def group_matmul(
 ) -> Tensor:
     """Rows x [T, K] times a matrix in groups of GROUP_SIZE values along K, in x's dtype.
 
+    In pieces of columns: gate and up of an 8B in float32 would take 450 MiB, three times while it is made.
+
     Args:
         weight: int32 [K / 8, N] of eight 4-bit values each, the lowest first; int8 [K, N] without offsets.
         scales: [K / GROUP_SIZE, N] in float16; a value is weight * scale + offset. offsets alike.
     """
     wide = _wide(exact)
-    matrix = unpacked(weight, scales, offsets, wide).to(x.dtype)  # what is multiplied has the type of x
-    return (x.to(wide) @ matrix.to(wide)).to(_kept(x.dtype, exact))
+    out = torch.empty((len(x), weight.shape[1]), dtype=_kept(x.dtype, exact), device=x.device)
+    for columns in _pieces(weight.shape[1], x.shape[1]):
+        some = None if offsets is None else offsets[:, columns]
+        # What is multiplied has the type of x.
+        matrix = unpacked(weight[:, columns], scales[:, columns], some, wide).to(x.dtype).to(wide)
+        for rows in _pieces(*x.shape):
+            out[rows, columns] = x[rows].to(wide) @ matrix
+    return out
 
 
 def unpacked(weight: Tensor, scales: Tensor, offsets: Tensor | None, wide: torch.dtype) -> Tensor:

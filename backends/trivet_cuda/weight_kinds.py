@@ -35,11 +35,11 @@ def kind_of(weights: str, dtype: str, name: str, formats: Sequence[str], num_col
     return WeightKind.PLAIN
 
 
-def matrix_bytes(kind: WeightKind, num_rows: int, num_columns: int, value_bytes: int) -> int:
-    """Of a matrix [num_rows, num_columns] without bias; `value_bytes` of the model's dtype."""
-    values, groups = num_rows * num_columns, num_rows * (num_columns // GROUP_SIZE)
+def tensor_bytes(kind: WeightKind, num_rows: int, num_columns: int, value_bytes: int) -> tuple[int, ...]:
+    """Of each tensor of a matrix [num_rows, num_columns] without bias; `value_bytes` of the model's dtype."""
+    values, scales = num_rows * num_columns, num_rows * (num_columns // GROUP_SIZE) * SCALE_BYTES
     if kind == WeightKind.W4A16:
-        return values // 2 + 2 * groups * SCALE_BYTES
+        return values // 2, scales, scales  # scales and offsets
     if kind == WeightKind.W8A16:
-        return values + groups * SCALE_BYTES
-    return values * value_bytes
+        return values, scales
+    return (values * value_bytes,)

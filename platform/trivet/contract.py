@@ -328,7 +328,10 @@ class Runner(Protocol):
         """Wait for sample(step). Raises: OutOfMemory, DeviceLost."""
 
     def memory(self) -> tuple[MemoryPart, ...]:
-        """Measured, by the plan's names."""
+        """Measured, by the plan's names: what is held, and of what comes and goes the most since the start.
+
+        Weights and KV are as planned; nothing is more. What cannot be measured is told as planned.
+        """
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Feature.LORA."""

@@ -48,6 +48,7 @@ TURNED, PRODUCT = (
     f"{ROWS}::test_a_product_with_a_quantised_matrix",
 )
 GRAPHS, RUNNER = f"{PLAIN}/test_graphs.py", f"{PLAIN}/test_runner.py"
+MEMORY = f"{PLAIN}/test_memory_plan.py"
 SAMPLER, DRAWN = f"{PLAIN}/test_device_sampler.py", "test_rows_are_drawn_as_by_the_reference"
 QUANTISED = f"{INTERPRETED}/test_quantised_models.py"
 RANKS = "tests/backends/trivet_ascend/test_ranks.py"
@@ -153,7 +154,7 @@ RUNS = (
            '"block_table": self._buffer[-table.numel():].view(table.shape)}, size',
            f"{GRAPHS}::test_nothing_of_the_step_before_is_left_in_the_padding"),
     Mutant("the twin of decode is captured", "runner.py",
-           "self.ops.table.decode_attention is not TWINS.decode_attention", "True",
+           "return self.ops.table.decode_attention is TWINS.decode_attention", "return False",
            f"{RUNNER}::test_the_twin_of_decode_is_not_captured_and_that_is_told"),
     Mutant("the stream is rounded", "cuda_ops.py", "self.table.add_rms_norm(residual, x,",
            "self.table.add_rms_norm(x, residual,",
@@ -170,7 +171,7 @@ RUNS = (
            "torch.where(view.token_ids < 0, newest, view.token_ids)", "view.token_ids.clamp(min=0)",
            f"{ENGINE}::test_the_engine_gives_the_reference_s_tokens[1-2-13-160-70-33]"),
     Mutant("more than planned is taken", "runner.py", "            self._hold_to_plan()\n", "",
-           f"{RUNNER}::test_a_step_that_takes_more_than_planned_is_refused"),
+           f"{MEMORY}::test_a_step_that_takes_more_than_planned_is_refused"),
     Mutant("one prompt fills the warm-up", "trivet/runners/warm_up.py",
            "prompts = min(max_num_seqs, -(-max_num_batched_tokens // max_model_len))", "prompts = 1",
            f"{RUNNER}::test_more_tokens_than_one_sequence_has_are_measured"),
@@ -248,11 +249,26 @@ RUNS = (
     Mutant("a step is brought to the host", "runner.py", "step.hidden = hidden.index_select(0, rows)",
            "step.hidden = hidden.cpu().index_select(0, rows)",
            f"{ENGINE}::test_a_step_waits_for_nothing_before_it_is_collected"),
-    Mutant("a matrix takes 60 MB while it is packed", WEIGHTS,
-           "        spans = tuple(self._rows(part, shard) for part in parts)\n",
-           "        spans = tuple(self._rows(part, shard) for part in parts)\n"
-           "        transient = torch.ones(15 << 20)\n",
-           f"{PLAIN}/test_loading.py"),
+    Mutant("a matrix is float32 while it is packed", "packed_weights.py",
+           "_unconverted(part) if DTYPES.keys() >= set(part.formats) else part.float32()", "part.float32()",
+           f"{PLAIN}/test_loading.py::test_host_memory_holds_one_slice_beside_the_weights"),
+    Mutant("a rank reads the rows of the other", "packed_weights.py",
+           "np.array(matrix.stored(span, part.columns))",
+           "np.array(matrix.stored(type(span)(0, matrix.shape[0]), part.columns)[span.start : span.stop])",
+           f"{PLAIN}/test_loading.py::test_the_ranks_together_read_each_matrix_once[mistral]"),
+    Mutant("a whole quantised matrix at once", "twins.py",
+           "for columns in _pieces(weight.shape[1], x.shape[1]):", "for columns in (slice(None),):",
+           f"{PLAIN}/test_twins.py::"
+           "test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels[True-True-256]"),
+    Mutant("planned peaks are told", "runner.py", "self._measured[part] = self._device.peak_bytes()",
+           "self._device.peak_bytes()",
+           f"{MEMORY}::test_memory_tells_the_peaks_of_a_step_and_what_graphs_took"),
+    Mutant("a length is brought to the host", DECODE_FILE, "    group = num_heads // num_kv_heads\n",
+           "    group = num_heads // num_kv_heads\n    num_splits = min(num_splits, int(seq_lens.max()))\n",
+           f"{INTERPRETED}/test_custom_ops.py::test_the_host_waits_for_nothing_inside_an_operation[decode]"),
+    Mutant("padding is left out by a mask", WRITE, "    num_heads, head_dim = key.shape[1:]\n",
+           "    num_heads, head_dim = key[slots >= 0].shape[1:]\n",
+           f"{INTERPRETED}/test_custom_ops.py::test_the_host_waits_for_nothing_inside_an_operation[write_kv]"),
     Mutant("a report comes at its end", "trivet/commands/selftest.py", "for each in outcomes:",
            "for each in list(outcomes):",
            "tests/platform/commands/test_selftest.py::test_a_line_stands_there_before_the_next_case_runs"),

@@ -3,7 +3,8 @@
     tests/run cuda mutants [NAME...]
 
 Each is written into a copy of the package, and its test runs over it in a process of its own; exit code 1
-where one passes. The processes are copies of one that has imported torch and Triton and nothing of ours.
+where one passes. The processes are copies of one that has imported what the tests need, but nothing of
+`trivet_cuda`; where the fault is in `trivet` itself, that is forgotten again.
 """
 
 from __future__ import annotations
@@ -20,43 +21,54 @@ from pathlib import Path
 from mutants import MUTANTS, PACKAGES, ROOT, Mutant
 
 TIMEOUT_S = 120
-# What each test would import anew: half of its time.
+# What each test would import anew: most of its time.
 PRELOADED = [
     "torch",
     "torch._dynamo",
+    "torch.distributed",
     "triton",
     "triton.language",
+    "triton.runtime.interpreter",
     "transformers",
+    "transformers.models.llama.modeling_llama",
     "numpy",
+    "gguf",
     "pytest",
-    "hypothesis",
+    "pytest_timeout",
+    "trivet.commands.selftest",
+    "trivet.contract_suite.driver",
+    "trivet.contract_suite.engine_runs",
+    "trivet.contract_suite.gguf_oracle",
+    "trivet.contract_suite.nothing_waits",
+    "trivet.contract_suite.tiny_gguf",
+    "trivet.contract_suite.tiny_models",
+    "trivet.engine.core",
+    "trivet.models.decoder",
+    "trivet.runners.device_runner",
+    "trivet.runners.op_check",
+    "trivet.runners.ranks",
 ]
 RAN = 100  # added to pytest's exit code: 1 is also that of a process which did not come so far
 PASSED, FAILED = RAN, RAN + 1  # others say that no test ran
 
 
-def run_test(test: str, folder: str) -> None:
-    """In a process of its own, over the packages in `folder`; its exit code is RAN and pytest's."""
+def run_test(test: str, folder: str, package: str) -> None:
+    """In a process of its own, over `package` in `folder`; its exit code is RAN and pytest's."""
     import pytest
 
     log = os.open(Path(folder, "log"), os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.chdir(ROOT)
+    for name in list(sys.modules):
+        if name.partition(".")[0] == package:
+            del sys.modules[name]
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"  # of processes that it starts
-    # Plugins cannot be rewritten where their modules have been imported.
-    options = [
-        "-W",
-        "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
-        "-x",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        f"--timeout={TIMEOUT_S}",
-    ]
+    # No plugin but the one of timeouts, and no words of asserts, for which modules would be rewritten.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    options = ["-o", "addopts=--import-mode=importlib", "--assert=plain", "-x", "-q"]
+    options += ["-p", "no:cacheprovider", "-p", "pytest_timeout", f"--timeout={TIMEOUT_S}"]
     sys.exit(RAN + pytest.main([*options, test]))
 
 
@@ -69,7 +81,7 @@ def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
             compiled.unlink()
         file.write_text(mutant.planted(file.read_text()))
-        process = context.Process(target=run_test, args=(mutant.test, folder))
+        process = context.Process(target=run_test, args=(mutant.test, folder, package))
         process.start()
         process.join()
         code = process.exitcode

@@ -42,10 +42,19 @@ class RecordedGraph(NothingWaits):  # type: ignore[no-untyped-call]  # of torch
         """Every operation over the memory that it had; results go where they were."""
         with torch.inference_mode():
             for function, args, kwargs, results in self._calls:
-                again = _tensors(function(*args, **kwargs))
+                found = function(*args, **kwargs)
+                _await_collectives(found)
+                again = _tensors(found)
                 for kept, new in zip(results, again, strict=True):
                     if kept.data_ptr() != new.data_ptr():  # else a view, or written in place
                         kept.copy_(new)
+
+
+def _await_collectives(result: Any) -> None:
+    """What torch.distributed began by itself: behind it in a stream a device would wait, too."""
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, torch.ScriptObject) and hasattr(leaf, "wait"):
+            leaf.wait()
 
 
 def _tensors(result: Any) -> list[Tensor]:

@@ -93,7 +93,7 @@ class TorchOps:
     def rope(self, q: Tensor, k: Tensor, positions: Tensor, spec: Rope) -> tuple[Tensor, Tensor]:
         """As `ops.Ops.rope`."""
         cos, sin = self._cos_sin(positions, spec)
-        both = _as_one(q, k)
+        both = side_by_side(q, k)
         if both is None:
             return rotate(q, cos, sin, spec), rotate(k, cos, sin, spec)
         turned = rotate(both, cos, sin, spec)
@@ -145,7 +145,7 @@ class TorchOps:
         raise AssertionError(f"mixture of {spec.num_experts} experts reached a dense runner")
 
 
-def _as_one(q: Tensor, k: Tensor) -> Tensor | None:
+def side_by_side(q: Tensor, k: Tensor) -> Tensor | None:
     """Join q and k to one tensor [T, num_heads + num_kv_heads, head_dim] where they lie side by side.
 
     They do when both are slices of one product; rotating them together saves three operations a layer.

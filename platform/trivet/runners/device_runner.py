@@ -175,7 +175,7 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
     # ---- the rest --------------------------------------------------------------------------------
 
     def memory(self) -> tuple[MemoryPart, ...]:
-        """What was measured, the rest as planned."""
+        """As the contract."""
         parts = self._plan.parts
         return tuple(MemoryPart(p.name, self._measured.get(p.name, p.size_bytes)) for p in parts)
 

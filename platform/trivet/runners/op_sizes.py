@@ -23,6 +23,8 @@ class OpSizes:
     has_qk_norm: bool = False
     window: int = 0
     soft_cap: float = 0.0
+    norms_outputs: bool = False  # of attention and MLP, before they are added: sandwich norms
+    norms_heads_alone: bool = False  # without a rotation behind it
 
     @classmethod
     def of_model(cls, spec: ModelSpec, **own: Any) -> Iterator[Self]:
@@ -41,5 +43,7 @@ class OpSizes:
                 has_qk_norm=attention.qk_norm is not None,
                 window=attention.window or 0,
                 soft_cap=attention.soft_cap or 0.0,
+                norms_outputs=layer.order == "sandwich",
+                norms_heads_alone=attention.qk_norm is not None and rope is None,
                 **own,
             )

@@ -33,8 +33,7 @@ def plan_memory(config: RunnerConfig, shape: Shape, device: DeviceInfo, costs: C
 
     Raises: DoesNotFit with what is needed, what there is, and the nearest setting that fits.
     """
-    fraction = DEFAULT_FRACTION if config.memory_fraction is None else config.memory_fraction
-    limit = min(device.free_bytes, int(fraction * device.total_bytes))
+    limit = usable_bytes(config, device)
     num_blocks = _num_blocks(config, shape, limit, costs)
     room = (num_blocks - 1) * shape.block_size
     if config.max_model_len is None and room >= 1:
@@ -54,6 +53,12 @@ def plan_memory(config: RunnerConfig, shape: Shape, device: DeviceInfo, costs: C
         max_num_batched_tokens=shape.max_num_batched_tokens,
         max_model_len=shape.max_model_len,
     )
+
+
+def usable_bytes(config: RunnerConfig, device: DeviceInfo) -> int:
+    """What is free, within this instance's share."""
+    fraction = DEFAULT_FRACTION if config.memory_fraction is None else config.memory_fraction
+    return min(device.free_bytes, int(fraction * device.total_bytes))
 
 
 def _num_blocks(config: RunnerConfig, shape: Shape, limit: int, costs: Costs[Shape]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from trivet.contract import DeviceInfo, RunnerConfig
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.errors import BackendError, DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
+from trivet_cuda import device as device_module
+from trivet_cuda import op_table
 from trivet_cuda.backend import CudaBackend, resolve_shape
 from trivet_cuda.memory_plan import kv_cache_spec
+from trivet_cuda.op_table import TWINS
 
 GIB = 1 << 30
 H100 = DeviceInfo(
@@ -121,7 +126,38 @@ def test_a_runner_without_cuda_says_what_is_missing(files: ModelFiles) -> None:
         backend.create_runner(files.spec, config(num_blocks=40), plan, [H100])
 
 
-def test_it_offers_a_self_test(tmp_path: Path) -> None:
-    backend = CudaBackend(tmp_path, str(tmp_path / "nvidia-smi"))
+def test_it_offers_a_self_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name != "triton":
+            raise PackageNotFoundError(name)
+        return "3.7.1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    backend = CudaBackend(tmp_path, str(tmp_path / "nvidia-smi"), no_nvml, dict)
     assert isinstance(backend, self_test.TestsItself)
-    assert "triton" in backend.self_test_versions()
+    assert backend.self_test_versions() == {"triton": "3.7.1", "nvidia-ml-py": "not installed"}
+
+
+def no_nvml() -> object:
+    raise ImportError("no nvidia-ml-py")
+
+
+class Opened:
+    """What the self-test is told of the card that it runs on."""
+
+    def __init__(self, uid: str) -> None:
+        self.label = f"NVIDIA H100, sm_90, {uid}"
+
+
+def test_the_report_begins_with_the_card_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its place among those that may be used here, whatever CUDA's own order is."""
+    monkeypatch.setattr(device_module, "open_by_uid", lambda uid, environment: Opened(uid))
+    monkeypatch.setattr(device_module, "CudaDevice", lambda index: Opened(f"number {index}"))
+    monkeypatch.setattr(op_table, "triton_table", lambda: TWINS)
+    backend = CudaBackend()
+    found = [replace(H100, uid="GPU-0", unusable_because="lost"), replace(H100, uid="GPU-2"), H100]
+    monkeypatch.setattr(backend, "probe", lambda timeout_s: found)
+    labels = [next(backend.self_test(number)) for number in (0, 1, 2)]
+    assert [label.ops for label in labels] == [("device",)] * 3
+    assert [label.case.rpartition(" ")[2] for label in labels] == ["GPU-2", "GPU-1", "2"]
+    assert all(label.passed for label in labels)

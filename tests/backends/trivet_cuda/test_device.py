@@ -14,7 +14,7 @@ import torch
 
 from trivet.errors import BackendError, DeviceLost, OutOfMemory
 from trivet.runners.op_check import OpCase
-from trivet_cuda.device import CudaDevice, CudaMark, as_out_of_memory, cure_for, is_fatal, open_by_uid
+from trivet_cuda.device import CudaDevice, CudaMark, as_step_failure, cure_for, is_fatal, open_by_uid
 from trivet_cuda.op_table import TWINS
 from trivet_cuda.self_test import check_of
 
@@ -55,16 +55,21 @@ def fake_capture(graph: FakeGraph, pool: object, capture_error_mode: str) -> Ite
     torch.cuda.set_stream(before)
 
 
+def properties(uuid: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30, uuid=uuid
+    )
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     FakeGraph.pools.clear()
     stream: list[object] = ["of steps"]
-    properties = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
     for name, value in {
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "set_device": lambda index: None,
-        "get_device_properties": lambda index: properties,
+        "get_device_properties": lambda index: properties("a"),
         "CUDAGraph": FakeGraph,
         "graph": fake_capture,
         "current_stream": lambda device=None: stream[0],
@@ -77,6 +82,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
 
 def test_a_device_says_what_it_is(device: CudaDevice) -> None:
     assert (device.arch, device.num_sms) == (90, 132)
+    assert device.label == "NVIDIA H100, sm_90, 132 SMs, 81920 MiB, a"
     with pytest.raises(BackendError, match="needs number 1"):
         CudaDevice(1)
 
@@ -113,7 +119,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         torch.cuda,
         "get_device_properties",
-        lambda index: SimpleNamespace(major=9, minor=0, multi_processor_count=132, uuid="ba"[index]),
+        lambda index: properties("ba"[index]),
     )
 
 
@@ -178,20 +184,20 @@ OTHERS = [
 def test_an_error_after_which_nothing_works_ends_the_process(error: RuntimeError) -> None:
     assert is_fatal(error)
     with pytest.raises(DeviceLost):
-        as_out_of_memory(error)
+        as_step_failure(error)
 
 
 @pytest.mark.parametrize("error", LACKS_MEMORY, ids=str)
 def test_lack_of_memory_ends_a_step_and_not_the_process(error: RuntimeError) -> None:
     assert not is_fatal(error)
-    assert isinstance(as_out_of_memory(error), OutOfMemory)
+    assert isinstance(as_step_failure(error), OutOfMemory)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)
 def test_any_other_error_is_told_and_the_device_is_not_lost(error: RuntimeError) -> None:
     assert not is_fatal(error)
     with pytest.raises(BackendError) as found:
-        as_out_of_memory(error)
+        as_step_failure(error)
     assert not isinstance(found.value, DeviceLost)
 
 

@@ -11,7 +11,7 @@ import torch
 from trivet.weights.dequantize import dequantize
 from trivet_cuda import packed_weights, twins
 from trivet_cuda.packed_weights import _groups, _words
-from trivet_cuda.weight_kinds import WeightKind, kind_of, matrix_bytes
+from trivet_cuda.weight_kinds import WeightKind, kind_of, tensor_bytes
 
 ROWS, COLUMNS = 6, 96
 BLOCK_BYTES = {"q4_0": 18, "q4_1": 20, "q8_0": 34}
@@ -66,6 +66,6 @@ def test_a_matrix_stays_quantised_where_a_kernel_takes_it(
 
 
 def test_bytes_are_counted_with_their_scales() -> None:
-    assert matrix_bytes(WeightKind.W4A16, 64, 64, 2) == 64 * 64 // 2 + 64 * 2 * 2 * 2
-    assert matrix_bytes(WeightKind.W8A16, 64, 64, 2) == 64 * 64 + 64 * 2 * 2
-    assert matrix_bytes(WeightKind.PLAIN, 64, 64, 2) == 64 * 64 * 2
+    assert tensor_bytes(WeightKind.W4A16, 64, 64, 2) == (64 * 64 // 2, 64 * 2 * 2, 64 * 2 * 2)
+    assert tensor_bytes(WeightKind.W8A16, 64, 64, 2) == (64 * 64, 64 * 2 * 2)
+    assert tensor_bytes(WeightKind.PLAIN, 64, 64, 2) == (64 * 64 * 2,)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,30 +19,20 @@ from trivet_cuda.op_cases import ModelShape
 from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.sampler_check import Draws, run_sampler_check
 
+sys.path.append(str(Path(__file__).parent))  # cpu_device
+from cpu_device import CpuDevice
+
 SIZES = ModelShape(2, 1, 16, 32, 32, 16, num_splits=(1,), products=())
 SPEEDS = measures.Sizes(1, 64, 32, 1024, 16, 1)
 
 
-class Cpu:
-    """What of `trivet_cuda.device.Device` these cases need; nothing is captured."""
+class Cpu(CpuDevice):
+    """Nothing is captured, and it has no float8."""
 
-    torch_device = torch.device("cpu")
-    arch, num_sms = 80, 2
+    arch = 80
 
-    def capture(self, run: object) -> object:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    def mark(self) -> Cpu:
-        return self
-
-    def synchronise(self) -> None:
-        """Nothing is queued."""
-
-    def wait(self) -> None:
-        """Nothing is queued."""
-
-    def seconds_since(self, earlier: Cpu) -> float:
-        return 1.0
+    def __init__(self) -> None:
+        super().__init__(refuses="operation not permitted when stream is capturing")
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +48,8 @@ def failing(error: Exception) -> OpTable:
 
 
 def outcomes(table: OpTable) -> Iterator[OpOutcome]:
-    yield from self_test.run_full(table, Cpu())  # type: ignore[arg-type]  # see `Cpu`
-    yield from measures.run_measures(table, Cpu(), SPEEDS)  # type: ignore[arg-type]
+    yield from self_test.run_full(table, Cpu())
+    yield from measures.run_measures(table, Cpu(), SPEEDS)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +76,7 @@ def test_arguments_that_do_not_fit_fail_what_is_left_of_a_shape(monkeypatch: pyt
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(self_test.CaseMaker, "_rope", rope)
-    found = list(self_test.run_full(TWINS, Cpu()))  # type: ignore[arg-type]
+    found = list(self_test.run_full(TWINS, Cpu()))
     last = [outcome for outcome in found if outcome.ops == ("self-test",)]
     assert [outcome.dtype for outcome in last] == ["bfloat16", "float16"]
     assert all("all that is left of 2/1 heads of 16" in outcome.case for outcome in last)
@@ -94,7 +86,7 @@ DRAWS = Draws(num_rows=6, num_tokens=500, num_runs=2)
 
 
 def test_the_sampler_is_compared_with_the_reference_as_it_is_and_edited() -> None:
-    plain, edited = run_sampler_check(Cpu(), DRAWS)  # type: ignore[arg-type]  # see `Cpu`
+    plain, edited = run_sampler_check(Cpu(), DRAWS)
     assert plain.passed
     assert edited.passed
     assert plain.case == "6 rows of 500, every limit"
@@ -109,7 +101,7 @@ def test_a_sampler_that_draws_other_tokens_fails_its_case(monkeypatch: pytest.Mo
         monkeypatch.setattr(device_sampler, part, lambda values, *_: torch.zeros(len(values)))
     else:
         monkeypatch.setattr(device_sampler, part, lambda logits, *_: logits)
-    found = [each.passed for each in run_sampler_check(Cpu(), DRAWS)]  # type: ignore[arg-type]
+    found = [each.passed for each in run_sampler_check(Cpu(), DRAWS)]
     assert found == ([False, False] if part == "_floors" else [True, False])
 
 

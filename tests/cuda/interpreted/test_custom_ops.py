@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime.interpreter import InterpretedFunction
 from trivet_cuda_interpreted.paged_case import ARCH, PagedCase
 
+from trivet.contract_suite.nothing_waits import NothingWaits
 from trivet_cuda.kernels.decode import decode_attention
 from trivet_cuda.kernels.extend import extend_attention
 from trivet_cuda.kernels.group_matmul import group_matmul
@@ -15,6 +17,7 @@ from trivet_cuda.kernels.kv_write import write_kv
 from trivet_cuda.kernels.rms_norm import add_rms_norm, rms_norm
 from trivet_cuda.kernels.rope import norm_rope
 from trivet_cuda.kernels.swiglu import swiglu
+from trivet_cuda.op_table import NAMES, triton_table
 
 CHECKS = ("test_schema", "test_faketensor")
 
@@ -67,6 +70,22 @@ CASES = arguments()
 def test_an_operation_is_what_it_says_it_is(name: str) -> None:
     operation, given = CASES[name]
     torch.library.opcheck(operation, given, test_utils=CHECKS)
+
+
+def test_every_operation_of_the_table_is_here() -> None:
+    table = triton_table()
+    assert {getattr(table, name) for name in NAMES} == {operation for operation, _ in CASES.values()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_host_waits_for_nothing_inside_an_operation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end a capture, and the overlap of two steps. But for launches: interpreted, they copy."""
+    launched: list[object] = []
+    monkeypatch.setattr(InterpretedFunction, "run", lambda self, *args, **kwargs: launched.append(self))
+    operation, given = CASES[name]
+    with NothingWaits():
+        operation._init_fn(*given)  # the function itself: of an operation the mode sees the call alone
+    assert launched
 
 
 @pytest.mark.parametrize("num_tokens", [1, 5])

@@ -140,7 +140,14 @@ def test_the_engine_gives_the_reference_s_tokens(
 
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"),
-    [("bf16", "auto"), ("f16", "auto"), ("f32", "int8"), ("f16", "int8"), ("bf16", "fp8_e4m3")],
+    [
+        ("bf16", "auto"),
+        ("f16", "auto"),
+        ("f32", "int8"),
+        ("f16", "int8"),
+        ("bf16", "int8"),
+        ("bf16", "fp8_e4m3"),
+    ],
 )
 def test_other_types_agree_within_their_bound(
     files: ModelFiles,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -13,8 +14,10 @@ from trivet_cuda_interpreted.openers import open_interpreted, open_one_that_capt
 
 from trivet.contract import Runner, RunnerConfig
 from trivet.contract_suite.driver import Driver
+from trivet.contract_suite.oracle import TransformersOracle, scores
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import MODELS, TinyModel, make_tiny_model
+from trivet.engine.agreement import compare
 from trivet.errors import DeviceLost
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import OpensRank
@@ -77,13 +80,17 @@ def tokens_alone(files: ModelFiles) -> list[int]:
         alone.close()
 
 
-def tokens_of(runner: Runner, files: ModelFiles) -> list[int]:
+def ready(runner: Runner, files: ModelFiles) -> Driver:
     assert files.spec is not None
     plan = InterpretedCuda().plan(files.spec, files.weights, CONFIG, InterpretedCuda().probe(1.0))
     runner.load(files.weights, lambda done, total: None)
     runner.allocate_kv()
     runner.warm_up()
-    driver = Driver(runner, plan, vocab_size=files.spec.num_tokens, max_num_seqs=4)
+    return Driver(runner, plan, vocab_size=files.spec.num_tokens, max_num_seqs=4)
+
+
+def tokens_of(runner: Runner, files: ModelFiles) -> list[int]:
+    driver = ready(runner, files)
     sequences = [driver.add(random_prompt(length, length)) for length in (30, 7)]
     driver.generate(sequences, 5)
     return [token for sequence in sequences for token in sequence.token_ids]
@@ -91,6 +98,46 @@ def tokens_of(runner: Runner, files: ModelFiles) -> list[int]:
 
 def test_two_ranks_together_give_what_one_gives(files: ModelFiles, parallel: TensorParallelRunner) -> None:
     assert tokens_of(parallel, files) == tokens_alone(files)
+
+
+@pytest.fixture(scope="module")
+def biased_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Biases of q, k and v, of which each rank has its part of each."""
+    return make_tiny_model("qwen2", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def biased_files(biased_folder: Path) -> ModelFiles:
+    return open_model(biased_folder)
+
+
+def test_two_ranks_replay_captured_collectives(biased_files: ModelFiles) -> None:
+    options = {**CONFIG.options, "graphs": "on"}
+    runner = over_two(biased_files, replace(CONFIG, tensor_parallel=2, options=options), open_interpreted)
+    try:
+        found = tokens_of(runner, biased_files)
+        device = runner._inner._device  # type: ignore[attr-defined]  # the test looks inside
+        assert runner.notices() == ()
+    finally:
+        runner.close()
+    assert device.num_captured == 3  # 1, 2 and 4 sequences
+    assert device.num_replayed >= 4
+    assert found == tokens_alone(biased_files)
+
+
+def test_two_ranks_agree_with_the_reference_in_16_bits(biased_folder: Path, biased_files: ModelFiles) -> None:
+    """Sums of halves are rounded otherwise than the whole."""
+    assert biased_files.spec is not None
+    prompt = random_prompt(40, 3)
+    oracle = TransformersOracle.from_folder(biased_folder, 256, biased_files.spec.num_tokens)
+    runner = over_two(biased_files, replace(CONFIG, dtype="bf16", tensor_parallel=2), open_interpreted)
+    try:
+        driver = ready(runner, biased_files)
+        found = driver.score(driver.add(prompt), chunk=16)
+    finally:
+        runner.close()
+    agreement = compare(scores(oracle, prompt), found, "bf16")
+    assert agreement.agrees, str(agreement)
 
 
 def test_a_vocabulary_that_ranks_cannot_halve_gives_the_same(odd_files: ModelFiles) -> None:

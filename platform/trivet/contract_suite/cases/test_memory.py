@@ -21,7 +21,8 @@ from trivet.contract_suite.subject import GGUF_MODEL, Subject
 from trivet.errors import DoesNotFit
 
 PART_NAMES = {"weights", "kv", "activations", "logits", "graphs", "collectives", "context", "host_kv"}
-AGREEMENT = 0.02  # of the plan and the measured total
+HELD = {"weights", "kv", "host_kv"}  # from the start on; others come and go, or are the libraries'
+AGREEMENT = 0.02  # of the plan and what was measured
 NUM_STEPS = 200
 LONGEST_PIECE = 12  # tokens
 # Of the process beside the planned parts: NumPy's and Python's own arenas wander by a few MiB.
@@ -37,7 +38,7 @@ def _by_name(parts: Sequence[MemoryPart]) -> dict[str, int]:
 
 
 def test_the_plan_and_the_runner_agree_within_two_percent(subject: Subject) -> None:
-    """In all, and for weights and KV each."""
+    """What is held; and nothing takes more than is planned for it."""
     with subject.launched() as launched:
         _expect_agreement(launched.plan, launched.runner.memory())
 
@@ -55,9 +56,10 @@ def _expect_agreement(plan: MemoryPlan, measured: Sequence[MemoryPart]) -> None:
     assert set(planned) | set(_by_name(measured)) <= PART_NAMES
     if "context" not in _by_name(measured):  # the process itself, of which a runner need not know
         planned.pop("context", None)
-    for name in {"weights", "kv"} & set(planned):
+    for name in HELD & set(planned):
         assert _by_name(measured)[name] == pytest.approx(planned[name], rel=AGREEMENT), name
-    assert _total(measured) == pytest.approx(sum(planned.values()), rel=AGREEMENT)
+    for part in measured:
+        assert part.size_bytes <= planned[part.name] * (1 + AGREEMENT), part.name
 
 
 def test_steps_allocate_no_memory_that_the_plan_does_not_hold(subject: Subject) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from trivet.contract import Batch
 from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet.runners.warm_up import warm_up_step
-from trivet_cuda.device import Captured, Mark, as_out_of_memory
+from trivet_cuda.device import Captured, Mark, as_step_failure
 from trivet_cuda.runner import CudaRunner
 
 TOTAL_BYTES = 12 << 30
@@ -90,4 +90,4 @@ class FailingRunner(CudaRunner):
         super().forward(batch)
         if batch.step == self.failing_step:
             self.failing_step = 0
-            self._steps[batch.step].failure = as_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+            self._steps[batch.step].failure = as_step_failure(torch.OutOfMemoryError("CUDA out of memory"))
