@@ -129,6 +129,21 @@ class Paths:
         return self.home / "stored"
 
     @property
+    def keys(self) -> Path:
+        """Of bundles: the site's own, and those that it trusts."""
+        return self.home / "keys"
+
+    @property
+    def ollama(self) -> Path:
+        """Names that Ollama's dialect has made."""
+        return self.home / "ollama"
+
+    @property
+    def kept(self) -> tuple[Path, ...]:
+        """What a backup holds beside the registry and the models; the rest is made anew."""
+        return (self.config_file, self.keys, self.stored, self.ollama)
+
+    @property
     def token_file(self) -> Path:
         """The management token, mode 0600: who can read it may manage this site."""
         return self.run / "token"
@@ -260,6 +275,12 @@ def home_of_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     """The variable that names the home, if it is set, and no other."""
     environ = os.environ if environ is None else environ
     return {name: environ[name] for name in ("TRIVET_HOME",) if name in environ}
+
+
+def service_socket(environ: Mapping[str, str] | None = None) -> str | None:
+    """NOTIFY_SOCKET: where systemd waits for the word that this service is up."""
+    environ = os.environ if environ is None else environ
+    return environ.get("NOTIFY_SOCKET")
 
 
 def kernels_dir(environ: Mapping[str, str] | None = None) -> Path | None:

@@ -15,7 +15,8 @@ def trivet_launcher(settings: Settings) -> Launcher:
 
 @hookimpl
 def trivet_commands() -> list[Command]:
-    """`trivet serve`, `trivet demo`, and `trivet stop-all`, which works without a server."""
-    from trivet_supervisor.commands import commands
+    """Those that work on the home itself, most without a server."""
+    from trivet_supervisor import backup_commands, commands
+    from trivet_supervisor.service import commands as service
 
-    return commands()
+    return [*commands.commands(), *backup_commands.commands(), *service.commands()]

@@ -13,7 +13,7 @@ from pathlib import Path
 from trivet.access import check_bind, check_users, new_management_token
 from trivet.client import Client
 from trivet.client.client import local_url
-from trivet.config import Settings
+from trivet.config import Settings, service_socket
 from trivet.errors import TrivetError
 from trivet_registry.database import Database, open_database
 from trivet_registry.devices_store import list_devices
@@ -22,6 +22,7 @@ from trivet_registry.users_store import count_users
 from trivet_supervisor.demo import chat_once, launch_demo
 from trivet_supervisor.parent import Parent
 from trivet_supervisor.serve_checks import serve_lock, with_free_port
+from trivet_supervisor.service.notify import tell_service_manager
 from trivet_supervisor.startup_box import startup_box
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
         def on_up() -> None:
             took_s = time.monotonic() - started_s
             print(startup_box(settings, token, _devices(database), took_s, has_users), flush=True)
+            tell_service_manager(service_socket(), f"READY=1\nSTATUS=serves at {local_url(settings)}")
             if show is not None:
                 show.start(chats)
 

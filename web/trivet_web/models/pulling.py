@@ -44,7 +44,7 @@ REPORT_INTERVAL_S = 0.5
 
 def keys_folder(settings: Settings) -> Path:
     """The site's key of bundles, and those that it trusts."""
-    return settings.paths.home / "keys"
+    return settings.paths.keys
 
 
 class _Cancelled(Exception):

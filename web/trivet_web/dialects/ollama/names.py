@@ -53,7 +53,7 @@ def named(name: str | None) -> Named:
 
 def variants(process: WebProcess) -> Variants:
     """Of this site."""
-    return Variants(process.settings.paths.home / "ollama")
+    return Variants(process.settings.paths.ollama)
 
 
 def _of_version(process: WebProcess, reference: str, deployed: list[Deployed]) -> str | None:
