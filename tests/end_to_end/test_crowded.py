@@ -45,8 +45,8 @@ def wait_for_load(shared_site: Any, count: int) -> None:
     end_s = time.monotonic() + DEADLINE_S
     with shared_site.client() as client:
         while True:
-            load = client.instances.list(MODEL)[0].load
-            if load.num_running + load.num_waiting >= count:
+            load = client.instances.list(MODEL)[0].load  # none before its first report
+            if load is not None and load.num_running + load.num_waiting >= count:
                 return
             assert time.monotonic() < end_s, f"{count} requests did not show: {load}"
             time.sleep(0.02)
