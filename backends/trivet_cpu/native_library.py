@@ -204,6 +204,7 @@ class Step(ctypes.Structure):
         ("num_seqs", _int),
         *((name, _pointer) for name in STEP_ARRAYS),
         ("table_stride", _long),
+        ("last_start_loc", _pointer),
     ]
 
 

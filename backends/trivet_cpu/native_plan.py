@@ -24,7 +24,7 @@ LANES = 16
 MAX_HEAD_DIM = 512
 PIECE_KEYS = 256  # keys that attention computes at once: PIECE_KEYS in kernels/attention.h
 PARTIAL_HEAD = 16  # floats before the result of a piece
-SCRATCH_BYTES = 639_040  # of a thread: `sizeof(Scratch)` in kernels/step.cpp
+SCRATCH_BYTES = 639_040  # of a thread: kernels/scratch.h
 ROWS = 16  # of activations that stand together in the integer form and in bf16
 # Of a column of activations; the integer form has a cache line for 32 (kernels/weights.h, QuantisedGroup).
 FORM_BYTES = {"f32": 4, "bf16": 2, "q8": 2}

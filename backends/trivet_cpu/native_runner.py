@@ -70,6 +70,7 @@ class CpuNativeRunner:
         self._kv: Arena | None = None
         self._host_kv: Arena | None = None
         self._logits: NDArray[np.float32] | None = None
+        self._rows_of_logits = np.empty(0, np.int32)  # of the hidden states that the step has left
         self._sampler: NativeSampler | None = None
         self._newest = NewestTokens(native.shape.max_num_seqs)
         self._step: StepState | None = None
@@ -225,6 +226,7 @@ class CpuNativeRunner:
     def _run(self, batch: Batch) -> None:
         """All layers over the batch; the hidden states stay in the runner's buffer."""
         assert self._model is not None, "allocate_kv comes before forward"
+        self._rows_of_logits = batch.logits_rows
         num_tokens = len(batch.token_ids)
         if not num_tokens:
             return
@@ -238,6 +240,10 @@ class CpuNativeRunner:
         step = Step(
             num_tokens=num_tokens, num_seqs=len(batch.slots), table_stride=arrays["block_table"].shape[1]
         )
+        last_start_loc = last_rows(batch)
+        if last_start_loc is not None:
+            arrays["last_start_loc"] = last_start_loc
+            self._rows_of_logits = np.arange(len(batch.logits_rows), dtype=np.int32)
         for name, array in arrays.items():
             setattr(step, name, array.ctypes.data)
         with self._pool.step() as handle:
@@ -248,8 +254,8 @@ class CpuNativeRunner:
         assert self._logits is not None
         assert self._model is not None
         height, stride = self._logits.shape
-        for first in range(0, len(batch.logits_rows), height):
-            rows = np.ascontiguousarray(batch.logits_rows[first : first + height])
+        for first in range(0, len(self._rows_of_logits), height):
+            rows = np.ascontiguousarray(self._rows_of_logits[first : first + height])
             self._library.trivet_logits(
                 self._pool.handle,
                 ctypes.byref(self._model),
@@ -310,6 +316,22 @@ def activations(addresses: dict[str, int], name: str, columns: int) -> Activatio
         bf16=addresses.get(f"{name}.bf16"),
         groups=addresses.get(f"{name}.q8"),
     )
+
+
+def last_rows(batch: Batch) -> Int32 | None:
+    """[S + 1]: where the rows with logits would start, by sequence, if all others were left out.
+
+    None where the hidden states of others are wanted, or where a sequence has logits of earlier rows only.
+    """
+    num_rows, num_tokens = len(batch.logits_rows), len(batch.token_ids)
+    if num_rows == num_tokens or batch.pooling is not None:
+        return None
+    counts = np.bincount(batch.row_seqs, minlength=len(batch.slots))
+    start_loc = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=start_loc[1:])
+    moved = np.repeat(batch.query_start_loc[1:] - start_loc[1:], counts)
+    is_last = np.array_equal(batch.logits_rows, np.arange(num_rows) + moved)
+    return start_loc if is_last else None
 
 
 def _kv_does_not_fit(needed: int, free: int) -> DoesNotFit:

@@ -79,6 +79,9 @@ struct TrivetStep {
   const int32_t* seq_lens;         // [S]
   const int32_t* block_table;      // [S, table_stride]
   int64_t table_stride;
+  // [S + 1] as `query_start_loc`, of each sequence's last tokens alone, where only their hidden states are wanted:
+  // they then stand in the first rows of `x`. Null: all are.
+  const int32_t* last_start_loc;
 };
 
 // Some rows of contract.Sampling, [first_row, first_row + num_rows), and where their results go. All arrays

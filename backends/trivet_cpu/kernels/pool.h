@@ -102,4 +102,12 @@ class Pool {
   alignas(64) std::atomic<int> arrived_{0};
 };
 
+// A phase: threads share its units, and nobody goes on before all are done.
+template <class Do>
+inline __attribute__((always_inline)) void for_units(Pool& pool, int thread, int num_units, Do&& work) {
+  for (int first, last; pool.take(thread, num_units, first, last);)
+    for (int unit = first; unit < last; unit++) work(unit);
+  pool.barrier();
+}
+
 }  // namespace trivet

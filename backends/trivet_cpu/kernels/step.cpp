@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <system_error>
 
 #include "abi.h"
 #include "group_writer.h"
 #include "pool.h"
 #include "product.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace trivet {
 namespace {
@@ -20,7 +20,6 @@ namespace {
 // (16 and 12), small enough that a chunk of 256 gives two threads and eight alike enough units. With tiles all
 // rows of a chunk share the weights that a unit has unpacked.
 constexpr int ROW_BLOCK = 96;
-constexpr int MAX_ROW_BLOCK = MAX_TILED_ROWS;
 
 // From so many tokens a thread on, a thread computes the same tokens in every phase and reads all weights for
 // them: the weights then pass by once a thread (of 256 tokens at 1 GB/s, of 32 at 5), but rows of activations stay
@@ -36,22 +35,12 @@ constexpr int NORMS_AHEAD = 4;
 // barrier (0.4 us a token; 60 of 210 barriers of a step of 30 layers).
 constexpr int MAX_REPEATED_NORMS = 4;
 
-struct Scratch {
-  AttentionScratch attention;
-  alignas(64) float gate[MAX_ROW_BLOCK * UNIT_ROWS];
-  alignas(64) float up[MAX_ROW_BLOCK * UNIT_ROWS];
-  TileScratch tiles;
-};
-
 struct Work {
   Pool* pool;
   const TrivetModel* model;
   const TrivetStep* step;
   AttentionWork* attention;
-  const int32_t* rows;  // trivet_logits
-  int num_rows;
-  float* logits;
-  int64_t stride;
+  Work* last;  // the rows that go on once the last layer's keys are written; null: all
 };
 
 // Asks for a line that is written soon and that another core has read: one by one, each would be waited for.
@@ -82,13 +71,6 @@ bool has_own_tokens(int num_tokens, int num_threads) {
   return num_threads > 1 && num_tokens >= MIN_OWN_TOKENS * num_threads && !is_tiled(num_tokens);
 }
 
-template <class Do>
-TRIVET_INLINE void for_units(Pool& pool, int thread, int num_units, Do&& work) {
-  for (int first, last; pool.take(thread, num_units, first, last);)
-    for (int unit = first; unit < last; unit++) work(unit);
-  pool.barrier();
-}
-
 class Step {
  public:
   Step(Work& work, int thread)
@@ -98,31 +80,71 @@ class Step {
         attended_(of_step(m_.attended, s_.num_tokens)), inner_(of_step(m_.inner, s_.num_tokens)),
         owns_tokens_(has_own_tokens(s_.num_tokens, pool_.crew_size())),
         row_block_(is_tiled(s_.num_tokens) ? MAX_ROW_BLOCK : owns_tokens_ ? own_row_block() : ROW_BLOCK),
-        scratch_(*(Scratch*)(m_.scratch + (size_t)thread * trivet_scratch_bytes())) {
+        scratch_(scratch_of(m_, thread)) {
     scratch_.attention.unpacked = m_.attention.unpacked + thread * m_.attention.unpacked_stride;
   }
 
   void run() {
     embed();
-    for (int i = 0; i < m_.num_layers; i++) {
-      const TrivetLayer& layer = m_.layers[i];
-      norm(layer.attention_norm);
-      product_qkv(layer);
-      attend_layer(layer);
-      product(layer.o, of_width(attended_, layer.o), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
-      norm(layer.mlp_norm);
-      inner(layer);
-      product(layer.down, of_width(inner_, layer.down), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
-    }
+    for (int i = 0; i + 1 < m_.num_layers; i++) layer(m_.layers[i]);
+    const TrivetLayer& last = m_.layers[m_.num_layers - 1];
+    if (!work_.last) return layer(last);
+    write_keys(last);
+    const TrivetStep& step = *work_.last->step;
+    if (!step.num_tokens) return;
+    for_units(pool_, thread_, 1, [&](int) { keep(step); });
+    Step(*work_.last, thread_).finish(last);
   }
 
   // All K and V of the batch stand before any is read: contract, rule 2.
   void attend_layer(const TrivetLayer& layer) {
-    rotate_and_write(layer);
+    rotate(layer, true, true);
     attention(layer);
   }
 
  private:
+  void layer(const TrivetLayer& layer) {
+    norm(layer.attention_norm);
+    product_qkv(layer, 0, 3);
+    attend_layer(layer);
+    mix_in(layer);
+  }
+
+  // The last layer, whose output is wanted of some tokens only: keys and values of all, then the rest for those.
+  void write_keys(const TrivetLayer& layer) {
+    norm(layer.attention_norm);
+    product_qkv(layer, 1, 3);
+    rotate(layer, false, true);
+  }
+
+  void finish(const TrivetLayer& layer) {
+    norm(layer.attention_norm);
+    product_qkv(layer, 0, 1);
+    rotate(layer, true, false);
+    attention(layer);
+    mix_in(layer);
+  }
+
+  // What the tokens of `last`, the last of each sequence, need of their own comes to the front.
+  void keep(const TrivetStep& last) {
+    for (int seq = 0; seq < last.num_seqs; seq++) {
+      const int to = last.query_start_loc[seq], count = last.query_start_loc[seq + 1] - to;
+      const int from = s_.query_start_loc[seq + 1] - count;
+      const auto move = [&](float* rows, int width) {
+        memmove(rows + (size_t)to * width, rows + (size_t)from * width, (size_t)count * width * sizeof *rows);
+      };
+      move(m_.x, m_.padded_hidden_size);
+      for (int i = 0; i < m_.num_ropes; i++) move(m_.ropes[i].table, m_.ropes[i].dim);
+    }
+  }
+
+  void mix_in(const TrivetLayer& layer) {
+    product(layer.o, of_width(attended_, layer.o), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+    norm(layer.mlp_norm);
+    inner(layer);
+    product(layer.down, of_width(inner_, layer.down), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+  }
+
   void embed() {
     for_units(pool_, thread_, s_.num_tokens, [&](int token) {
       float* x = m_.x + (size_t)token * m_.padded_hidden_size;
@@ -177,12 +199,14 @@ class Step {
 
   static int units_of(const Weight& weight) { return (weight.rows + UNIT_ROWS - 1) / UNIT_ROWS; }
 
-  void product_qkv(const TrivetLayer& layer) {
+  // Parts [begin, end) of q, k and v.
+  void product_qkv(const TrivetLayer& layer, int begin, int end) {
     const Weight* parts[3] = {&layer.q, &layer.k, &layer.v};
-    const int units[3] = {units_of(layer.q), units_of(layer.k), units_of(layer.v)};
     const int columns[3] = {0, layer.q.rows, layer.q.rows + layer.k.rows};
-    for_blocks(units[0] + units[1] + units[2], [&](int unit, int first, int last) {
-      int part = 0;
+    int units[3], num_units = 0;
+    for (int part = begin; part < end; part++) num_units += units[part] = units_of(*parts[part]);
+    for_blocks(num_units, [&](int unit, int first, int last) {
+      int part = begin;
       while (unit >= units[part]) unit -= units[part++];
       const Product p{parts[part], &normed_, m_.qkv + columns[part], m_.qkv_stride, 0, 0, false, 1.0f,
                       &scratch_.tiles};
@@ -190,28 +214,36 @@ class Step {
     });
   }
 
-  void rotate_and_write(const TrivetLayer& layer) {
-    const Cache& cache = layer.cache;
-    const int dim = cache.head_dim;
+  void rotate(const TrivetLayer& layer, bool has_queries, bool has_keys) {
     for_units(pool_, thread_, s_.num_tokens, [&](int token) {
-      float* q = m_.qkv + (size_t)token * m_.qkv_stride;
-      float* k = q + layer.num_heads * dim;
-      const float* v = k + cache.num_heads * dim;
       const float* table =
           layer.rope < 0 ? nullptr : m_.ropes[layer.rope].table + (size_t)token * layer.rope_dim;
-      for (int head = 0; head < layer.num_heads; head++) {
-        float* row = q + head * dim;
-        if (layer.q_norm) norm_head(row, layer.q_norm, dim, layer.qk_eps);
-        if (table) rotate(row, table, layer.rope_dim);
-        for (int i = 0; i < dim; i++) row[i] *= layer.scale;
-      }
-      for (int head = 0; head < cache.num_heads; head++) {
-        float* row = k + head * dim;
-        if (layer.k_norm) norm_head(row, layer.k_norm, dim, layer.qk_eps);
-        if (table) rotate(row, table, layer.rope_dim);
-        write_kv(cache, head, m_.slots[token], row, v + head * dim);
-      }
+      if (has_queries) rotate_queries(layer, token, table);
+      if (has_keys) write_keys(layer, token, table);
     });
+  }
+
+  void rotate_queries(const TrivetLayer& layer, int token, const float* table) {
+    const int dim = layer.cache.head_dim;
+    for (int head = 0; head < layer.num_heads; head++) {
+      float* row = m_.qkv + (size_t)token * m_.qkv_stride + head * dim;
+      if (layer.q_norm) norm_head(row, layer.q_norm, dim, layer.qk_eps);
+      if (table) trivet::rotate(row, table, layer.rope_dim);
+      for (int i = 0; i < dim; i++) row[i] *= layer.scale;
+    }
+  }
+
+  void write_keys(const TrivetLayer& layer, int token, const float* table) {
+    const Cache& cache = layer.cache;
+    const int dim = cache.head_dim;
+    float* k = m_.qkv + (size_t)token * m_.qkv_stride + layer.num_heads * dim;
+    const float* v = k + cache.num_heads * dim;
+    for (int head = 0; head < cache.num_heads; head++) {
+      float* row = k + head * dim;
+      if (layer.k_norm) norm_head(row, layer.k_norm, dim, layer.qk_eps);
+      if (table) trivet::rotate(row, table, layer.rope_dim);
+      write_kv(cache, head, m_.slots[token], row, v + head * dim);
+    }
   }
 
   void attention(const TrivetLayer& layer) {
@@ -313,22 +345,6 @@ void find_slots(const TrivetModel& model, const TrivetStep& step) {
   }
 }
 
-void run_logits(void* argument, int thread) {
-  Work& work = *(Work*)argument;
-  const TrivetModel& m = *work.model;
-  const Activations normed = of_step(m.normed, work.num_rows);
-  const TilesInUse in_use;
-  Scratch& scratch = *(Scratch*)(m.scratch + (size_t)thread * sizeof(Scratch));
-  for_units(*work.pool, thread, work.num_rows, [&](int row) {
-    norm_row(m.x + (size_t)work.rows[row] * m.padded_hidden_size, m.norm, m.hidden_size, m.padded_hidden_size,
-             m.eps, normed, row);
-  });
-  const Product p{&m.head, &normed, work.logits, (int)work.stride, 0, 0, false, m.logits_scale, &scratch.tiles};
-  const int units = (m.head.rows + UNIT_ROWS - 1) / UNIT_ROWS;
-  for (int first, last; work.pool->take(thread, units, first, last);)
-    for (int unit = first; unit < last; unit++) multiply(p, unit, 0, work.num_rows);
-}
-
 }  // namespace
 }  // namespace trivet
 
@@ -336,30 +352,25 @@ using namespace trivet;
 
 extern "C" {
 
-void* trivet_pool_create(int32_t num_threads) {
-  try {
-    return new Pool(num_threads);
-  } catch (const std::system_error&) {
-    return nullptr;
-  }
-}
-void trivet_pool_destroy(void* pool) { delete (Pool*)pool; }
-int32_t trivet_pool_crew_size(void* pool) { return ((Pool*)pool)->crew_size(); }
-
 int32_t trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* step) try {
-  AttentionWork attention = attention_of(*model, *step, ((Pool*)pool)->crew_size());
-  Work work{(Pool*)pool, model, step, &attention, nullptr, 0, nullptr, 0};
+  const int crew_size = ((Pool*)pool)->crew_size();
+  AttentionWork attention = attention_of(*model, *step, crew_size);
+  Work work{(Pool*)pool, model, step, &attention, nullptr};
   find_slots(*model, *step);
+  if (!step->last_start_loc) {
+    work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
+    return 0;
+  }
+  TrivetStep last = *step;
+  last.query_start_loc = step->last_start_loc;
+  last.num_tokens = last.query_start_loc[last.num_seqs];
+  AttentionWork attention_of_last = attention_of(*model, last, crew_size);
+  Work work_of_last{work.pool, model, &last, &attention_of_last, nullptr};
+  work.last = &work_of_last;
   work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
   return 0;
 } catch (const std::bad_alloc&) {  // of `attention_of`: threads allocate nothing
   return 1;
-}
-
-void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
-                   int64_t stride) {
-  Work work{(Pool*)pool, model, nullptr, nullptr, rows, num_rows, logits, stride};
-  work.pool->run(run_logits, &work);
 }
 
 int32_t trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* step, int32_t layer) try {
@@ -368,7 +379,7 @@ int32_t trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* st
     int32_t layer;
   };
   AttentionWork attention = attention_of(*model, *step, ((Pool*)pool)->crew_size());
-  Job job{{(Pool*)pool, model, step, &attention, nullptr, 0, nullptr, 0}, layer};
+  Job job{{(Pool*)pool, model, step, &attention, nullptr}, layer};
   find_slots(*model, *step);
   job.work.pool->run(
       [](void* argument, int thread) {
@@ -379,15 +390,5 @@ int32_t trivet_attend(void* pool, const TrivetModel* model, const TrivetStep* st
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;
-}
-
-int64_t trivet_scratch_bytes() { return sizeof(Scratch); }
-
-int64_t trivet_struct_bytes(int32_t which) {
-  const int64_t sizes[] = {sizeof(Weight),      sizeof(Activations), sizeof(Cache),     sizeof(TrivetPack),
-                           sizeof(TrivetLayer), sizeof(TrivetRope),  sizeof(TrivetModel),
-                           sizeof(TrivetStep),  sizeof(TrivetSampling), sizeof(LayerQueries),
-                           sizeof(StepSequences), sizeof(AttentionSpace)};
-  return sizes[which];
 }
 }

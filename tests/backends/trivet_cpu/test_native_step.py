@@ -11,6 +11,8 @@ import pytest
 from trivet.contract import RunnerConfig
 from trivet.contract_suite.driver import Driver, scoring_work
 from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.sampling_oracle import RowSampling
+from trivet.contract_suite.steps import DrivenSequence, Work
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.weights.index import TensorInfo, WeightIndex
@@ -78,7 +80,8 @@ def _weights(spec: ModelSpec, folder: Path) -> WeightIndex:
 def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: int) -> list[np.ndarray]:
     """Of three sequences that are computed together, two in chunks, at every token.
 
-    In the longest chunk each of three threads has tokens of its own.
+    In the longest chunk each of three threads has tokens of its own. In the end of each sequence some tokens
+    more, with logits of the last only, or of none.
     """
     backend = CpuBackend()
     devices = backend.probe(1.0)
@@ -103,9 +106,25 @@ def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: 
             for sequence, parts in zip(sequences, found, strict=True):
                 if any(work.sequence is sequence for work in step.works):
                     parts.append(output.logprobs[step.rows_of(sequence)])
+        for counts in ((0, 9, 1), (20, 3, 2)):
+            works = [
+                _last_rows(s, count, has_logits=count != 20)
+                for s, count in zip(sequences, counts, strict=True)
+                if count
+            ]
+            step, output = driver.run(works)
+            for sequence, parts in zip(sequences[1:], found[1:], strict=True):
+                parts.append(output.logprobs[step.rows_of(sequence)])
         return [np.concatenate(parts) for parts in found]
     finally:
         runner.close()
+
+
+def _last_rows(sequence: DrivenSequence, count: int, *, has_logits: bool) -> Work:
+    """`count` tokens more than the sequence has, with the logits of the last of them."""
+    sequence.token_ids.extend(random_prompt(count, 40 + count))
+    row = RowSampling(draws=False, target=7)
+    return Work(sequence, count, (count - 1,) * has_logits, (row,) * has_logits)
 
 
 @pytest.mark.parametrize("name", SPECS)
