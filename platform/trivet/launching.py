@@ -65,6 +65,7 @@ class ProcessOrder:
         default_factory=dict
     )  # of `env`, what the backend wants for devices
     host: str = ""  # where the devices are; empty: here
+    share: float = 1.0  # of the memory of each device that the plan takes
 
     @property
     def lease(self) -> str:

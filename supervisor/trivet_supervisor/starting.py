@@ -75,7 +75,8 @@ def start_engine(
             ),
             log_file=log,
             launch_env=launch_env,
-            host=placement.devices[0].host if placement.devices else "",
+            host=placement.devices[0].host,
+            share=_share(placement),
             confinement=confinement(means.settings, placement.backend.name),
         )
     )
@@ -108,6 +109,12 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         orphan_timeout_s=means.settings.orphan_timeout_s,
         version=__version__,
     )
+
+
+def _share(placement: Placement) -> float:
+    """Of a device, as of the one with the least memory."""
+    smallest = min(device.total_bytes for device in placement.devices)
+    return min(1.0, placement.plan.total_bytes / smallest) if smallest else 1.0
 
 
 def uid_on_host(device: DeviceInfo) -> str:

@@ -13,24 +13,8 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 from far_hosts import FarHost, close_bridge, open_bridge
 
-HERE = Path(__file__).parent
-
 # Plain `pytest` may not make namespaces: these tests are `tests/run hosts`.
 collect_ignore_glob = [] if "TRIVET_FAR_HOSTS" in os.environ else ["test_*.py"]
-
-PLUGIN = """[trivet.plugins]
-far = trivet_far
-"""
-
-
-@pytest.fixture(scope="module")
-def plugin_path(folder: Path) -> str:
-    """A PYTHONPATH with which Trivet finds the launcher `far`."""
-    info = folder / "trivet_far-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trivet-far\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(PLUGIN)
-    return f"{folder}:{HERE}"
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ class FarHost:
         self.home = folder / name
         self.tmp = folder / f"{name}-tmp"
         self._link = f"tv{name}"
-        self.agent: subprocess.Popen[bytes] | None = None  # what answers for it
+        self._started: list[subprocess.Popen[bytes]] = []
         for made in (self.home, self.tmp):
             made.mkdir()
 
@@ -54,25 +54,29 @@ class FarHost:
         subprocess.run(["ip", "netns", "del", self._link], check=False)
         subprocess.run(["ip", "link", "del", self._link], check=False, stderr=subprocess.DEVNULL)
 
-    def run(self, command: list[str], **environ: str) -> subprocess.Popen[bytes]:
+    def run(self, command: list[str]) -> None:
         """Its output goes to `agent.log` in its home."""
-        env = {**os.environ, "TRIVET_HOME": str(self.home), "TMPDIR": str(self.tmp), **environ}
+        env = {**os.environ, "TRIVET_HOME": str(self.home), "TMPDIR": str(self.tmp)}
         with (self.home / "agent.log").open("ab") as log:
-            return subprocess.Popen(
-                ["ip", "netns", "exec", self._link, *command],
-                env=env,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            self._started.append(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", self._link, *command],
+                    env=env,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             )
 
-    def end_agent(self) -> None:
-        """It dies, and the host goes on."""
-        assert self.agent is not None
+    def kill_by(self, word: str) -> None:
+        """What has this in its command; the rest of the host goes on."""
         for pid in self.pids():
-            if b"far_agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-        self.agent.wait()
+            try:
+                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+            except OSError:  # it has ended
+                continue
+        self._reap()
 
     def cut(self) -> None:
         """Nothing comes through any more, and nobody is told."""
@@ -104,8 +108,12 @@ class FarHost:
                 except ProcessLookupError:
                     continue
             time.sleep(0.02)
-        if self.agent is not None:
-            self.agent.wait()
+        self._reap()
+
+    def _reap(self) -> None:
+        for process in self._started:
+            if process.pid not in self.pids():
+                process.wait()
 
 
 def open_bridge() -> None:

@@ -101,7 +101,7 @@ class Head:
             client.deployments.create(
                 str(find_demo_model()), name=name, backend="null", device=device, settings=settings
             )
-        wait_for(f"{name} is ready", lambda: self.instance(name).state == "ready")
+        wait_for(f"{name} is ready", lambda: self.where(name))
 
     def stop(self, name: str) -> None:
         with self.client() as client:
@@ -138,20 +138,23 @@ class Head:
         with self.client() as client:
             return client.chat.create(name, MESSAGES, max_tokens=4).choices[0].message.content or ""
 
-    def supervisor_pid(self) -> int:
-        assert self._parent is not None
-        (pid,) = [
-            child.pid
-            for child in psutil.Process(self._parent.pid).children()
-            if "trivet_supervisor" in child.cmdline()
-        ]
-        return pid
+    def knows(self, host: FarHost) -> None:
+        """Wait until its devices are listed."""
+        wait_for(
+            f"host {host.name} is known",
+            lambda: any(device.uid.startswith(f"{host.name}/") for device in self.devices()),
+        )
 
-    def supervisor_pid_or_none(self) -> int | None:
-        try:
-            return self.supervisor_pid()
-        except (ValueError, psutil.NoSuchProcess):
-            return None
+    def supervisor_pid(self) -> int | None:
+        """None while there is none."""
+        assert self._parent is not None
+        for child in psutil.Process(self._parent.pid).children():
+            try:
+                if "trivet_supervisor" in child.cmdline():
+                    return child.pid
+            except psutil.NoSuchProcess:
+                continue
+        return None
 
     def close(self) -> None:
         """Ctrl-C: what it started is ended, wherever it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -167,3 +168,19 @@ def test_users_of_a_device_are_ours_by_rank_or_strangers() -> None:
         ]
     }
     assert process_name(os.getpid())
+
+
+def test_a_launcher_with_hosts_is_asked_for_theirs_and_this_host_is_not_probed() -> None:
+    far = replace(GOOD, uid="b/host", host="b")
+    asked: list[str] = []
+
+    class Elsewhere:
+        def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
+            asked.append(backend)
+            return [far]
+
+    backends: dict[str, Any] = {"faulty": Faulty()}
+    table = DeviceTable(backends, elsewhere=Elsewhere())
+    assert (table.all(), asked) == ([far], ["faulty"])
+    assert table.usage() == {}
+    assert table.holders("faulty", ["b/host"], [1], 0.0) == frozenset(), "nobody tells: it is not waited for"

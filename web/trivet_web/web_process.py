@@ -29,6 +29,7 @@ from trivet_web.accounts.usage_counter import UsageCounter
 from trivet_web.answers.request_log import RequestLog
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engines.engine_link import EngineView
+from trivet_web.engines.known_devices import KnownDevices
 from trivet_web.engines.registry_view import table_reader
 from trivet_web.engines.relay import Relay
 from trivet_web.engines.routing import Router, Table
@@ -95,7 +96,7 @@ class WebProcess:
         self.waker = Waker(self.router, self._wake, self.relay.tell)
         self.hang_up = HangUpWatcher()
         self.slots = Slots(num_slots(settings.web_threads))
-        self.prober = Prober()
+        self.prober = Prober() if settings.launcher == "local" else KnownDevices(self.database)
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.store = ModelStore(settings.paths.models)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -133,6 +133,17 @@ def decode_call(message: bytes) -> Call:
 def decode_answer(message: bytes) -> Answer:
     """Raises: msgspec.DecodeError for one of another version."""
     return _answers.decode(message)
+
+
+@runtime_checkable
+class CountsDevices(Protocol):
+    """Hosts whose devices somebody else hands out, too; optional."""
+
+    def claim(self, host: str, lease: str, kind: str, num_ranks: int, share: float) -> None:
+        """Take `share` of each of `num_ranks` devices of a backend's kind. Raises: Unavailable."""
+
+    def release(self, lease: str) -> None:
+        """Give back what `claim` took; it may take a while."""
 
 
 class Hosts(Protocol):

@@ -103,16 +103,15 @@ class HostLink:
     def unreachable(self) -> str:
         """As `EngineHandle.unreachable`."""
         silent_s = self._clock() - self._answered_s
-        if silent_s < SILENT_S:
+        if silent_s < SILENT_S or not self._silence:  # a thread that was starved has asked nothing
             return ""
-        return f"host {self.host} has not answered for {silent_s:.0f} s ({self._silence or 'nothing came'})"
+        return f"host {self.host} has not answered for {silent_s:.0f} s ({self._silence})"
 
     def track(self, lease: str, log_file: Path | None) -> Tracked:
         """Look at it from now on, until it has ended or is fenced."""
         offset = log_file.stat().st_size if log_file is not None and log_file.exists() else 0
-        tracked = Tracked(lease, log_file, offset)
         with self._lock:
-            self._tracked[lease] = tracked
+            tracked = self._tracked.setdefault(lease, Tracked(lease, log_file, offset))
         self._wake.set()
         return tracked
 

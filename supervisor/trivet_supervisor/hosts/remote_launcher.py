@@ -21,6 +21,7 @@ from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet_supervisor.hosts.agent_calls import (
+    CountsDevices,
     Discard,
     Find,
     Hosts,
@@ -60,13 +61,18 @@ class RemoteLauncher:
             raise Unavailable(f"launcher {self.name!r} was given a device of no host; see `trivet devices`")
         launch = msgspec.structs.replace(order.launch, client_key=client_keys(self._key_file).public)
         link = self._link(order.host)
+        if isinstance(self._hosts, CountsDevices):
+            num_ranks = max(1, len(launch.device_uids))
+            self._hosts.claim(order.host, order.lease, launch.backend, num_ranks, order.share)
         try:
             answer = link.call(Start(launch, dict(order.launch_env)), START_TIMEOUT_S)
-        except HostSilent:
-            link.fence(order.lease)  # it may have been started all the same
+            if not isinstance(answer, Started):
+                raise Unavailable(f"host {order.host}: {_told(answer)}")
+        except Unavailable as error:
+            self._release(order.lease)
+            if isinstance(error, HostSilent):
+                link.fence(order.lease)  # it may have been started all the same
             raise
-        if not isinstance(answer, Started):
-            raise Unavailable(f"host {order.host}: {_told(answer)}")
         identity = ProcessIdentity(answer.pid, answer.start_time, order.host)
         return RemoteHandle(identity, order.lease, link, order.log_file)
 
@@ -118,6 +124,7 @@ class RemoteLauncher:
     def discard(self, instance_id: str, lease: str) -> None:
         """Wherever it was. A host that does not answer keeps the order, and `orders` lists it later."""
         self._here.discard(instance_id, lease)
+        self._release(lease)
         for name in self._hosts.names():
             self._link(name).later(Discard(instance_id, lease))
 
@@ -144,6 +151,10 @@ class RemoteLauncher:
             links, self._links = list(self._links.values()), {}
         for link in links:
             link.close()
+
+    def _release(self, lease: str) -> None:
+        if isinstance(self._hosts, CountsDevices):
+            self._hosts.release(lease)
 
     def _link(self, host: str) -> HostLink:
         with self._lock:

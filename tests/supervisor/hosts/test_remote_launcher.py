@@ -1,0 +1,251 @@
+"""A launcher and the agent of a host, between them nothing but bytes that a test may hold up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from trivet import __version__
+from trivet.config import BackendSettings, Settings
+from trivet.endpoints import Endpoints
+from trivet.engine.doors import endpoints_file
+from trivet.errors import Unavailable
+from trivet.launching import EngineHandle, ProcessOrder
+from trivet.messages import LaunchOrder
+from trivet_supervisor.hosts import agent_calls, host_agent, host_link
+from trivet_supervisor.hosts.agent_calls import HostSilent
+from trivet_supervisor.hosts.host_agent import HostAgent
+from trivet_supervisor.hosts.remote_launcher import RemoteLauncher
+from trivet_supervisor.launchers.process_table import leased_pids
+
+T = TypeVar("T")
+LEASE = "remote-launcher-test"
+ENGINE = """#!/bin/sh
+echo "told by $4"
+exec sleep 600
+"""
+
+
+class Wire:
+    """`agent_calls.Hosts` of one host, b."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        self.agent = agent
+        self.is_cut = False
+
+    def names(self) -> Mapping[str, str]:
+        return {"b": "127.0.0.1"}
+
+    def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
+        if self.is_cut or host != "b":
+            raise HostSilent("no route")
+        return self.agent.answer(message)
+
+
+class Far:
+    """A launcher here, and host b with a home of its own."""
+
+    def __init__(self, folder: Path, script: str = ENGINE) -> None:
+        self.here = Settings(home=str(folder / "here"))
+        self.here.paths.create()
+        python = folder / "python"
+        python.write_text(script)
+        python.chmod(0o755)
+        self.there = Settings(home=str(folder / "b"), backend={"null": BackendSettings(python=str(python))})
+        self.agents: list[HostAgent] = []
+        self.wire = Wire(self.new_agent())
+        self.launcher = RemoteLauncher("far", self.wire, self.here.paths)
+        self.log = self.here.paths.logs / "m" / "i-1.log"
+
+    def new_agent(self) -> HostAgent:
+        self.agents.append(HostAgent("b", "127.0.0.1", self.there))
+        return self.agents[-1]
+
+    @property
+    def folder(self) -> Path:
+        return self.there.paths.home / "hosts" / "b"
+
+    def start(self, lease: str = LEASE) -> EngineHandle:
+        launch = LaunchOrder(
+            instance_id="i",
+            lease=lease,
+            model_path="m",
+            served_model_name="m",
+            backend="null",
+            device_uids=[],
+            settings={},
+            run_dir=str(self.here.paths.run),
+            version=__version__,
+        )
+        return self.launcher.start(ProcessOrder(launch, ["not used"], {}, self.log, host="b"))
+
+
+def eventually(get: Callable[[], T | None], deadline_s: float = 60.0) -> T:
+    deadline = time.monotonic() + deadline_s
+    while not (found := get()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    monkeypatch.setattr(host_link, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(host_link, "HELLO_INTERVAL_S", 0.05)
+    monkeypatch.setattr(host_link, "SILENT_S", 0.5)
+    made = Far(tmp_path)
+    yield made
+    made.wire.is_cut = False
+    made.launcher.close()
+    for handle in [handle for agent in made.agents for handle in agent._handles.values()]:
+        handle.kill()
+        eventually(lambda ended=handle.exit_code: ended() is not None)
+
+
+def test_an_engine_gets_its_order_there_and_its_log_comes_here(far: Far) -> None:
+    handle = far.start()
+    assert handle.identity.host == "b"
+    (order,) = far.launcher.orders()
+    assert (order.lease, order.listen, order.run_dir) == (LEASE, "127.0.0.1", str(far.folder))
+    assert order.client_key, "it admits this site alone"
+    eventually(lambda: far.log.exists() and "told by " in far.log.read_text())
+    assert eventually(handle.processes)[0] == handle.identity
+    assert handle.endpoints() is None
+    told = Endpoints("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tcp://127.0.0.1:3", "key")
+    endpoints_file(far.folder, "i").write_bytes(msgspec.json.encode(told))
+    assert eventually(handle.endpoints) == told
+    handle.terminate()
+    assert eventually(handle.exit_code) == -15
+
+
+def test_a_supervisor_and_an_agent_that_come_anew_find_it(far: Far) -> None:
+    started = far.start()
+    far.wire.agent = far.new_agent()
+    another = RemoteLauncher("far", far.wire, far.here.paths)
+    adopted = another.adopt(started.identity, LEASE, far.log)
+    assert adopted is not None
+    assert another.find(LEASE) is not None
+    assert another.find("no such lease") is None
+    adopted.kill()
+    assert eventually(adopted.exit_code) is not None
+    assert another.adopt(started.identity, LEASE, far.log) is None
+    another.close()
+
+
+def test_of_a_host_that_does_not_answer_nothing_is_said_but_that(far: Far) -> None:
+    handle = far.start()
+    eventually(handle.processes)
+    far.wire.is_cut = True
+    assert "host b has not answered for" in eventually(handle.unreachable)
+    assert handle.exit_code() is None
+    with pytest.raises(HostSilent, match="host b has not answered"):
+        far.start("another")
+    adopted = far.launcher.adopt(handle.identity, LEASE, far.log)
+    assert adopted is not None
+    assert adopted.exit_code() is None
+    far.wire.is_cut = False
+    eventually(lambda: not handle.unreachable())
+    assert list(leased_pids(LEASE))
+
+
+def test_what_was_abandoned_is_ended_when_its_host_is_back(far: Far) -> None:
+    handle = far.start()
+    far.wire.is_cut = True
+    eventually(handle.unreachable)
+    handle.abandon()
+    assert list(leased_pids(LEASE))
+    far.wire.is_cut = False
+    eventually(lambda: not list(leased_pids(LEASE)))
+
+
+def test_the_files_of_an_attempt_that_is_gone_are_not_those_of_the_next(far: Far) -> None:
+    first = far.start()
+    first.kill()
+    eventually(first.exit_code)
+    second = far.start(f"{LEASE}-2")
+    far.launcher.discard("i", LEASE)
+    eventually(lambda: not (far.folder / "logs" / f"{LEASE}.log").exists())
+    assert [order.lease for order in far.launcher.orders()] == [f"{LEASE}-2"]
+    second.kill()
+    eventually(second.exit_code)
+    far.launcher.discard("i", f"{LEASE}-2")
+    eventually(lambda: not far.launcher.orders())
+
+
+def test_a_host_of_another_version_starts_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_agent, "__version__", "99.1")
+    far = Far(tmp_path)
+    told = (
+        rf"host b has Trivet 99\.1 and this supervisor is Trivet {__version__}; install {__version__} there"
+    )
+    with pytest.raises(Unavailable, match=told):
+        far.start()
+    (device,) = far.launcher.devices("null", 5.0)
+    assert (device.host, device.uid) == ("b", "b/?")
+    assert "99.1" in (device.unusable_because or "")
+    far.launcher.close()
+
+
+def test_devices_carry_the_name_of_their_host(far: Far) -> None:
+    (device,) = far.launcher.devices("null", 5.0)
+    assert (device.host, device.uid, device.kind) == ("b", "b/null", "null")
+    far.wire.is_cut = True
+    eventually(lambda: not far.launcher.devices("null", 5.0))
+
+
+class CountingWire(Wire):
+    """Somebody else hands out the devices of the host, too."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        super().__init__(agent)
+        self.claims: dict[str, tuple[str, str, int, float]] = {}
+        self.is_full = False
+
+    def claim(self, host: str, lease: str, kind: str, num_ranks: int, share: float) -> None:
+        if self.is_full:
+            raise Unavailable("another has them")
+        self.claims[lease] = (host, kind, num_ranks, share)
+
+    def release(self, lease: str) -> None:
+        self.claims.pop(lease, None)
+
+
+def test_devices_that_others_are_given_too_are_claimed_before_and_given_back_after(far: Far) -> None:
+    wire = CountingWire(far.wire.agent)
+    far.launcher = RemoteLauncher("far", wire, far.here.paths)
+    handle = far.start()
+    assert wire.claims == {LEASE: ("b", "null", 1, 1.0)}
+    handle.kill()
+    eventually(lambda: handle.exit_code() is not None)
+    far.launcher.discard("i", LEASE)
+    assert wire.claims == {}
+    wire.is_full = True
+    with pytest.raises(Unavailable, match="another has them"):
+        far.start("another")
+    assert not list(leased_pids("another"))
+    wire.is_full = False
+    (far.there.paths.home.parent / "python").unlink()
+    with pytest.raises(Unavailable, match="cannot be started"):
+        far.start("another")
+    assert wire.claims == {}, "what did not start has nothing"
+
+
+def test_what_cannot_be_started_there_is_told_in_its_own_words(tmp_path: Path) -> None:
+    far = Far(tmp_path)
+    (tmp_path / "python").unlink()
+    with pytest.raises(Unavailable, match=r"host b: engine process cannot be started.*\[backend.NAME\]"):
+        far.start()
+    far.launcher.close()
+
+
+def test_a_call_that_an_agent_cannot_read_is_answered(far: Far) -> None:
+    answer = agent_calls.decode_answer(far.wire.agent.answer(b"\xc1"))
+    assert isinstance(answer, agent_calls.Refused)
+    assert "cannot read the call" in answer.reason
