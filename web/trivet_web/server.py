@@ -14,6 +14,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 
 from trivet.config import Settings
+from trivet_web.answers.shared_requests import REQUESTS_FOLDER
 from trivet_web.app import create_app
 from trivet_web.metrics.engine_totals import TOTALS_FOLDER, join_files
 from trivet_web.metrics.web_metrics import prepare_folder
@@ -113,6 +114,7 @@ def _on_starting(settings: Settings) -> Any:
         join_files(settings.paths.run / TOTALS_FOLDER)
         if settings.web_workers > 1:
             prepare_folder(settings.paths.run / METRICS_FOLDER)
+            prepare_folder(settings.paths.run / REQUESTS_FOLDER)
 
     return prepare
 

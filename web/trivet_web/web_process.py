@@ -26,7 +26,8 @@ from trivet_web.accounts.limits import FILE as LIMITS_FILE
 from trivet_web.accounts.limits import Limits
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
-from trivet_web.answers.request_log import RequestLog
+from trivet_web.answers.request_log import LENGTH, RequestLog
+from trivet_web.answers.shared_requests import REQUESTS_FOLDER, SharedRequests
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.known_devices import KnownDevices
@@ -88,6 +89,9 @@ class WebProcess:
         self.history = History()
         self.buckets = BucketHistory()
         self.requests = RequestLog()
+        shared = settings.paths.run / REQUESTS_FOLDER if settings.web_workers > 1 else None
+        self.shared_requests = SharedRequests(shared)
+        self._published = 0  # of `requests.num_changes`
         self.relay = Relay(settings.paths.run)
         self.models = ServedModels(load_model)
         self.prompts = PromptEncoder()
@@ -101,6 +105,7 @@ class WebProcess:
         self._plugins_lock = threading.Lock()
         self.store = ModelStore(settings.paths.models)
         self.puller = Puller(settings, self.database, self.open_new, self.plan)
+        self.is_checking = threading.Lock()  # held while a doctor looks at the host
         self.is_draining = False
         self._drained_s = 0.0  # CLOCK_MONOTONIC, until when open requests may go on
         self.shelf = Shelf.of(settings)
@@ -179,6 +184,19 @@ class WebProcess:
                 self.history.append(now_s, [*samples(self), *quantile_samples(spreads)])
             except TrivetError as error:
                 logger.debug("sample=none reason=%s", error)  # the registry was never read
+            self._share_requests()
+
+    def _share_requests(self) -> None:
+        """Tell the other web processes of those here, and end those that they were asked to end."""
+        if self.settings.web_workers == 1:
+            return
+        running = [one for one in self.requests.newest(LENGTH) if one.ended_s is None]
+        if running or self.requests.num_changes != self._published:
+            self._published = self.requests.num_changes
+            self.shared_requests.publish(self.requests.newest(LENGTH))
+        for request_id, reason in self.shared_requests.wanted_ends(one.id for one in running).items():
+            if (entry := self.requests.running(request_id)) is not None:
+                entry.stop(Unavailable(reason))
 
     def serve_batches(self, runner: BatchRunner) -> None:
         """`runner` asks the application, which is made after this."""

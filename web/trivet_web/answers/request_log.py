@@ -55,10 +55,12 @@ class RequestLog:
         self._lock = threading.Lock()
         self._running: dict[str, Entry] = {}
         self._ended: deque[Entry] = deque(maxlen=length)
+        self.num_changes = 0
 
     def begin(self, entry: Entry) -> None:
         with self._lock:
             self._running[entry.id] = entry
+            self.num_changes += 1
 
     def end(self, entry: Entry) -> None:
         """It has its status and its counts."""
@@ -67,6 +69,7 @@ class RequestLog:
         with self._lock:
             self._running.pop(entry.id, None)
             self._ended.append(entry)
+            self.num_changes += 1
 
     def newest(self, count: int) -> list[Entry]:
         """Running ones first, then those that ended, the newest of each first."""

@@ -8,9 +8,18 @@ import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from trivet_web.metrics.web_metrics import prepare_folder
+from trivet_web.web_process import METRICS_FOLDER
+
 if TYPE_CHECKING:
     from conftest import Live, Site
     from flask.testing import FlaskClient
+
+    from trivet_web.models.served_models import ServedModel
+
+    OpenClient = Callable[[Site, ServedModel], FlaskClient]
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "canary-prompt-55e1"}], "max_tokens": 4}
 ROUTE = "/platform/v1/requests"
@@ -75,6 +84,29 @@ def test_one_that_runs_is_ended_by_an_operator(
     assert "the request was ended by the run token" in answers[0].get_json()["error"]["message"]
     assert listed(site, site_client)[0]["status"] == "failed"
     assert site_client.delete(path, headers=bearer(site)).status_code == 404
+
+
+def test_requests_of_another_web_process_are_seen_and_ended(
+    site: Site, served_model: ServedModel, open_client: OpenClient, eventually: Callable[..., None]
+) -> None:
+    """Two processes as of `web_workers = 2`; here they are two applications of one home."""
+    site.settings = msgspec.structs.replace(site.settings, web_workers=2)
+    prepare_folder(site.run_dir / METRICS_FOLDER)
+    site.start_engine("--step-s", "0.05")
+    asked, other = open_client(site, served_model), open_client(site, served_model)
+    answers: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(asked.post("/v1/chat/completions", json=CHAT | {"max_tokens": 400}))
+    )
+    thread.start()
+    eventually(lambda: [one["status"] for one in listed(site, other)] == ["running"], what="it is seen")
+    (one,) = listed(site, other)
+    assert other.delete(f"{ROUTE}/{one['id']}", headers=bearer(site)).status_code == 204
+    thread.join(20)
+    assert answers[0].status_code == 503
+    assert "the request was ended by the run token" in answers[0].get_json()["error"]["message"]
+    eventually(lambda: [one["status"] for one in listed(site, other)] == ["failed"], what="its end is seen")
+    assert len(listed(site, asked.application.test_client())) == 1
 
 
 def test_one_whose_client_went_away_was_cancelled(live: Live, eventually: Callable[..., None]) -> None:
