@@ -28,6 +28,7 @@ from trivet.client.results import (
     Deployment,
     Device,
     Event,
+    FoundFiles,
     Instance,
     Model,
     Plan,
@@ -39,7 +40,7 @@ from trivet.client.results import (
     VersionDetails,
     VersionFile,
 )
-from trivet.client.site_settings import SitePackage, SiteSetting, SiteSettings
+from trivet.client.site_settings import SiteCheck, SitePackage, SiteSetting, SiteSettings
 from trivet.client.stored_answers import Batch, File, Response, ResponseEvent
 from trivet.client.streams import AsyncStream, Stream
 
@@ -64,6 +65,7 @@ __all__ = [
     "Embeddings",
     "Event",
     "File",
+    "FoundFiles",
     "Histogram",
     "Histograms",
     "History",
@@ -79,6 +81,7 @@ __all__ = [
     "Response",
     "ResponseEvent",
     "Scores",
+    "SiteCheck",
     "SitePackage",
     "SiteSetting",
     "SiteSettings",

@@ -30,7 +30,7 @@ from trivet.client.results import (
     PrefixCacheReset,
     Status,
 )
-from trivet.client.site_settings import SiteSettings
+from trivet.client.site_settings import SiteCheck, SiteSettings
 
 
 class Deployments(Group[C]):
@@ -170,6 +170,11 @@ class Operation(Encoding[C]):
     def settings(self) -> Call[SiteSettings]:
         """Those in effect and where each comes from; what is installed."""
         return ask("GET", f"{ROOT}/settings", SiteSettings)
+
+    @call
+    def checks(self) -> Call[tuple[SiteCheck, ...]]:
+        """What `trivet doctor` finds out about the server's host and home; it takes seconds."""
+        return ask_list(f"{ROOT}/checks", SiteCheck)
 
     @call
     def devices(self) -> Call[tuple[Device, ...]]:

@@ -26,6 +26,7 @@ from trivet.client.results import (
     Alias,
     AliasMove,
     Bundle,
+    FoundFiles,
     Model,
     Pull,
     Store,
@@ -47,6 +48,8 @@ class Models(Group[C]):
     True
     >>> [file.name for file in client.models.version("smollm2:1").files]
     ['SmolLM2-135M-Instruct.Q4_1.gguf']
+    >>> model_path in [files.path for files in client.models.found()]
+    True
     >>> client.models.get_served("null").ready
     True
     """
@@ -85,6 +88,11 @@ class Models(Group[C]):
         """
         body = given(path=path, name=name, verify=None if verify else False, copy=copy or None)
         return ask("POST", f"{ROOT}/models", Version, body=body)
+
+    @call
+    def found(self) -> Call[tuple[FoundFiles, ...]]:
+        """Model files on the server's host, in the folders of `model_roots` or in the usual ones."""
+        return ask_list(f"{ROOT}/model-files", FoundFiles)
 
     @call
     def remove(self, name: str) -> Call[None]:

@@ -83,6 +83,15 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
+class FoundFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder or GGUF file on the server's host that could be registered, under this name or another."""
+
+    path: str
+    name: str
+    size_bytes: int = 0
+    is_registered: bool = False
+
+
 class Store(msgspec.Struct, frozen=True, kw_only=True):
     """Files in the site's store of model files, or those that were removed from it."""
 

@@ -13,6 +13,15 @@ class SiteSetting(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # "default", "file", or "given" by environment or command line
 
 
+class SiteCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of `trivet doctor` on the server's host; `advice` is there where something is to be done."""
+
+    check: str
+    status: str  # "ok", "warn" or "fail"
+    text: str
+    advice: str = ""
+
+
 class SitePackage(msgspec.Struct, frozen=True, kw_only=True):
     """What Trivet is made with."""
 

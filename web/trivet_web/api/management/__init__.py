@@ -7,12 +7,14 @@ from trivet_web.api.management import (
     aliases,
     audit,
     bundles,
+    checks,
     deployments,
     engine_batch,
     histograms,
     history,
     keys,
     logs,
+    model_files,
     models,
     observations,
     plan,
@@ -28,6 +30,7 @@ from trivet_web.api.management import (
 
 BLUEPRINTS = (
     models.blueprint,
+    model_files.blueprint,
     versions.blueprint,
     aliases.blueprint,
     pulls.blueprint,
@@ -47,4 +50,5 @@ BLUEPRINTS = (
     audit.blueprint,
     usage.blueprint,
     site_settings.blueprint,
+    checks.blueprint,
 )

@@ -2,9 +2,11 @@
 
 import { list } from "../../base/api.js";
 import { byId, h, icon } from "../../base/dom.js";
+import { filterOf, setFilter } from "../../base/filters.js";
 import { bytes, count, timeNode } from "../../base/format.js";
 import { live } from "../../base/live.js";
 import { may } from "../../base/page_data.js";
+import { keepFresh } from "../../base/refreshing.js";
 import { LiveTable } from "../../base/table.js";
 import { t } from "../../base/texts.js";
 import { openAdd } from "./add.js";
@@ -125,6 +127,10 @@ byId("toolbar").append(
   h("button", { type: "button", class: "ghost", onclick: () => table.download("models.csv") }, icon("download"), "CSV"),
 );
 document.getElementById("add")?.addEventListener("click", add);
+if (filterOf("add") && may("operate")) {
+  setFilter("add", "");
+  add();
+}
 live.objects("deployments", (all) => {
   numDeployed = new Map();
   for (const one of all.values())
@@ -133,3 +139,7 @@ live.objects("deployments", (all) => {
 });
 read();
 pulls.read();
+keepFresh(() => {
+  read();
+  pulls.read();
+});

@@ -3,6 +3,7 @@
 import { memoryBar } from "../../base/charts/memory_bar.js";
 import { h, KeyedList, setText } from "../../base/dom.js";
 import { bytes } from "../../base/format.js";
+import { setSaid } from "../../base/said.js";
 import { DataPlace } from "../../base/states.js";
 import { t } from "../../base/texts.js";
 
@@ -73,7 +74,7 @@ class DeviceView {
     ];
     setText(this.numbers, numbers.filter(Boolean).join(" · "));
     this.problem.hidden = !device.unusable_because;
-    setText(this.problem, device.unusable_because ?? "");
+    setSaid(this.problem, device.unusable_because ?? "");
     const parts = partsOf(device, this.owner.instances);
     const key = JSON.stringify(parts.map((part) => [part.name, Math.round(part.size_bytes / 2 ** 22)]));
     if (key === this.shown) return;

@@ -1,14 +1,17 @@
 // On a new site, in the place of charts without data: a model, a launch, a chat, a key.
 
 import { change, list } from "../../base/api.js";
+import { badge } from "../../base/badge.js";
 import { codeBlock } from "../../base/copy.js";
 import { h, icon } from "../../base/dom.js";
-import { bytes } from "../../base/format.js";
+import { bytes, count } from "../../base/format.js";
 import { may } from "../../base/page_data.js";
+import { saidNode } from "../../base/said.js";
 import { errorBox } from "../../base/states.js";
-import { t } from "../../base/texts.js";
+import { t, tn } from "../../base/texts.js";
 
 const DONE = "trivet-first-run-done";
+const MOST_FOUND = 4;
 
 export class FirstRun {
   /** @param {HTMLElement} card @param {HTMLElement} steps */
@@ -17,6 +20,10 @@ export class FirstRun {
     this.steps = steps;
     /** @type {any[] | null} */
     this.models = null;
+    /** @type {any[]} files on the server's host that could be registered */
+    this.found = [];
+    /** @type {any} the plan of the model that is offered */
+    this.plan = null;
     /** @type {any[] | null} */
     this.keys = null;
     /** @type {Record<string, any>[] | null} */
@@ -32,10 +39,20 @@ export class FirstRun {
   async begin(user) {
     if (!may("operate") || localStorage.getItem(DONE)) return;
     const nothing = () => [];
-    [this.models, this.keys] = await Promise.all([
+    [this.models, this.found, this.keys] = await Promise.all([
       list("/platform/v1/models").catch(nothing),
+      list("/platform/v1/model-files").catch(nothing),
       user ? list("/platform/v1/keys").catch(nothing) : [],
     ]);
+    this.draw();
+    this.askPlan();
+  }
+
+  /** Whether the model that is offered fits, and how much of it at once. */
+  async askPlan() {
+    const model = this.models?.[0]?.name;
+    if (!model) return;
+    this.plan = await change("POST", "/platform/v1/plan", { model }).catch(() => null); // a launch says what is wrong
     this.draw();
   }
 
@@ -62,6 +79,8 @@ export class FirstRun {
     const isReady = this.instances.some((one) => one.state === "ready");
     const key = JSON.stringify([
       this.models.length,
+      this.found.length,
+      this.plan,
       this.deployments.length,
       isReady,
       this.keys?.length,
@@ -75,25 +94,56 @@ export class FirstRun {
   }
 
   model() {
-    const models = this.models ?? [];
-    const isDone = models.length > 0;
-    const found = isDone
-      ? h(
-          "p",
-          { class: "quiet" },
-          models
-            .map((one) => one.name)
-            .slice(0, 5)
-            .join(", "),
-        )
-      : h(
-          "p",
-          { class: "row" },
-          t("overview.step.model_none"),
-          " ",
-          h("a", { href: "/console/models" }, t("overview.step.model_add")),
-        );
-    return step(isDone, t("overview.step.model"), found);
+    const names = (this.models ?? []).map((one) => one.name);
+    if (names.length)
+      return step(true, t("overview.step.model"), h("p", { class: "quiet" }, names.slice(0, 5).join(", ")));
+    const place = h("div");
+    const found = this.found.slice(0, MOST_FOUND).map((one) => this.offer(one, place));
+    return step(
+      false,
+      t("overview.step.model"),
+      h("p", { class: "quiet" }, t(found.length ? "overview.step.model_found" : "overview.step.model_none")),
+      found.length ? h("ul", { class: "found" }, found) : null,
+      place,
+      h("p", {}, h("a", { href: "/console/models?add=1" }, t("overview.step.model_add"))),
+    );
+  }
+
+  /** @param {any} files @param {HTMLElement} place of what fails */
+  offer(files, place) {
+    const button = h(
+      "button",
+      {
+        type: "button",
+        class: "small",
+        "aria-label": t("overview.step.register_it", { name: files.name }),
+        onclick: () => this.register(files, button, place),
+      },
+      t("overview.step.register"),
+    );
+    return h(
+      "li",
+      { class: "row", title: files.path },
+      h("span", { class: "grow" }, h("bdi", {}, files.name)),
+      h("span", { class: "quiet nowrap" }, bytes(files.size_bytes)),
+      button,
+    );
+  }
+
+  /** @param {any} files @param {HTMLButtonElement} button @param {HTMLElement} place */
+  async register({ path, name }, button, place) {
+    button.disabled = true;
+    button.textContent = t("overview.step.registering");
+    try {
+      await change("POST", "/platform/v1/models", { path, name });
+      this.models = await list("/platform/v1/models");
+      this.draw();
+      await this.askPlan();
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = t("overview.step.register");
+      place.replaceChildren(errorBox(/** @type {any} */ (error)));
+    }
   }
 
   /** @param {boolean} isReady */
@@ -123,9 +173,22 @@ export class FirstRun {
         { class: "row" },
         button,
         h("span", { class: "quiet" }, bytes(version?.size_bytes)),
-        h("a", { href: "/console/launch" }, t("overview.step.choose")),
+        h("a", { href: `/console/launch?model=${encodeURIComponent(model.name)}` }, t("overview.step.choose")),
       ),
+      this.plan && this.fit(),
       place,
+    );
+  }
+
+  fit() {
+    const { fits, num_sequences: number, max_model_len: tokens, reason } = this.plan;
+    return h(
+      "p",
+      { class: "row" },
+      badge(fits ? "ok" : "bad", t(fits ? "overview.step.fits" : "overview.step.fits_not")),
+      fits
+        ? h("span", { class: "quiet grow" }, tn("overview.step.sequences", number, { tokens: count(tokens) }))
+        : saidNode("span", { class: "quiet grow" }, reason),
     );
   }
 

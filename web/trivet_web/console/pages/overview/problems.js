@@ -2,6 +2,7 @@
 
 import { badge, stateWord, toneOf } from "../../base/badge.js";
 import { h, KeyedList, setAttribute, setText } from "../../base/dom.js";
+import { setSaid } from "../../base/said.js";
 import { t } from "../../base/texts.js";
 
 const MOST = 5;
@@ -55,7 +56,7 @@ class Problem {
     setAttribute(this.tone, "class", `badge ${state ? "bad" : "warn"}`);
     setText(this.tone, state ? stateWord(state) : t("overview.notice"));
     setText(this.name, instance.deployment);
-    setText(this.text, text);
+    setSaid(this.text, text);
     setAttribute(this.link, "href", `/console/instances/${encodeURIComponent(instance.id)}`);
   }
 }

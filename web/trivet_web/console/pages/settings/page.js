@@ -8,10 +8,12 @@ import { byId, h } from "../../base/dom.js";
 import { bytes, count, timeNode } from "../../base/format.js";
 import { live } from "../../base/live.js";
 import { may } from "../../base/page_data.js";
+import { saidNode } from "../../base/said.js";
 import { DataPlace } from "../../base/states.js";
 import { LiveTable } from "../../base/table.js";
 import { toast } from "../../base/toast.js";
 import { t, textOr } from "../../base/texts.js";
+import { showChecks } from "./checks.js";
 import { showInEffect } from "./in_effect.js";
 
 const facts = h("dl", { class: "facts" });
@@ -41,7 +43,7 @@ const devices = new LiveTable(byId("devices"), {
           "div",
           { class: "state" },
           badge(one.unusable_because ? "bad" : "ok", t(one.unusable_because ? "settings.no" : "settings.yes")),
-          h("span", { class: "reason" }, one.unusable_because ?? ""),
+          saidNode("span", { class: "reason" }, one.unusable_because ?? ""),
         ),
     },
     {
@@ -111,8 +113,11 @@ if (may("operate"))
   byId("store-action").append(h("button", { type: "button", class: "small", onclick: collect }, t("settings.collect")));
 byId("commands").append(
   codeBlock(
-    "trivet config export > site.toml\ntrivet config diff site.toml\ntrivet config apply site.toml\ntrivet doctor\ntrivet db upgrade --check",
+    "trivet config export > site.toml\ntrivet config diff site.toml\ntrivet config apply site.toml\ntrivet db upgrade --check",
   ),
 );
-if (may("operate")) showInEffect();
+if (may("operate")) {
+  showInEffect();
+  showChecks();
+}
 readStore();
