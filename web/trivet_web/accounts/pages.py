@@ -25,7 +25,7 @@ from trivet_web.console.rendering import HTML, render, to_page
 blueprint = Blueprint("account_pages", __name__)
 FORM = "application/x-www-form-urlencoded"
 _NOT_SAME = "the two passwords are not the same; type the same one twice"
-_CONSOLE_PAGE = re.compile(r"/console/[a-z]+(?:/[A-Za-z0-9._:%-]+)*")
+_CONSOLE_PAGE = re.compile(r"(?:/|/console/[a-z]+(?:/[A-Za-z0-9._:%-]+)*)(?:\?[A-Za-z0-9._~%=&:+,-]*)?")
 
 
 @blueprint.get("/login")

@@ -18,6 +18,7 @@ from trivet_web.console.texts import (
     LANGUAGES,
     fill,
     language_of_request,
+    sentences_of,
     texts_of,
     texts_of_page,
 )
@@ -99,7 +100,7 @@ def _sees(who: Principal, page: Page) -> bool:
 
 
 def _data(page: str, who: Principal, thing: str | None, rights: list[Right]) -> str:
-    """What modules read: see shell/page_data.js."""
+    """What modules read: see base/page_data.js."""
     language = language_of_request()
     words = texts_of(language)
     return msgspec.json.encode(
@@ -111,6 +112,7 @@ def _data(page: str, who: Principal, thing: str | None, rights: list[Right]) -> 
             "rights": rights,
             "language": language,
             "texts": texts_of_page(language, page),
+            "sentences": sentences_of(language),
             "pages": [
                 {"name": one.name, "path": one.path, "key": one.key, "title": words[f"shell.page.{one.name}"]}
                 for one in PAGES

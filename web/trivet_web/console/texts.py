@@ -2,6 +2,9 @@
 
 Keys are whole (`overview.title`), so that a search finds the word and its place; tests/web/console checks
 that both languages have the same keys and the same placeholders. A placeholder is a name in braces.
+
+What the server says of states and failures is English. sentences.LANGUAGE.json has those of its sentences
+that pages show often; base/said.js puts the reader's in their place, and marks all others as English.
 """
 
 from __future__ import annotations
@@ -35,6 +38,14 @@ def texts_of_page(language: str, page: str) -> dict[str, str]:
     """What the modules of one page need: its own and those that all share."""
     wanted = (*_SHARED, page)
     return {key: text for key, text in texts_of(language).items() if key.partition(".")[0] in wanted}
+
+
+@cache
+def sentences_of(language: str) -> Mapping[str, str]:
+    """The server's English sentences and the reader's; of English readers none."""
+    file = FOLDER / f"sentences.{language}.json"
+    found: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    return found
 
 
 def fill(text: str, values: Mapping[str, object]) -> str:

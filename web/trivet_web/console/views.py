@@ -48,6 +48,12 @@ def page_of_thing(page: str, thing: str) -> Response:
     return _show(page, thing)
 
 
+def _back() -> str:
+    """For the login: which page was asked for, with its filters. The first one it opens anyway."""
+    wanted = request.full_path.removesuffix("?")
+    return "" if wanted == "/" else f"?next={quote(wanted)}"
+
+
 def _show(name: str, thing: str | None) -> Response:
     """Raises: NotFound."""
     page = page_of(name, thing)
@@ -60,5 +66,5 @@ def _show(name: str, thing: str | None) -> Response:
     if who is STRANGER:
         if not site_accounts().credentials.has_users():
             return to_page("/setup")
-        return to_page("/login" if page.path == "/" else f"/login?next={quote(request.path)}")
+        return to_page("/login" + _back())
     return render_in_shell(page, who, thing)

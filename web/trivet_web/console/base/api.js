@@ -1,12 +1,19 @@
 // Requests to the server: the CSRF token, the server's own sentences for what failed, streamed answers.
 
+import { languageOf, said } from "./said.js";
 import { t, textOr } from "./texts.js";
 
 /** What the server said, or what kept us from hearing it. `status` 0: nothing answered. */
 export class ApiError extends Error {
-  /** @param {string} message @param {number} status @param {{param?: string | null, code?: string, requestId?: string | null}} [more] */
-  constructor(message, status, { param = null, code = "", requestId = null } = {}) {
+  /**
+   * @param {string} message
+   * @param {number} status
+   * @param {{param?: string | null, code?: string, requestId?: string | null, language?: string | null}} [more]
+   *   `language` of the message where it is not the reader's
+   */
+  constructor(message, status, { param = null, code = "", requestId = null, language = null } = {}) {
     super(message);
+    this.language = language;
     this.status = status;
     this.param = param;
     this.code = code;
@@ -54,14 +61,17 @@ async function errorOf(response) {
   if (response.status === 401) setTimeout(() => location.reload()); // the login has ended: the server leads there
   try {
     const { message, param, code } = JSON.parse(text).error;
-    return new ApiError(sentence(message), response.status, { param, code, requestId });
+    return ofServer(message, response.status, { param, code, requestId });
   } catch {
     return new ApiError(t("base.bad_answer", { status: response.status }), response.status, { requestId });
   }
 }
 
-/** @param {string} message of the server */
-const sentence = (message) => message.charAt(0).toUpperCase() + message.slice(1);
+/** @param {string} message of the server @param {number} status @param {Record<string, any>} more */
+function ofServer(message, status, more) {
+  const own = said(message);
+  return new ApiError(own.charAt(0).toUpperCase() + own.slice(1), status, { ...more, language: languageOf(message) });
+}
 
 /** @param {unknown} error */
 export const isAbort = (error) => error instanceof Error && error.name === "AbortError";
@@ -119,7 +129,7 @@ export async function* streamed(path, body, signal) {
       const data = block.slice("data: ".length);
       if (data === "[DONE]") return;
       const event = JSON.parse(data);
-      if (event.error) throw new ApiError(sentence(event.error.message), response.status, event.error);
+      if (event.error) throw ofServer(event.error.message, response.status, event.error);
       yield event;
     }
   }

@@ -2,6 +2,7 @@
 
 import { h, setAttribute, setText } from "./dom.js";
 import { percent } from "./format.js";
+import { setSaid } from "./said.js";
 import { textOr } from "./texts.js";
 
 /** @type {Record<string, string>} */
@@ -46,6 +47,6 @@ export class StateView {
     this.bar.hidden = !loads;
     if (loads) this.bar.value = progress;
     setAttribute(this.bar, "aria-label", stateWord(state));
-    setText(this.reason, reason);
+    setSaid(this.reason, reason);
   }
 }

@@ -9,7 +9,7 @@ let number = 0;
 /**
  * A dialog with a form. It closes when `submit` has done its work, and shows why where it has not.
  *
- * @param {{title: string, body: (Node | string)[], submit?: string, isDanger?: boolean, isWide?: boolean,
+ * @param {{title: string, body: (Node | string | false)[], submit?: string, isDanger?: boolean, isWide?: boolean,
  *   onSubmit?: (form: FormData) => Promise<void> | void}} given `submit` is the button's word
  * @returns {Promise<boolean>} whether it was submitted
  */
@@ -42,6 +42,7 @@ export function openDialog({ title, body, submit, isDanger = false, isWide = fal
   let isDone = false;
   form.addEventListener("submit", async (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
+    if (!button) return node.close();
     button.disabled = true;
     try {
       await onSubmit?.(new FormData(form));

@@ -92,6 +92,7 @@ export class KeyedList {
 
   /** @param {Item[]} items @param {(item: Item) => string} keyOf */
   sync(items, keyOf) {
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement); // a node that is moved loses it
     const keys = new Set(items.map(keyOf));
     for (const [key, entry] of this.entries) {
       if (keys.has(key)) continue;
@@ -110,5 +111,6 @@ export class KeyedList {
       if (entry.node === place) place = place.nextElementSibling;
       else this.parent.insertBefore(entry.node, place);
     }
+    if (focused !== document.activeElement && this.parent.contains(focused)) focused?.focus({ preventScroll: true });
   }
 }

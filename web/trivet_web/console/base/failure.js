@@ -8,6 +8,7 @@ import { codeBlock } from "./copy.js";
 import { h, icon } from "./dom.js";
 import { may } from "./page_data.js";
 import { visibleText, withoutEscapes } from "./plain_text.js";
+import { saidNode } from "./said.js";
 import { t } from "./texts.js";
 import { toast } from "./toast.js";
 
@@ -81,8 +82,8 @@ export class Failure {
           badge(tone, isBad ? stateWord(instance.state) : t("base.failure.notices")),
           this.namesInstance && link,
         ),
-        isBad && h("p", { class: "failure-cause" }, visibleText(instance.reason)),
-        instance.notices.map((/** @type {string} */ one) => h("p", {}, visibleText(one))),
+        isBad && saidNode("p", { class: "failure-cause" }, visibleText(instance.reason)),
+        instance.notices.map((/** @type {string} */ one) => saidNode("p", {}, visibleText(one))),
         help,
         lines,
         isBad && this.ways(instance, deployment),
@@ -144,7 +145,7 @@ export class Failure {
         t("base.failure.apply"),
       );
     const row = (/** @type {any} */ one) =>
-      h("li", { class: "row" }, apply(one), h("span", { class: "grow" }, one.text));
+      h("li", { class: "row" }, apply(one), saidNode("span", { class: "grow" }, one.text));
     place.replaceChildren(
       h("h3", {}, t("base.failure.would_help")),
       h("ul", { class: "changes" }, plan.changes.slice(0, SHOWN_CHANGES).map(row)),

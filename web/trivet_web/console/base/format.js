@@ -30,12 +30,12 @@ export function rate(value) {
 /** @param {number | null | undefined} share 0 to 1 */
 export const percent = (share) => (share === null || share === undefined ? NONE : `${plain.format(100 * share)} %`);
 
-/** @param {number | null | undefined} value bytes */
+/** 1023.7 KiB would read as 1,024 KiB: it is 1 MiB. @param {number | null | undefined} value bytes */
 export function bytes(value) {
   if (value === null || value === undefined) return NONE;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let power = 0;
-  while (value >= 1024 && power < units.length - 1) {
+  while (value >= 1023.5 && power < units.length - 1) {
     value /= 1024;
     power += 1;
   }

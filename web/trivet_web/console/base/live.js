@@ -5,7 +5,10 @@
 //   live.onStatus((status) => ...)                     "live", "connecting", "offline"
 //
 // A lost connection is taken up where it broke, after 1 to 30 s; a hidden tab has none (browsers allow six a
-// site). Pages call `objects` and `figures` while they load; the stream is opened once, for all of it.
+// site). An EventSource is not told why it was refused, so the server is asked: a login that has ended leads to
+// the next one. Pages call `objects` and `figures` while they load; the stream is opened once, for all of it.
+
+import { get } from "./api.js";
 
 /** @typedef {"connecting" | "live" | "offline"} Status */
 /** @typedef {Record<string, any>} LiveObject */
@@ -23,9 +26,15 @@ const KEYS = {
 };
 
 export class Live {
-  /** @param {{open?: (url: string) => EventSource, doc?: Document, random?: () => number}} [given] for tests */
-  constructor({ open = (url) => new EventSource(url), doc = globalThis.document, random = Math.random } = {}) {
+  /** @param {{open?: (url: string) => EventSource, doc?: Document, random?: () => number, ask?: () => void}} [given] for tests */
+  constructor({
+    open = (url) => new EventSource(url),
+    doc = globalThis.document,
+    random = Math.random,
+    ask = () => get("/platform/v1/status").catch(() => undefined), // api.js acts where there is no login
+  } = {}) {
     this.open = open;
+    this.ask = ask;
     this.doc = doc;
     this.random = random;
     /** @type {Map<string, Map<string, LiveObject>>} */
@@ -100,6 +109,7 @@ export class Live {
     const wait = this.pauseMs * (0.75 + 0.5 * this.random());
     this.pauseMs = Math.min(2 * this.pauseMs, LONGEST_PAUSE_MS);
     this.setStatus("offline", wait);
+    this.ask();
     this.timer = setTimeout(() => this.connectSoon(), wait);
   }
 

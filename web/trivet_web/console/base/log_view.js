@@ -1,9 +1,9 @@
 // A log that is followed: only the lines in sight are in the page, so that 50,000 cost no more than 50.
 
-import { follow, getText, isAbort } from "./api.js";
+import { ApiError, follow, getText, isAbort } from "./api.js";
 import { piecesOf } from "./ansi.js";
 import { download } from "./csv.js";
-import { h, icon, setText } from "./dom.js";
+import { announce, h, icon, setText } from "./dom.js";
 import { bindFilter } from "./filters.js";
 import { select } from "./form.js";
 import { levelOf, LogLines } from "./log_lines.js";
@@ -24,6 +24,9 @@ export class LogView {
     this.lines = new LogLines();
     this.isFollowing = true;
     this.numNew = 0;
+    this.chosen = -1; // the line that arrow keys have reached
+    /** @type {number | null} since when the server was not heard, in milliseconds */
+    this.lostAt = null;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     this.rows = h("div", { class: "log-rows" });
@@ -46,7 +49,8 @@ export class LogView {
     this.place = new DataPlace(body, h("div", { class: "log" }, this.box, this.more, this.detail));
     parent.replaceChildren(this.toolbar(), body);
     this.box.addEventListener("scroll", () => this.onScroll());
-    this.box.addEventListener("click", (/** @type {MouseEvent} */ event) => this.open(event));
+    this.box.addEventListener("click", (/** @type {MouseEvent} */ event) => this.openAt(event));
+    this.box.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.onKey(event));
     new ResizeObserver(() => this.paint()).observe(this.box);
   }
 
@@ -66,6 +70,7 @@ export class LogView {
     const level = select("level", levels, "", { "aria-label": t("base.log.level") });
     const apply = () => {
       setText(this.problem, this.lines.filter(words.value, level.value) ?? "");
+      this.chosen = -1;
       if (this.running) this.paint();
     };
     const save = h(
@@ -95,20 +100,33 @@ export class LogView {
     this.address = address;
     this.file = file;
     this.lines.clear();
-    const stopped = (this.running = new AbortController());
+    const { signal } = (this.running = new AbortController());
+    const joint = address.includes("?") ? "&" : "?";
     let tail = FIRST_LINES;
-    while (!stopped.signal.aborted) {
+    while (!signal.aborted) {
       try {
-        const joint = address.includes("?") ? "&" : "?";
-        await this.read(await follow(`${address}${joint}follow=1&tail=${tail}`, stopped.signal), stopped.signal);
-        tail = 0;
+        const body = await follow(`${address}${joint}follow=1&tail=${tail}`, signal);
+        if (tail) this.lines.clear();
+        tail = 0; // a log that has ended may go on
+        this.lost(null);
+        await this.read(body, signal);
       } catch (error) {
-        if (isAbort(error) || stopped.signal.aborted) return;
-        this.place.fail(/** @type {any} */ (error), () => this.followAddress(address, file));
-        return;
+        if (isAbort(error) || signal.aborted) return;
+        if (error instanceof ApiError && error.status >= 400 && error.status < 500)
+          return this.place.fail(error, () => this.followAddress(address, file));
+        this.lost(error);
+        tail = FIRST_LINES; // nobody knows how much was written meanwhile
       }
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }
+  }
+
+  /** Lines that are there stay, as old ones, while the server cannot be asked. @param {unknown} error null: it answers */
+  lost(error) {
+    if (error === null) this.lostAt = null;
+    else this.lostAt ??= Date.now();
+    this.place.stale(this.lostAt);
+    if (error !== null && !this.lines.all.length) this.place.fail(/** @type {any} */ (error));
   }
 
   stop() {
@@ -146,6 +164,7 @@ export class LogView {
     this.rows.style.transform = `translateY(${first * LINE_PX}px)`;
     this.first = first;
     this.rows.replaceChildren(...shown.slice(first, last).map(lineNode));
+    this.rows.children[this.chosen - first]?.classList.add("is-chosen");
     this.more.hidden = this.isFollowing || !this.numNew;
     if (this.numNew) setText(this.more, tn("base.log.new_lines", this.numNew));
     setText(this.count, tn("base.log.lines", shown.length));
@@ -165,15 +184,37 @@ export class LogView {
     this.box.focus();
   }
 
-  /** A line whole; one of JSON laid out. @param {MouseEvent} event */
-  open(event) {
+  /** @param {MouseEvent} event */
+  openAt(event) {
     const row = /** @type {HTMLElement} */ (event.target).closest(".log-line");
-    if (!row || String(getSelection())) return;
-    const line = withoutEscapes(this.lines.shown[(this.first ?? 0) + [...this.rows.children].indexOf(row)] ?? "");
+    if (row && !String(getSelection())) this.open((this.first ?? 0) + [...this.rows.children].indexOf(row));
+  }
+
+  /** Up and Down choose a line, Enter opens it. @param {KeyboardEvent} event */
+  onKey(event) {
+    if (event.key === "Enter" && this.chosen >= 0) return this.open(this.chosen);
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const seen = Math.floor((this.box.scrollTop + this.box.clientHeight) / LINE_PX) - 1;
+    const last = this.lines.shown.length - 1;
+    this.chosen = Math.max(0, Math.min(last, (this.chosen < 0 ? seen : this.chosen) + step));
+    this.isFollowing = false;
+    const top = this.chosen * LINE_PX;
+    this.box.scrollTop = Math.min(top, Math.max(this.box.scrollTop, top + 2 * LINE_PX - this.box.clientHeight));
+    this.paint();
+    announce(visibleText(withoutEscapes(this.lines.shown[this.chosen] ?? "")).slice(0, MOST_SHOWN));
+  }
+
+  /** A line whole; one of JSON laid out. @param {number} index */
+  open(index) {
+    this.chosen = index;
+    const line = withoutEscapes(this.lines.shown[index] ?? "");
     const isSame = this.detail.dataset.line === line && !this.detail.hidden;
     this.detail.hidden = isSame;
     this.detail.dataset.line = line;
     setText(this.detail, visibleText(laidOut(line)));
+    this.paint();
   }
 
   async save() {

@@ -9,14 +9,15 @@
  * @property {string[]} rights
  * @property {string} language
  * @property {Record<string, string>} texts
+ * @property {Record<string, string>} sentences of the server, English and the reader's: see said.js
  * @property {{name: string, path: string, key: string, title: string}[]} pages that this reader may open
  */
 
 /** @returns {PageData} */
 function read() {
   const meta = globalThis.document?.querySelector('meta[name="page-data"]');
-  const empty = { page: "", thing: null, user: null, role: null, rights: [], language: "en", texts: {}, pages: [] };
-  return meta ? JSON.parse(/** @type {HTMLMetaElement} */ (meta).content) : empty;
+  const empty = { page: "", thing: null, user: null, role: null, rights: [], language: "en", texts: {} };
+  return meta ? JSON.parse(/** @type {HTMLMetaElement} */ (meta).content) : { ...empty, sentences: {}, pages: [] };
 }
 
 export const pageData = read();

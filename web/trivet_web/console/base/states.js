@@ -1,7 +1,7 @@
 // The four states of whatever shows data, besides the data: loading, empty, failed, stale.
 
 import { headingOf } from "./api.js";
-import { h, icon } from "./dom.js";
+import { h, icon, setText } from "./dom.js";
 import { timeOfDay } from "./format.js";
 import { t } from "./texts.js";
 
@@ -38,14 +38,15 @@ export class DataPlace {
   /** @param {import("./api.js").ApiError} error @param {() => void} [retry] */
   fail(error, retry) {
     this.content.hidden = true;
-    this.say(errorBox(error, retry));
+    const key = `failed ${error.message}`; // the same again is not said again
+    if (this.notice.dataset.key !== key || this.notice.hidden) this.say(errorBox(error, retry), key);
   }
 
   /** @param {number | null} asOfMs since when nothing was heard; null: it is fresh */
   stale(asOfMs) {
     this.parent.classList.toggle("is-stale", asOfMs !== null);
     this.staleLine.hidden = asOfMs === null;
-    if (asOfMs !== null) this.staleLine.textContent = t("base.as_of", { time: timeOfDay(asOfMs) });
+    if (asOfMs !== null) setText(this.staleLine, t("base.as_of", { time: timeOfDay(asOfMs) }));
   }
 
   /** @param {Node} node @param {string} [key] */
@@ -73,7 +74,7 @@ export function errorBox(error, retry) {
     "div",
     { class: "error-box", role: "alert" },
     h("p", { class: "error-title" }, headingOf(error)),
-    h("p", {}, error.message),
+    h("p", { lang: error.language ?? null }, error.message),
     h(
       "p",
       { class: "row" },

@@ -4,10 +4,12 @@ import { change } from "./api.js";
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { toast } from "./toast.js";
-import { t } from "./texts.js";
+import { doAll } from "./selection.js";
+import { t, tn } from "./texts.js";
 
-/** @param {string} name */
-export async function stopDeployment(name) {
+/** @param {string[]} names @returns {Promise<boolean>} whether all of them were told to end */
+export async function stopDeployments(names) {
+  const name = names.length === 1 ? names[0] : tn("base.stop.number", names.length);
   const choice = (/** @type {string} */ value, /** @type {boolean} */ isOn) =>
     h(
       "label",
@@ -18,6 +20,7 @@ export async function stopDeployment(name) {
   const isDone = await openDialog({
     title: t("base.stop.title", { name }),
     body: [
+      names.length > 1 && h("p", { class: "quiet" }, names.join(", ")),
       h(
         "div",
         { class: "stack", role: "radiogroup", "aria-label": t("base.stop.title", { name }) },
@@ -27,11 +30,20 @@ export async function stopDeployment(name) {
     ],
     submit: t("base.stop.submit"),
     isDanger: true,
-    onSubmit: (form) =>
-      change(
-        "DELETE",
-        `/platform/v1/deployments/${encodeURIComponent(name)}${form.get("how") === "now" ? "?drain_timeout_s=0" : ""}`,
-      ),
+    onSubmit: (form) => {
+      const query = form.get("how") === "now" ? "?drain_timeout_s=0" : "";
+      const address = (/** @type {string} */ one) => `/platform/v1/deployments/${encodeURIComponent(one)}${query}`;
+      if (names.length === 1) return change("DELETE", address(names[0]));
+      return doAll(
+        names,
+        (one) => change("DELETE", address(one)),
+        (one) => one,
+      );
+    },
   });
   if (isDone) toast(t("base.stop.done", { name }));
+  return isDone;
 }
+
+/** @param {string} name */
+export const stopDeployment = (name) => stopDeployments([name]);

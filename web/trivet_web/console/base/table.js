@@ -1,10 +1,14 @@
-// A table that stays up to date in place: sorting and filter in the address, states, CSV.
+// A table that stays up to date in place: sorting and filter in the address, states, CSV, acts on several rows.
+// Only so many rows are in the page; the rest are a button away.
 
 import { downloadCsv } from "./csv.js";
-import { h, icon, KeyedList, setAttribute } from "./dom.js";
+import { h, icon, KeyedList, setAttribute, setText } from "./dom.js";
 import { bindFilter, filterOf, matches, setFilter } from "./filters.js";
 import { DataPlace } from "./states.js";
-import { t } from "./texts.js";
+import { t, tn } from "./texts.js";
+
+const FIRST_ROWS = 200;
+const collator = new Intl.Collator(undefined, { numeric: true }); // ten times as fast as localeCompare
 
 /**
  * @template Item
@@ -16,6 +20,7 @@ import { t } from "./texts.js";
  * @property {boolean} [isNumber]
  * @property {string} [class]
  * @property {boolean} [isPlain] a column of actions: not sorted, not in CSV
+ * @property {Node} [head] in the place of the title
  */
 
 /** @template Item */
@@ -23,11 +28,15 @@ export class LiveTable {
   /**
    * @param {HTMLElement} parent whose content it replaces
    * @param {{columns: Column<Item>[], keyOf: (item: Item) => string, label: string, empty: string,
-   *   emptyAction?: () => Node, sort?: string, onRow?: (row: HTMLElement, item: Item) => void}} given
+   *   emptyAction?: () => Node, sort?: string, selection?: import("./selection.js").Selection<Item> | null,
+   *   onRow?: (row: HTMLElement, item: Item) => void}} given
    *   `sort` is a column's key, with `-` before it for descending
    */
-  constructor(parent, { columns, keyOf, label, empty, emptyAction, sort = "", onRow }) {
-    this.columns = columns;
+  constructor(parent, { columns, keyOf, label, empty, emptyAction, sort = "", selection = null, onRow }) {
+    /** @type {Column<Item>[]} */
+    this.columns = selection ? [selection.column(() => this.shown), ...columns] : columns;
+    this.selection = selection;
+    this.mostRows = FIRST_ROWS;
     this.keyOf = keyOf;
     this.label = label;
     this.emptyText = empty;
@@ -40,13 +49,22 @@ export class LiveTable {
     /** @type {Item[]} */
     this.items = [];
     this.hasItems = false; // else what is loading would be called empty
-    this.heads = columns.map((column) => this.head(column));
+    this.heads = this.columns.map((column) => this.head(column));
     this.body = h("tbody");
     const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, this.heads)), this.body);
+    this.more = h("button", { type: "button", class: "ghost", hidden: true, onclick: () => this.showMore() });
     this.place = new DataPlace(
       parent,
-      h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": label }, table),
+      h(
+        "div",
+        {},
+        selection?.bar,
+        h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": label }, table),
+        this.more,
+      ),
     );
+    /** When it was read last, in milliseconds. */
+    this.asOf = 0;
     this.rows = new KeyedList(this.body, (item) => this.row(item));
     this.showOrder();
   }
@@ -55,6 +73,9 @@ export class LiveTable {
   show(items) {
     this.items = [...items];
     this.hasItems = true;
+    if (this.asOf) this.place.stale(null);
+    this.asOf = Date.now();
+    this.selection?.keep(this.items);
     this.draw();
   }
 
@@ -84,12 +105,14 @@ export class LiveTable {
     if (this.hasItems) this.draw();
   }
 
-  /** @param {import("./api.js").ApiError} error @param {() => void} [retry] */
+  /** Rows that are there stay, as old ones, while the server cannot be asked. @param {import("./api.js").ApiError} error @param {() => void} [retry] */
   fail(error, retry) {
-    this.place.fail(error, retry);
+    const isRefused = error.status >= 400 && error.status < 500;
+    if (this.hasItems && !isRefused) this.place.stale(this.asOf);
+    else this.place.fail(error, retry);
   }
 
-  /** The rows that are shown, in their order. */
+  /** All that the filter takes, in their order. @returns {Item[]} */
   get shown() {
     const found = this.items.filter(
       (item) => (!this.picks || this.picks(item)) && (!this.filter || matches(this.textOf(item), this.filter)),
@@ -102,10 +125,17 @@ export class LiveTable {
 
   draw() {
     const shown = this.shown;
-    this.rows.sync(shown, this.keyOf);
+    this.rows.sync(shown.slice(0, this.mostRows), this.keyOf);
+    this.more.hidden = shown.length <= this.mostRows;
+    if (!this.more.hidden) setText(this.more, tn("base.more_rows", shown.length - this.mostRows));
     if (shown.length) this.place.show();
     else if (this.items.length) this.place.empty(t("base.nothing_matches"));
     else this.place.empty(this.emptyText, this.emptyAction?.());
+  }
+
+  showMore() {
+    this.mostRows *= 5;
+    this.draw();
   }
 
   /** @param {string} name of the file */
@@ -123,6 +153,7 @@ export class LiveTable {
   /** @param {Column<Item>} column */
   head(column) {
     const name = `${column.isNumber ? "number" : ""} ${column.class ?? ""}`.trim();
+    if (column.head) return h("th", { scope: "col", class: name || null }, column.head);
     if (column.isPlain)
       return h("th", { scope: "col", class: name || null }, h("span", { class: "visually-hidden" }, column.title));
     const button = h(
@@ -167,10 +198,18 @@ export class LiveTable {
         const value = column.value(item);
         if (value === values[index] && values[index] !== undefined) return;
         values[index] = value ?? "";
-        cells[index].replaceChildren(column.cell ? column.cell(item) : String(value ?? "–"));
+        replaceInside(cells[index], column.cell ? column.cell(item) : String(value ?? "–"));
       });
     return { node, update };
   }
+}
+
+/** A focused button gives its focus to the one in its place. @param {HTMLElement} cell @param {Node | string} content */
+function replaceInside(cell, content) {
+  const controls = () => [...cell.querySelectorAll("a, button, input")];
+  const focused = controls().indexOf(/** @type {Element} */ (document.activeElement));
+  cell.replaceChildren(content);
+  if (focused >= 0) /** @type {HTMLElement | undefined} */ (controls()[focused])?.focus({ preventScroll: true });
 }
 
 /** @param {any} a @param {any} b nothing comes first */
@@ -178,5 +217,5 @@ function compare(a, b) {
   if (a === b) return 0;
   if (a === null || a === undefined) return -1;
   if (b === null || b === undefined) return 1;
-  return typeof a === "string" ? a.localeCompare(String(b), undefined, { numeric: true }) : a - b;
+  return typeof a === "string" ? collator.compare(a, String(b)) : a - b;
 }

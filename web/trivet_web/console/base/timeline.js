@@ -5,6 +5,7 @@ import { stateWord, toneOf } from "./badge.js";
 import { h } from "./dom.js";
 import { timeNode } from "./format.js";
 import { live } from "./live.js";
+import { saidNode } from "./said.js";
 import { DataPlace } from "./states.js";
 import { t } from "./texts.js";
 
@@ -51,5 +52,5 @@ const eventNode = (event) =>
     h("span", { class: "timeline-time quiet" }, timeNode(event.at)),
     h("span", { class: `badge ${toneOf(event.to ?? "")}` }, event.to ? stateWord(event.to) : event.kind),
     h("code", {}, event.instance ?? ""),
-    h("span", { class: "grow" }, event.reason),
+    saidNode("span", { class: "grow" }, event.reason),
   );

@@ -12,6 +12,7 @@ import { ticks, timeTicks } from "./scale.js";
  * @property {(number | null)[]} values one for each time; null where nothing is known
  */
 
+const LEAST_MS = 2000; // of a closer look
 const LEFT = 52;
 const RIGHT = 8;
 const TOP = 8;
@@ -205,9 +206,12 @@ export class TimeChart extends ChartFrame {
   endBrush(event) {
     const [from, to] = [this.brushFrom, this.timeAt(event.offsetX)].sort((a, b) => Number(a) - Number(b));
     this.brushFrom = null;
-    if (from !== null && to !== null && from !== undefined && to !== undefined && to - from > 2000)
-      this.group.onBrush?.(from, to);
     this.redraw();
+    if (from === null || to === null || from === undefined || to === undefined || !this.span) return;
+    const quarter = (this.span[1] - this.span[0]) / 4;
+    // A click is a way without dragging (WCAG 2.5.7): half of what is seen, around it.
+    const [first, last] = to - from > LEAST_MS ? [from, to] : [from - quarter, from + quarter];
+    if (last - first > LEAST_MS) this.group.onBrush?.(Math.max(first, this.span[0]), Math.min(last, this.span[1]));
   }
 }
 

@@ -6,6 +6,8 @@ import { codeBlock } from "../../base/copy.js";
 import { openDialog } from "../../base/dialog.js";
 import { byId, h } from "../../base/dom.js";
 import { count, fullTime } from "../../base/format.js";
+import { plainTable } from "../../base/plain_table.js";
+import { said } from "../../base/said.js";
 import { errorBox } from "../../base/states.js";
 import { LiveTable } from "../../base/table.js";
 import { t, textOr } from "../../base/texts.js";
@@ -34,8 +36,8 @@ const columns = [
   {
     key: "actor",
     title: t("audit.column.actor"),
-    value: (entry) => entry.actor,
-    cell: (entry) => h("bdi", {}, entry.actor),
+    value: (entry) => said(entry.actor),
+    cell: (entry) => h("bdi", {}, said(entry.actor)),
   },
   {
     key: "action",
@@ -79,29 +81,10 @@ const table = new LiveTable(byId("entries"), {
 function showEntry(entry) {
   const rows = changesOf(entry.before, entry.after);
   const changes = rows.length
-    ? h(
-        "div",
-        { class: "table-scroll" },
-        h(
-          "table",
-          {},
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              [t("audit.field"), t("audit.before"), t("audit.after")].map((word) => h("th", { scope: "col" }, word)),
-            ),
-          ),
-          h(
-            "tbody",
-            {},
-            rows.map(([name, before, after]) =>
-              h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, before), h("td", {}, after)),
-            ),
-          ),
-        ),
+    ? plainTable(
+        t("audit.changes"),
+        [[t("audit.field")], [t("audit.before")], [t("audit.after")]],
+        rows.map(([name, before, after]) => [h("code", {}, name), before, after]),
       )
     : h("p", { class: "quiet" }, t("audit.no_changes"));
   openDialog({

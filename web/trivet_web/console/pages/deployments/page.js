@@ -11,7 +11,9 @@ import { may } from "../../base/page_data.js";
 import { LiveTable } from "../../base/table.js";
 import { toast } from "../../base/toast.js";
 import { t } from "../../base/texts.js";
-import { stopDeployment } from "../../base/stopping.js";
+import { saidNode } from "../../base/said.js";
+import { Selection } from "../../base/selection.js";
+import { stopDeployment, stopDeployments } from "../../base/stopping.js";
 
 /** @type {Map<string, Record<string, any>[]>} by deployment */
 let instancesOf = new Map();
@@ -21,8 +23,21 @@ let deployments = [];
 const link = (/** @type {string} */ name) => h("a", { href: `/console/deployments/${encodeURIComponent(name)}` }, name);
 const own = (/** @type {Record<string, any>} */ one) => instancesOf.get(one.name) ?? [];
 
+/** @type {Selection<Record<string, any>>} */
+const selection = new Selection({
+  keyOf: (one) => one.name,
+  nameOf: (one) => one.name,
+  acts: [
+    {
+      word: t("deployments.stop"),
+      takes: (one) => one.desired === "running",
+      run: (all) => stopDeployments(all.map((one) => one.name)),
+    },
+  ],
+});
 /** @type {LiveTable<Record<string, any>>} */
 const table = new LiveTable(byId("deployments"), {
+  selection: may("operate") ? selection : null,
   label: t("shell.page.deployments"),
   keyOf: (one) => one.name,
   empty: t("deployments.empty"),
@@ -96,7 +111,7 @@ function summary(one) {
     "div",
     { class: "state" },
     h("span", { class: "row" }, states.length ? states : badge("warn", stateWord("pending"))),
-    worst && h("span", { class: "reason" }, worst.reason),
+    worst && saidNode("span", { class: "reason" }, worst.reason),
   );
 }
 
@@ -120,9 +135,13 @@ function replicas(one) {
 
 /** @param {Record<string, any>} one @param {number} by */
 async function scale(one, by) {
+  one.replicas += by; // at once: a second click counts on; the stream tells what became of it
+  table.draw();
   try {
-    await change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, { replicas: one.replicas + by });
+    await change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, { replicas: one.replicas });
   } catch (error) {
+    one.replicas -= by;
+    table.draw();
     toast(/** @type {Error} */ (error).message, { tone: "bad" });
   }
 }

@@ -3,6 +3,7 @@
 import { memoryBar } from "../../base/charts/memory_bar.js";
 import { h } from "../../base/dom.js";
 import { bytes, count, fullTime, NONE } from "../../base/format.js";
+import { plainTable } from "../../base/plain_table.js";
 import { t, textOr } from "../../base/texts.js";
 
 let shown = "";
@@ -52,19 +53,17 @@ function plan(one) {
       h("p", { class: "quiet" }, t("instance.no_plan")),
     );
   const total = parts.reduce((/** @type {number} */ sum, /** @type {any} */ part) => sum + part.size_bytes, 0);
-  const row = (/** @type {any} */ part) =>
-    h(
-      "tr",
-      {},
-      h("td", {}, textOr(`base.memory.${part.name}`, part.name)),
-      h("td", { class: "number" }, bytes(part.size_bytes)),
-      h("td", { class: "number" }, bytes(one.memory?.[part.name])),
-    );
+  /** @type {[string, string?][]} */
   const heads = [
-    ["part", ""],
-    ["planned", "number"],
-    ["measured", "number"],
-  ].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`instance.plan_${name}`)));
+    [t("instance.plan_part")],
+    [t("instance.plan_planned"), "number"],
+    [t("instance.plan_measured"), "number"],
+  ];
+  const rows = parts.map((/** @type {any} */ part) => [
+    textOr(`base.memory.${part.name}`, part.name),
+    bytes(part.size_bytes),
+    bytes(one.memory?.[part.name]),
+  ]);
   return h(
     "section",
     { class: "card" },
@@ -75,6 +74,6 @@ function plan(one) {
       h("span", { class: "quiet" }, t("instance.context", { count: count(one.plan.max_model_len) })),
     ),
     memoryBar(parts, total),
-    h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, parts.map(row))),
+    plainTable(t("instance.plan"), heads, rows),
   );
 }

@@ -7,8 +7,10 @@ import { byId, h, icon } from "../../base/dom.js";
 import { filterOf, setFilter } from "../../base/filters.js";
 import { count, timeNode } from "../../base/format.js";
 import { may } from "../../base/page_data.js";
+import { keepFresh } from "../../base/refreshing.js";
+import { doAll, Selection } from "../../base/selection.js";
 import { LiveTable } from "../../base/table.js";
-import { t } from "../../base/texts.js";
+import { t, tn } from "../../base/texts.js";
 import { toast } from "../../base/toast.js";
 import { askForKey, editKey } from "./key_form.js";
 import { showUsage } from "./key_usage.js";
@@ -94,8 +96,15 @@ const columns = [
   { key: "actions", title: t("keys.column.actions"), value: stateOf, cell: actions, isPlain: true, class: "actions" },
 ];
 
+/** @type {Selection<any>} */
+const selection = new Selection({
+  keyOf: (key) => String(key.id),
+  nameOf: (key) => key.name,
+  acts: [{ word: t("keys.revoke"), takes: (key) => stateOf(key) !== "revoked", run: revokeAll }],
+});
 const table = new LiveTable(byId("keys"), {
   columns,
+  selection,
   keyOf: (key) => String(key.id),
   label: t("shell.page.keys"),
   empty: t("keys.none"),
@@ -131,6 +140,23 @@ async function revoke(key) {
   load();
 }
 
+/** @param {any[]} keys */
+async function revokeAll(keys) {
+  const isDone = await confirm({
+    title: tn("keys.revoke_all_title", keys.length),
+    text: t("keys.revoke_all_text", { names: keys.map((key) => key.name).join(", ") }),
+    yes: t("keys.revoke"),
+    onYes: () =>
+      doAll(
+        keys,
+        (key) => change("DELETE", `/platform/v1/keys/${key.id}`),
+        (key) => key.name,
+      ),
+  });
+  load();
+  return isDone;
+}
+
 async function create() {
   if (await askForKey(isAdmin)) load();
 }
@@ -154,3 +180,4 @@ pickEnded();
 byId("toolbar").prepend(table.filterField());
 byId("create").addEventListener("click", create);
 load();
+keepFresh(load);

@@ -6,6 +6,9 @@ import { badge } from "../../base/badge.js";
 import { memoryBar } from "../../base/charts/memory_bar.js";
 import { h, icon } from "../../base/dom.js";
 import { bytes, count, rate } from "../../base/format.js";
+import { plainTable } from "../../base/plain_table.js";
+import { saidNode } from "../../base/said.js";
+import { soon } from "../../base/soon.js";
 import { errorBox } from "../../base/states.js";
 import { t, tn } from "../../base/texts.js";
 
@@ -21,6 +24,7 @@ export class Fit {
     /** @type {Record<string, any>[]} */
     this.devices = [];
     this.last = "";
+    this.askLater = soon((/** @type {string} */ wanted) => this.ask(wanted), PAUSE_MS);
   }
 
   /** @param {Record<string, any>[]} devices */
@@ -34,10 +38,9 @@ export class Fit {
     const wanted = JSON.stringify({ model, backend, device, settings });
     if (wanted === this.last) return;
     this.last = wanted;
-    clearTimeout(this.timer);
     this.asking?.abort();
     this.state.replaceChildren(badge("warn", t("launch.planning")));
-    this.timer = setTimeout(() => this.ask(wanted), PAUSE_MS);
+    this.askLater(wanted);
   }
 
   /** @param {string} wanted */
@@ -127,13 +130,13 @@ export class Fit {
         t("launch.apply"),
       );
     return [
-      h("p", { class: "error" }, plan.reason),
+      saidNode("p", { class: "error" }, plan.reason),
       changes.length ? h("h3", {}, t("launch.would_help")) : null,
       h(
         "ul",
         { class: "changes" },
         changes.map((/** @type {any} */ one) =>
-          h("li", { class: "row" }, h("span", { class: "grow" }, one.text), apply(one)),
+          h("li", { class: "row" }, saidNode("span", { class: "grow" }, one.text), apply(one)),
         ),
       ),
     ];
@@ -142,23 +145,20 @@ export class Fit {
   /** All devices that were looked at. @param {any[]} devices client.PlanDevice */
   table(devices) {
     if (devices.length < 2) return null;
-    const row = (/** @type {any} */ one) =>
-      h(
-        "tr",
-        {},
-        h("td", {}, this.nameOf(one.backend, one.device)),
-        h("td", {}, badge(one.fits ? "ok" : "quiet", t(one.fits ? "launch.fits" : "launch.no"))),
-        h("td", { class: "number" }, bytes(one.needed_bytes)),
-        h("td", { class: "number" }, bytes(one.left_bytes)),
-      );
-    const heads = ["device", "fit", "needs", "left"].map((name, index) =>
-      h("th", { scope: "col", class: index > 1 ? "number" : null }, t(`launch.column.${name}`)),
-    );
-    return h(
-      "div",
-      { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("launch.all_devices") },
-      h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, devices.map(row))),
-    );
+    /** @type {[string, string?][]} */
+    const heads = [
+      [t("launch.column.device")],
+      [t("launch.column.fit")],
+      [t("launch.column.needs"), "number"],
+      [t("launch.column.left"), "number"],
+    ];
+    const rows = devices.map((/** @type {any} */ one) => [
+      this.nameOf(one.backend, one.device),
+      badge(one.fits ? "ok" : "quiet", t(one.fits ? "launch.fits" : "launch.no")),
+      bytes(one.needed_bytes),
+      bytes(one.left_bytes),
+    ]);
+    return plainTable(t("launch.all_devices"), heads, rows);
   }
 
   /** @param {string} kind @param {string | null} uids */

@@ -63,9 +63,10 @@ async function load() {
   const wanted = history;
   try {
     await wanted.load();
+    byId("problem").replaceChildren();
     if (wanted === history) draw();
   } catch (error) {
-    byId("charts").before(errorBox(/** @type {any} */ (error), () => location.reload()));
+    byId("problem").replaceChildren(errorBox(/** @type {any} */ (error), load));
   }
 }
 

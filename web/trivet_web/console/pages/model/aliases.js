@@ -6,6 +6,7 @@ import { h } from "../../base/dom.js";
 import { field, input, select } from "../../base/form.js";
 import { fullTime, timeNode } from "../../base/format.js";
 import { may } from "../../base/page_data.js";
+import { plainTable } from "../../base/plain_table.js";
 import { toast } from "../../base/toast.js";
 import { t } from "../../base/texts.js";
 
@@ -13,14 +14,6 @@ import { t } from "../../base/texts.js";
 export function showAliases(card, model, onChange) {
   const place = (/** @type {string} */ alias) =>
     `/platform/v1/aliases/${encodeURIComponent(model.name)}/${encodeURIComponent(alias)}`;
-  const act = async (/** @type {() => Promise<any>} */ work) => {
-    try {
-      await work();
-      onChange();
-    } catch (error) {
-      toast(/** @type {Error} */ (error).message, { tone: "bad" });
-    }
-  };
   const rows = Object.entries(model.aliases).map(([alias, version]) =>
     h(
       "tr",
@@ -47,7 +40,11 @@ export function showAliases(card, model, onChange) {
           ),
           h(
             "button",
-            { type: "button", class: "small", onclick: () => act(() => change("POST", `${place(alias)}/roll-back`)) },
+            {
+              type: "button",
+              class: "small",
+              onclick: () => rollBack(`${model.name}:${alias}`, place(alias)).then((isDone) => isDone && onChange()),
+            },
             t("model.roll_back"),
           ),
           h(
@@ -89,28 +86,30 @@ const remove = (name, address) =>
     onYes: () => change("DELETE", address),
   });
 
+/** A second one would go forth again: so it is asked. @param {string} name @param {string} address */
+const rollBack = (name, address) =>
+  confirm({
+    title: t("model.roll_back_title", { name }),
+    text: t("model.roll_back_text"),
+    yes: t("model.roll_back"),
+    onYes: () => change("POST", `${address}/roll-back`),
+  });
+
 /** Where it has pointed, the newest first. @param {string} model @param {string} alias @param {string} address */
 async function showHistory(model, alias, address) {
   try {
     const moves = await list(`${address}/history`);
     const version = (/** @type {number | null} */ number) => (number === null ? "–" : String(number));
-    const row = (/** @type {any} */ move) =>
-      h(
-        "tr",
-        {},
-        h("td", { title: fullTime(move.at) }, timeNode(move.at)),
-        h("td", { class: "number" }, version(move.from)),
-        h("td", { class: "number" }, version(move.to)),
-      );
+    const time = (/** @type {string} */ at) => h("span", { title: fullTime(at) }, timeNode(at));
+    const title = t("model.history_title", { name: `${model}:${alias}` });
+    /** @type {[string, string?][]} */
     const heads = [
-      ["at", null],
-      ["from", "number"],
-      ["to", "number"],
-    ].map(([name, kind]) => h("th", { scope: "col", class: kind }, t(`model.move_column.${name}`)));
-    await openDialog({
-      title: t("model.history_title", { name: `${model}:${alias}` }),
-      body: [h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, moves.map(row)))],
-    });
+      [t("model.move_column.at")],
+      [t("model.move_column.from"), "number"],
+      [t("model.move_column.to"), "number"],
+    ];
+    const rows = moves.map((/** @type {any} */ move) => [time(move.at), version(move.from), version(move.to)]);
+    await openDialog({ title, body: [plainTable(title, heads, rows)] });
   } catch (error) {
     toast(/** @type {Error} */ (error).message, { tone: "bad" });
   }

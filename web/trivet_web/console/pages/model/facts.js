@@ -3,6 +3,7 @@
 import { copyButton, codeBlock } from "../../base/copy.js";
 import { h } from "../../base/dom.js";
 import { bytes, count, fullTime, NONE, timeNode } from "../../base/format.js";
+import { plainTable } from "../../base/plain_table.js";
 import { t } from "../../base/texts.js";
 
 /** @param {any} details client.VersionDetails */
@@ -52,88 +53,60 @@ export function showFacts(details) {
 
 /** All versions of a model, the newest first. @param {any} model @param {number} chosen @param {(version: number) => void} onChoose */
 export function showVersions(model, chosen, onChoose) {
+  /** @type {[string, string?][]} */
   const heads = [
-    ["version", ""],
-    ["aliases", ""],
-    ["format", ""],
-    ["size", "number"],
-    ["source", ""],
-    ["added", ""],
-  ].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`model.versions.${name}`)));
-  const row = (/** @type {any} */ one) =>
+    [t("model.versions.version")],
+    [t("model.versions.aliases")],
+    [t("model.versions.format")],
+    [t("model.versions.size"), "number"],
+    [t("model.versions.source"), "source"],
+    [t("model.versions.added")],
+  ];
+  const versions = [...model.versions].reverse();
+  const button = (/** @type {any} */ one) =>
     h(
-      "tr",
-      { "aria-current": one.version === chosen ? "true" : null },
-      h(
-        "td",
-        {},
-        h(
-          "button",
-          {
-            type: "button",
-            class: "small",
-            "aria-label": t("model.show_version", { version: one.version }),
-            onclick: () => onChoose(one.version),
-          },
-          one.version,
-        ),
-      ),
-      h(
-        "td",
-        {},
-        h(
-          "span",
-          { class: "row" },
-          one.aliases.map((/** @type {string} */ alias) => h("span", { class: "tag" }, alias)),
-        ),
-      ),
-      h("td", {}, [one.format, one.quantization].filter(Boolean).join(" ")),
-      h("td", { class: "number" }, bytes(one.size_bytes)),
-      h("td", { class: "source" }, one.source),
-      h("td", {}, timeNode(one.created_at)),
+      "button",
+      {
+        type: "button",
+        class: "small",
+        "aria-label": t("model.show_version", { version: one.version }),
+        onclick: () => onChoose(one.version),
+      },
+      one.version,
     );
-  const table = h(
-    "table",
-    { "aria-label": t("model.versions") },
-    h("thead", {}, h("tr", {}, heads)),
-    h("tbody", {}, [...model.versions].reverse().map(row)),
-  );
+  const tags = (/** @type {string[]} */ aliases) =>
+    h(
+      "span",
+      { class: "row" },
+      aliases.map((alias) => h("span", { class: "tag" }, alias)),
+    );
+  const rows = versions.map((one) => [
+    button(one),
+    tags(one.aliases),
+    [one.format, one.quantization].filter(Boolean).join(" "),
+    bytes(one.size_bytes),
+    one.source,
+    timeNode(one.created_at),
+  ]);
+  const isChosen = (/** @type {number} */ index) => (versions[index].version === chosen ? "true" : null);
   return h(
     "section",
     { class: "card flush" },
     h("div", { class: "card-head" }, h("h2", {}, t("model.versions"))),
-    h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("model.versions") }, table),
+    plainTable(t("model.versions"), heads, rows, (index) => ({ "aria-current": isChosen(index) })),
   );
 }
 
 /** @param {any} details */
 export function showFiles(details) {
-  const row = (/** @type {any} */ file) =>
-    h(
-      "tr",
-      {},
-      h("td", {}, h("code", {}, file.name)),
-      h("td", { class: "number" }, bytes(file.size_bytes)),
-      h(
-        "td",
-        {},
-        file.sha256 ? h("code", { class: "digest" }, file.sha256) : h("span", { class: "quiet" }, t("model.no_digest")),
-      ),
-    );
-  const heads = [
-    ["file", ""],
-    ["size", "number"],
-    ["sha256", ""],
-  ].map(([name, kind]) => h("th", { scope: "col", class: kind || null }, t(`model.column.${name}`)));
-  return h(
-    "section",
-    { class: "card flush" },
-    h(
-      "div",
-      { class: "table-scroll", tabindex: "0", role: "region", "aria-label": t("model.tab.files") },
-      h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, details.files.map(row))),
-    ),
-  );
+  /** @type {[string, string?][]} */
+  const heads = [[t("model.column.file")], [t("model.column.size"), "number"], [t("model.column.sha256")]];
+  const rows = details.files.map((/** @type {any} */ file) => [
+    h("code", {}, file.name),
+    bytes(file.size_bytes),
+    file.sha256 ? h("code", { class: "digest" }, file.sha256) : h("span", { class: "quiet" }, t("model.no_digest")),
+  ]);
+  return h("section", { class: "card flush" }, plainTable(t("model.tab.files"), heads, rows));
 }
 
 /** @param {any} details */

@@ -7,6 +7,7 @@ import { field, textarea } from "../../base/form.js";
 import { live } from "../../base/live.js";
 import { may } from "../../base/page_data.js";
 import { visibleText } from "../../base/plain_text.js";
+import { soon } from "../../base/soon.js";
 import { errorBox } from "../../base/states.js";
 import { t, tn } from "../../base/texts.js";
 
@@ -80,7 +81,7 @@ export class TryOut {
     const area = textarea("messages", { rows: 12, class: "mono", required: true });
     area.value = JSON.stringify(SAMPLE, null, 2);
     const result = h("div");
-    const run = soon(async () => {
+    const run = whenQuiet(async () => {
       const { tokens } = await change("POST", "/tokenize", {
         model: this.deployment,
         messages: JSON.parse(area.value),
@@ -126,7 +127,7 @@ export class TryOut {
     const area = textarea("text", { rows: 4, required: true });
     area.value = "Trivet serves large language models. 你好，世界!";
     const result = h("div");
-    const run = soon(async () => {
+    const run = whenQuiet(async () => {
       const found = await change("POST", "/tokenize", {
         model: this.deployment,
         prompt: area.value,
@@ -159,19 +160,13 @@ const tokenNode = ({ ids, text }, index) =>
   );
 
 /** After a pause in typing; what fails is said in the result's place. @param {() => Promise<void>} work @param {HTMLElement} result */
-function soon(work, result) {
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
-  return () => {
-    clearTimeout(timer);
-    timer = setTimeout(
-      () =>
-        work().catch((error) =>
-          result.replaceChildren(
-            error instanceof SyntaxError ? h("p", { class: "error" }, t("model.not_json")) : errorBox(error),
-          ),
+const whenQuiet = (work, result) =>
+  soon(
+    () =>
+      work().catch((error) =>
+        result.replaceChildren(
+          error instanceof SyntaxError ? h("p", { class: "error" }, t("model.not_json")) : errorBox(error),
         ),
-      PAUSE_MS,
-    );
-  };
-}
+      ),
+    PAUSE_MS,
+  );

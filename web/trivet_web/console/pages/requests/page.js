@@ -3,14 +3,16 @@
 import { change, get } from "../../base/api.js";
 import { badge } from "../../base/badge.js";
 import { byId, h, icon } from "../../base/dom.js";
-import { openDialog } from "../../base/dialog.js";
+import { confirm, openDialog } from "../../base/dialog.js";
 import { bindFilter } from "../../base/filters.js";
 import { count, duration, fullTime, timeNode, timeOfDay } from "../../base/format.js";
 import { select } from "../../base/form.js";
 import { may } from "../../base/page_data.js";
+import { said } from "../../base/said.js";
+import { doAll, Selection } from "../../base/selection.js";
 import { LiveTable } from "../../base/table.js";
 import { toast } from "../../base/toast.js";
-import { t } from "../../base/texts.js";
+import { t, tn } from "../../base/texts.js";
 
 const EVERY_MS = 2000;
 const MOST = 500;
@@ -28,8 +30,15 @@ const TONES = /** @type {Record<string, string>} */ ({
 });
 let longest = 1;
 
+/** @type {Selection<Record<string, any>>} */
+const selection = new Selection({
+  keyOf: (one) => one.id,
+  nameOf: (one) => `${one.model} ${timeOfDay(one.at)}`,
+  acts: [{ word: t("requests.stop"), takes: (one) => one.status === "running", run: stopAll }],
+});
 /** @type {LiveTable<Record<string, any>>} */
 const table = new LiveTable(byId("requests"), {
+  selection: may("operate") ? selection : null,
   label: t("shell.page.requests"),
   keyOf: (one) => one.id,
   empty: t("requests.empty"),
@@ -46,7 +55,7 @@ const table = new LiveTable(byId("requests"), {
       value: (one) => one.model,
       cell: (one) => h("button", { type: "button", class: "link", onclick: () => open(one) }, one.model),
     },
-    { key: "who", title: t("requests.who"), value: (one) => one.who },
+    { key: "who", title: t("requests.who"), value: (one) => said(one.who) },
     {
       key: "status",
       title: t("requests.status"),
@@ -149,6 +158,23 @@ async function stop(one) {
   } catch (error) {
     toast(/** @type {Error} */ (error).message, { tone: "bad" });
   }
+}
+
+/** @param {Record<string, any>[]} all */
+async function stopAll(all) {
+  const isDone = await confirm({
+    title: tn("requests.stop_all_title", all.length),
+    text: t("requests.stop_all_text"),
+    yes: t("requests.stop"),
+    onYes: () =>
+      doAll(
+        all,
+        (one) => change("DELETE", `/platform/v1/requests/${encodeURIComponent(one.id)}`),
+        (one) => one.id,
+      ),
+  });
+  await read();
+  return isDone;
 }
 
 /** @param {Record<string, any>} one */

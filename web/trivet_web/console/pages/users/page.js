@@ -7,6 +7,7 @@ import { byId, h } from "../../base/dom.js";
 import { field, input, select } from "../../base/form.js";
 import { count, timeNode } from "../../base/format.js";
 import { pageData } from "../../base/page_data.js";
+import { keepFresh } from "../../base/refreshing.js";
 import { LiveTable } from "../../base/table.js";
 import { t } from "../../base/texts.js";
 import { toast } from "../../base/toast.js";
@@ -235,3 +236,4 @@ async function load() {
 byId("toolbar").append(table.filterField());
 byId("create").addEventListener("click", create);
 load();
+keepFresh(load);
