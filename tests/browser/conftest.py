@@ -1,4 +1,4 @@
-"""Chromium, pages that report what a console must never do, and a site for all tests of a file."""
+"""Chromium, pages that report what a console must never do, and one site for all tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 from console_site import ADMIN, Site
-from watched_page import Watch, log_in
+from watched_page import OPTIONS, Watch, log_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -51,7 +51,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def empty_site() -> Iterator[Site]:
+def new_site() -> Iterator[Site]:
     """Nobody has set it up, and nothing runs."""
     with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
         made = Site(Path(home))
@@ -59,14 +59,33 @@ def empty_site() -> Iterator[Site]:
         made.close()
 
 
-@pytest.fixture(scope="module")
-def site(empty_site: Site) -> Site:
-    """With an admin, SmolLM2 on the CPU as `smol` and the null backend as `null`."""
-    empty_site.register()
-    empty_site.launch("smol", "cpu", max_num_seqs="8", max_model_len="2048")
-    empty_site.launch("null", "null")
-    empty_site.add_user(ADMIN, "admin")
-    return empty_site
+@pytest.fixture(scope="session")
+def site() -> Iterator[Site]:
+    """For all files, with an admin, SmolLM2 on the CPU as `smol` and the null backend as `null`.
+
+    What a test adds to it has a name of its own; what it takes away it has added.
+    """
+    with tempfile.TemporaryDirectory(prefix="tv") as home:
+        made = Site(Path(home))
+        try:
+            made.register()
+            made.launch({"smol": "cpu", "null": "null"}, max_num_seqs="8", max_model_len="2048")
+            made.add_user(ADMIN, "admin")
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.fixture(scope="session")
+def signed_in(site: Site, browser: Browser) -> Iterator[BrowserContext]:
+    """A browser in which the admin is logged in, shared: a login takes a second, a first page 60 files."""
+    context = browser.new_context(**OPTIONS)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    log_in(page, site)
+    page.close()
+    yield context
+    context.close()
 
 
 @pytest.fixture
@@ -80,8 +99,7 @@ def open_page(browser: Browser, watches: list[Watch]) -> Iterator[Callable[..., 
     contexts: list[BrowserContext] = []
 
     def open_one(origin: str, **options: object) -> Page:
-        given = {"viewport": {"width": 1280, "height": 860}, "locale": "en-US", **options}
-        context = browser.new_context(**given)
+        context = browser.new_context(**{**OPTIONS, **options})
         context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
@@ -96,8 +114,16 @@ def open_page(browser: Browser, watches: list[Watch]) -> Iterator[Callable[..., 
 
 
 @pytest.fixture
-def admin_page(site: Site, open_page: Callable[..., Page]) -> Page:
-    """Logged in as the admin, on the overview."""
-    page = open_page(site.url)
-    log_in(page, site)
-    return page
+def admin_page(site: Site, signed_in: BrowserContext, watches: list[Watch]) -> Iterator[Page]:
+    """Logged in as the admin and nowhere yet; what it leaves in the browser is gone after the test."""
+    cookies = signed_in.cookies()
+    page = signed_in.new_page()
+    watch = Watch(page, site.url)
+    watches.append(watch)
+    yield page
+    if page.url.startswith(site.url):
+        page.evaluate("localStorage.clear()")
+    page.close()
+    signed_in.clear_cookies()
+    signed_in.add_cookies(cookies)  # type: ignore[arg-type]  # as they were given
+    watch.check()

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,12 +74,15 @@ class Site:
         with self.client() as client:
             client.models.add(str(find_demo_model()), name=name)
 
-    def launch(self, name: str, backend: str, **settings: str) -> None:
+    def launch(self, backends: Mapping[str, str], **settings: str) -> None:
+        """All at once: backend by name of the deployment. They are ready when it returns."""
         with self.client() as client:
-            client.deployments.create(
-                str(find_demo_model()), name=name, backend=backend, replicas=1, settings=settings
-            )
-        wait_for(f"{name} is ready", lambda: self.states(name) == ["ready"])
+            for name, backend in backends.items():
+                client.deployments.create(
+                    str(find_demo_model()), name=name, backend=backend, replicas=1, settings=settings
+                )
+        for name in backends:
+            wait_for(f"{name} is ready", lambda name=name: self.states(name) == ["ready"])
 
     def states(self, name: str) -> list[str]:
         with self.client() as client:
@@ -96,6 +99,14 @@ class Site:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def kill_web_server(self) -> None:
+        """With SIGKILL; the parent starts it again."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        servers = [one for one in children if "trivet_web" in " ".join(one.cmdline())]
+        assert servers
+        for process in servers:
+            process.kill()
 
     def close(self) -> None:
         """Ctrl-C, and whatever a failed test has left."""

@@ -13,6 +13,7 @@ from watched_page import Watch, log_in
 from trivet.client import Client
 from trivet.errors import AuthenticationError
 
+NUM_ROWS = 10_000
 QUESTION = [{"role": "user", "content": "Which metal is heaviest?"}]
 
 
@@ -111,3 +112,23 @@ def test_ones_own_password_is_changed(site: Site, open_page: Callable[..., Page]
     other.get_by_label("Password", exact=True).fill("another long password")
     other.get_by_role("button", name="Log in").click()
     expect(other).to_have_url(re.compile("/console/playground"))  # of users who may not see what is deployed
+
+
+def test_ten_thousand_odd_keys_are_few_rows_and_all_are_found(site: Site, admin_page: Page) -> None:
+    odd = ["<b>bold</b>", "x" * 128, "名字很长" * 30, "\u202egnp.exe", "=1+1", "👩‍👩‍👧‍👦"]
+    common = {"user": "admin", "prefix": "sk-ab12", "scopes": ["infer"], "models": None, "priority": 0}
+    limits = {"max_concurrency": None, "requests_per_minute": None, "expires_at": None}
+    times = {"created_at": "2026-01-01T00:00:00Z", "last_used_at": None, "revoked_at": None}
+    names = [*odd, *(f"key {number}" for number in range(NUM_ROWS - len(odd)))]
+    keys = [{"id": number, "name": name, **common, **limits, **times} for number, name in enumerate(names)]
+    admin_page.route("**/platform/v1/keys*", lambda route: route.fulfill(json={"data": keys}))
+    admin_page.set_viewport_size({"width": 360, "height": 740})
+    admin_page.goto(f"{site.url}/console/keys")
+    rows = admin_page.get_by_role("table", name="API keys").locator("tbody tr")
+    expect(rows).to_have_count(200)
+    expect(rows.nth(0)).to_contain_text("<b>bold</b>")
+    assert admin_page.evaluate("document.documentElement.scrollWidth") <= 360
+    admin_page.get_by_role("button", name="Show more (9,800 left)").click()
+    expect(rows).to_have_count(1000)
+    admin_page.get_by_label("Filter").fill(f"key {NUM_ROWS - len(odd) - 1}")
+    expect(rows).to_have_count(1)

@@ -11,6 +11,7 @@ from console_site import Site
 from playwright.sync_api import Page, expect
 
 NUM_LINES = 10_000
+MOST_ROWS = 300  # in the page, of all these lines
 LONGEST_TASK_MS = 100
 HOSTILE = "ERROR \x1b[31mred\x1b[0m <img src=x onerror=alert(1)> \u202eback\n"
 QUESTION = [{"role": "user", "content": "Which metal is heaviest?"}]
@@ -21,7 +22,7 @@ new PerformanceObserver((found) => longTasks.push(...found.getEntries().map((one
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def long_log(site: Site) -> str:
     """Id of the null backend's instance, whose log has many lines and one that is hostile."""
     with site.client() as client:
@@ -47,13 +48,21 @@ def test_ten_thousand_lines_are_shown_without_a_long_task(
     assert min(longest) < LONGEST_TASK_MS
 
 
-def test_a_hostile_line_is_text_and_a_filter_finds_it(site: Site, admin_page: Page, long_log: str) -> None:
+def test_a_long_log_has_few_rows_and_nothing_of_it_acts(site: Site, admin_page: Page, long_log: str) -> None:
     admin_page.goto(f"{site.url}/console/logs?source={long_log}")
-    admin_page.get_by_label("Text or /regular expression/").fill("/<img.*>/")
     log = admin_page.get_by_role("log")
     expect(log).to_contain_text("red <img src=x onerror=alert(1)> ⟨U+202E⟩back")
-    expect(log).not_to_contain_text("line 9999")
+    expect(log.locator(".ansi-1").last).to_have_text("red")
+    assert log.locator(".log-line").count() < MOST_ROWS
     assert log.locator("img").count() == 0
+    admin_page.get_by_label("Text or /regular expression/").fill("/line 99\\d\\d$/")
+    expect(admin_page.get_by_text("100 lines", exact=True)).to_be_visible()
+    expect(log).to_contain_text("line 9950")
+    admin_page.keyboard.press("Tab")
+    log.focus()
+    admin_page.keyboard.press("ArrowUp")
+    admin_page.keyboard.press("Enter")
+    expect(admin_page.locator(".log-detail")).to_have_text("INFO line 9998")
 
 
 def test_the_supervisors_own_log_is_there(site: Site, admin_page: Page) -> None:
@@ -106,5 +115,7 @@ def test_settings_say_where_they_come_from(site: Site, admin_page: Page) -> None
     expect(settings).not_to_contain_text("drain_timeout_s")
     admin_page.get_by_label("Also those as they are by default").check()
     expect(settings.get_by_role("row", name="drain_timeout_s")).to_contain_text("default")
+    checks = admin_page.get_by_role("table", name="Checks of this host")
+    expect(checks.get_by_role("row", name="python Fine")).to_be_visible(timeout=60_000)
     admin_page.get_by_text("Packages and their licences").click()
     expect(admin_page.get_by_role("row", name="Flask").first).to_contain_text("BSD")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from console_site import Site, wait_for
 from playwright.sync_api import Locator, Page, Route, expect
-from watched_page import Watch
+from watched_page import Watch, log_in
 
 LONG_MS = 60_000
 STORY = "Write a very long story about a lighthouse, in many chapters."
@@ -83,7 +84,10 @@ def test_a_conversation_is_edited_and_asked_again(page: Page) -> None:
     expect(mine).to_contain_text("Say goodbye.")
 
 
-def test_a_conversation_ends_with_its_login(page: Page, site: Site) -> None:
+def test_a_conversation_ends_with_its_login(site: Site, open_page: Callable[..., Page]) -> None:
+    page = open_page(site.url)
+    log_in(page, site)
+    page.goto(f"{site.url}/console/playground?model=smol")
     page.get_by_label("Max tokens").fill("4")
     ask(page, "A secret.")
     expect(answers(page).last).to_contain_text("tok/s", timeout=LONG_MS)

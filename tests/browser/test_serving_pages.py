@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from console_site import Site, wait_for
 from playwright.sync_api import expect
 
 from trivet.demo_model import find_demo_model
 
 if TYPE_CHECKING:
-    from console_site import Site
     from playwright.sync_api import Page
 
 TOO_SMALL = {"gpu_memory_utilization": "0.001"}
@@ -42,7 +42,7 @@ def test_a_deployment_that_fits_nowhere_says_why_and_how_to_mend_it(
 
 def test_a_deployment_is_updated_and_stopped(site: Site, admin_page: Page) -> None:
     page = admin_page
-    site.launch("short-lived", "null")
+    site.launch({"short-lived": "null"})
     page.goto(f"{site.url}/console/deployments")
     row = page.get_by_role("row", name="short-lived")
     row.get_by_role("link", name="Update").click()
@@ -74,3 +74,45 @@ def test_a_model_shows_its_files_versions_and_where_a_name_has_pointed(site: Sit
     expect(page.get_by_role("table", name="Versions")).to_contain_text("prod")
     page.get_by_role("tab", name="Files").click()
     expect(page.get_by_role("tabpanel", name="Files")).to_contain_text(".gguf")
+
+
+def test_several_deployments_are_stopped_at_once(site: Site, admin_page: Page) -> None:
+    with site.client() as client:
+        for name in ("bulk-one", "bulk-two"):
+            client.deployments.create(str(find_demo_model()), name=name, backend="null", replicas=1)
+    page = admin_page
+    page.goto(f"{site.url}/console/deployments?filter=bulk")
+    expect(page.get_by_role("row", name="bulk")).to_have_count(2)
+    page.get_by_role("checkbox", name="Select bulk-one").check()
+    acts = page.get_by_role("group", name="What to do with the selected ones")
+    expect(acts).to_contain_text("1 selected")
+    page.get_by_role("checkbox", name="Select all").click()
+    acts.get_by_role("button", name="Stop").click()
+    asked = page.get_by_role("dialog", name="Stop 2 deployments?")
+    asked.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("link", name="Launch again")).to_have_count(2)
+    expect(acts).to_be_hidden()
+    with site.client() as client:
+        assert {client.deployments.get(name).desired for name in ("bulk-one", "bulk-two")} == {"stopped"}
+
+
+def test_replicas_are_counted_on_with_each_click_and_the_button_keeps_its_focus(
+    site: Site, admin_page: Page
+) -> None:
+    with site.client() as client:
+        client.deployments.create(str(find_demo_model()), name="scaled", backend="null", replicas=0)
+    admin_page.goto(f"{site.url}/console/deployments?filter=scaled")
+    more = admin_page.get_by_role("button", name="One more replica of scaled")
+    more.dblclick()
+    more.focus()
+    admin_page.keyboard.press("Enter")
+    wait_for("all three count", lambda: replicas(site, "scaled") == 3)
+    expect(admin_page.get_by_role("row", name="scaled")).to_contain_text("3")
+    expect(more).to_be_focused()
+    with site.client() as client:
+        client.deployments.stop("scaled")
+
+
+def replicas(site: Site, name: str) -> int:
+    with site.client() as client:
+        return client.deployments.get(name).replicas

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from console_site import ADMIN, PASSWORD, Site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+OPTIONS: dict[str, Any] = {"viewport": {"width": 1280, "height": 860}, "locale": "en-US"}  # of new_context
 # A page that was left while something was on its way complains of that; nothing else may be said.
 HARMLESS = ("net::ERR_ABORTED",)
 

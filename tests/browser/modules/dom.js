@@ -50,9 +50,10 @@ class FakeText extends FakeNode {
 }
 
 /** Puts a document into the global scope; call it before modules are imported. @param {Record<string, string>} texts */
-export function installDocument(texts = {}) {
+export function installDocument(texts = {}, language = "en", sentences = {}) {
   globalThis.Node = FakeNode;
-  const page = { page: "", thing: null, user: null, role: null, rights: [], language: "en", texts, pages: [] };
+  const nobody = { page: "", thing: null, user: null, role: null, rights: [], pages: [] };
+  const page = { ...nobody, language, texts, sentences };
   globalThis.document = {
     createElement: (tag) => Object.assign(new FakeNode(), { tag }),
     createElementNS: (_, tag) => Object.assign(new FakeNode(), { tag }),

@@ -27,8 +27,10 @@ function made() {
   mock.timers.enable({ apis: ["setTimeout"] });
   const sources = [];
   const doc = { hidden: false, addEventListener: (_, listener) => (doc.changed = listener) };
-  const live = new Live({ open: (url) => sources.at(sources.push(new FakeSource(url)) - 1), doc, random: () => 0.5 });
-  return { live, sources, doc };
+  const ask = mock.fn();
+  const open = (url) => sources.at(sources.push(new FakeSource(url)) - 1);
+  const live = new Live({ open, doc, random: () => 0.5, ask });
+  return { live, sources, doc, ask };
 }
 
 test("one stream carries all topics of a page", () => {
@@ -69,6 +71,15 @@ test("a broken stream is taken up where it broke, later each time", () => {
   sources[1].listeners.error();
   sources[0].listeners.error();
   assert.deepEqual(waits, [1000, 2000]);
+});
+
+test("a refused stream asks why: its login may have ended", () => {
+  const { live, sources, ask } = made();
+  live.objects("site", () => undefined);
+  mock.timers.tick(1);
+  assert.equal(ask.mock.callCount(), 0);
+  sources[0].listeners.error();
+  assert.equal(ask.mock.callCount(), 1);
 });
 
 test("a hidden tab has no stream", () => {

@@ -35,7 +35,10 @@ test("a spreadsheet computes no cell", () => {
 });
 
 test("sizes and times are as people read them", () => {
-  assert.deepEqual([bytes(0), bytes(1536), bytes(360 * 2 ** 20), bytes(null)], ["0 B", "1.5 KiB", "360 MiB", "–"]);
+  assert.deepEqual(
+    [bytes(0), bytes(1536), bytes(360 * 2 ** 20), bytes(1023.7 * 2 ** 20), bytes(null)],
+    ["0 B", "1.5 KiB", "360 MiB", "1 GiB", "–"],
+  );
   assert.deepEqual(
     [duration(0.0005), duration(0.084), duration(1.25), duration(754), duration(7260), duration(null)],
     ["500 µs", "84 ms", "1.3 s", "12 min", "2 h 1 min", "–"],

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import trivet
+import trivet_cpu
+import trivet_cuda
+import trivet_registry
+import trivet_supervisor
 import trivet_web
-from trivet_web.console.texts import LANGUAGES, fill, texts_of, texts_of_page
+from trivet_web.console.texts import LANGUAGES, fill, sentences_of, texts_of, texts_of_page
 
 FOLDER = Path(trivet_web.__file__).parent / "console"
 FOLDERS = sorted(path.parent for path in FOLDER.rglob("en.json"))
@@ -72,3 +79,27 @@ def test_a_text_keeps_a_place_without_a_value() -> None:
 
 def test_there_are_english_and_chinese() -> None:
     assert list(LANGUAGES) == ["en", "zh-CN"]
+
+
+def python_texts(root: Path) -> Iterator[str]:
+    """All texts of the sources, with `{}` for what is put into them."""
+    for file in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)  # type: ignore[misc]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_a_translated_sentence_is_one_that_the_server_says() -> None:
+    """One that was changed there would stay English without a word."""
+    said = {
+        text
+        for package in (trivet, trivet_registry, trivet_supervisor, trivet_web, trivet_cpu, trivet_cuda)
+        for text in python_texts(Path(package.__file__).parent)
+    }
+    for english, own in sentences_of("zh-CN").items():
+        assert PLACE.sub("{}", english) in said, english
+        assert sorted(PLACE.findall(english)) == sorted(PLACE.findall(own)), english
+        assert len(set(PLACE.findall(english))) == len(PLACE.findall(english)), english
+    assert not sentences_of("en")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,12 +63,23 @@ def test_a_stranger_is_led_to_the_login_and_back(site: Site, site_client: FlaskC
     site_client.delete_cookie("trivet_session")
     answer = site_client.get("/console/playground", headers=BROWSER)
     assert answer.headers["Location"] == "/login?next=/console/playground"
-    form = {"name": "some-admin", "password": PASSWORD, "next": "/console/playground"}
-    assert site_client.post("/login", data=form).headers["Location"] == "/console/playground"
+    wanted = "/console/launch?model=smollm2%3Aprod&filter=a+b"
+    page = site_client.get(wanted, headers=BROWSER, follow_redirects=True).text
+    (back,) = re.findall(r'name="next" value="([^"]*)"', page)
+    form = {"name": "some-admin", "password": PASSWORD, "next": unescape(back)}
+    assert site_client.post("/login", data=form).headers["Location"] == wanted
 
 
 @pytest.mark.parametrize(
-    "wanted", ["https://evil.example/", "//evil.example", "/console/../x", "/logout", "/\\x"]
+    "wanted",
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "/console/../x",
+        "/logout",
+        "/\\x",
+        "/console/keys?a#b",
+    ],
 )
 def test_a_login_leads_to_no_place_that_an_address_chose(
     site: Site, site_client: FlaskClient, wanted: str
