@@ -129,9 +129,21 @@ def test_a_tab_that_takes_nothing_is_ended(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(event_feed, "MAX_UNREAD", 3)
     tab = site.join("figures")
     end_s = time.monotonic() + 20
-    while not tab.is_over:
+    while site.ticks < 10:
         assert time.monotonic() < end_s
         time.sleep(0.01)
+    assert tab.take(0.1) == b""
+    assert tab.is_over
+
+
+def test_a_tab_is_over_when_its_reader_knows(site: Site) -> None:
+    """Else the pump, between two looks at it, would close without the last chunk."""
+    tab = site.join("things")
+    read(tab, 1)
+    tab.end()
+    assert not tab.is_over
+    assert tab.take(0.1) == b""
+    assert tab.is_over
 
 
 def test_a_client_that_hangs_up_ends_its_tab(site: Site) -> None:

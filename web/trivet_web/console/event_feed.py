@@ -62,9 +62,12 @@ class Tab:
         self.on_close: Callable[[], None] = lambda: None
         self._feed = feed
         self._news: deque[bytes] = deque()
+        self._shall_end = False
 
     def tell(self, event: bytes) -> None:
         """Any thread. One that takes nothing is ended: it connects again when it can."""
+        if self._shall_end:
+            return None
         if len(self._news) >= MAX_UNREAD:
             self._news.clear()
             return self.end()
@@ -72,8 +75,11 @@ class Tab:
         return self.mailbox.fail(_ARRIVED)
 
     def end(self) -> None:
-        """The tab connects again, perhaps elsewhere."""
-        self.is_over = True
+        """Any thread. The tab connects again, perhaps elsewhere.
+
+        It is over when its reader has taken that: else the pump would close between a chunk and the last one.
+        """
+        self._shall_end = True
         self.mailbox.fail(_ARRIVED)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -93,6 +99,7 @@ class Tab:
             return b""
         if not items:
             return None
+        self.is_over = self._shall_end
         news = []
         while self._news:
             news.append(self._news.popleft())

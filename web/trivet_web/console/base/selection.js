@@ -22,6 +22,8 @@ export class Selection {
     this.chosen = new Map();
     /** @type {Map<string, HTMLInputElement>} */
     this.boxes = new Map();
+    /** @type {() => Item[]} of the rows that the filter takes those with which something can be done */
+    this.offered = () => [];
     this.count = h("b");
     this.buttons = acts.map((act) =>
       h("button", { type: "button", class: "small", onclick: () => this.run(act) }, act.word),
@@ -43,8 +45,9 @@ export class Selection {
 
   /** The first one of its table. @param {() => Item[]} shown @returns {import("./table.js").Column<Item>} */
   column(shown) {
+    this.offered = () => shown().filter((item) => this.isOffered(item));
     this.all.addEventListener("change", () => {
-      const items = this.all.checked ? shown().filter((item) => this.isOffered(item)) : [];
+      const items = this.all.checked ? this.offered() : [];
       this.chosen = new Map(items.map((item) => [this.keyOf(item), item]));
       this.draw();
     });
@@ -93,8 +96,8 @@ export class Selection {
   draw() {
     const number = this.chosen.size;
     for (const [key, box] of this.boxes) box.checked = this.chosen.has(key);
-    this.all.checked = number > 0;
-    this.all.indeterminate = number > 0 && [...this.boxes.keys()].some((key) => !this.chosen.has(key));
+    this.all.checked = number > 0 && this.offered().every((item) => this.chosen.has(this.keyOf(item)));
+    this.all.indeterminate = number > 0 && !this.all.checked; // then a click selects all
     if (this.bar.hidden && number) announce(tn("base.selected", number));
     this.bar.hidden = !number;
     if (number) setText(this.count, tn("base.selected", number));
