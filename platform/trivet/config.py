@@ -332,16 +332,21 @@ def process_environment() -> Mapping[str, str]:
 
 
 def inherited_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without Trivet's own variables, which may hold a database password."""
+    """This process's environment without Trivet's own variables, which may hold a database password.
+
+    Where kernels were built ahead of time is no setting of a site and stays.
+    """
     environ = os.environ if environ is None else environ
-    return {name: value for name, value in environ.items() if not name.startswith("TRIVET_")}
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("TRIVET_") or name == KERNELS_VARIABLE
+    }
 
 
 def environment_of_home(home: Path, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """As `inherited_environment`, with the home, and where kernels were built ahead of time."""
-    environ = os.environ if environ is None else environ
-    kernels = {name: environ[name] for name in (KERNELS_VARIABLE,) if name in environ}
-    return {**inherited_environment(environ), **kernels, "TRIVET_HOME": str(home)}
+    """As `inherited_environment`, with the home."""
+    return {**inherited_environment(environ), "TRIVET_HOME": str(home)}
 
 
 def type_sentence(

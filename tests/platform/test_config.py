@@ -143,9 +143,10 @@ def test_a_child_reads_the_settings_that_its_parent_had(home: Path) -> None:
     assert settings.for_backend("ascend").env == {"A": "b"}, "read from the home, not from the environment"
 
 
-def test_an_engine_inherits_nothing_of_ours() -> None:
-    environ = {"PATH": "/bin", "TRIVET_DATABASE_URL": "postgresql://user:secret@host/db", "TRIVET_HOME": "/x"}
-    assert inherited_environment(environ) == {"PATH": "/bin"}
+def test_an_engine_inherits_nothing_of_ours_but_where_kernels_are() -> None:
+    passed_on = {"PATH": "/bin", "TRIVET_KERNELS_DIR": "/opt/kernels"}
+    ours = {"TRIVET_DATABASE_URL": "postgresql://user:secret@host/db", "TRIVET_HOME": "/x"}
+    assert inherited_environment({**passed_on, **ours}) == passed_on
 
 
 @pytest.mark.parametrize(
