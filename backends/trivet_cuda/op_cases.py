@@ -103,6 +103,10 @@ class CaseMaker:
         values = torch.randn(shape, generator=self._generator)
         return values.to(dtype or self._dtype).to(self._device)
 
+    def _whole(self, low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Numbers from `low` to below `high`."""
+        return torch.randint(low, high, shape, generator=self._generator).to(dtype).to(self._device)
+
     def _empty(self) -> LayerKV:
         """Every slot poisoned, and a block before the first, where a slot of -1 would be."""
         shape = self._shape
@@ -283,8 +287,7 @@ class CaseMaker:
             low, high, rows, dtype = -(1 << 31), 1 << 31, inner // 8, torch.int32
         else:
             low, high, rows, dtype = -127, 128, inner, torch.int8
-        weight = torch.randint(low, high, (rows, columns), generator=self._generator).to(dtype)
-        weight = weight.to(self._device)
+        weight = self._whole(low, high, (rows, columns), dtype)
 
         def run(x: Tensor, ops: OpTable) -> Sequence[Tensor]:
             return (ops.group_matmul(x, weight, scales, offsets, self._arch),)

@@ -1,8 +1,10 @@
-"""What an engine warns of though it works reaches the API, `trivet ps` and `trivet doctor`."""
+"""What an engine warns of though it works reaches the API, `ps`, `doctor` and the support report."""
 
 from __future__ import annotations
 
 import json
+import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 NOTICE = "rms_norm failed its self-test"
 
 
-def test_a_notice_of_a_running_engine_is_shown_and_ends_with_it(site: Site) -> None:
+def test_a_notice_of_a_running_engine_is_shown_and_ends_with_it(site: Site, tmp_path: Path) -> None:
     site.serve()
     site.launch("chat", "null", **{"options.notice": NOTICE})
     site.launch("quiet", "null")
@@ -31,6 +33,13 @@ def test_a_notice_of_a_running_engine_is_shown_and_ends_with_it(site: Site) -> N
     assert "quiet" not in shown
     found = json.loads(site.run("doctor", "--json").stdout)
     assert [each["text"] for each in found if each["check"].startswith("instance")] == [f"chat: {NOTICE}"]
+    report = tmp_path / "report.tar.gz"
+    assert site.run("diagnose", "chat", "-o", str(report)).returncode == 0
+    with tarfile.open(report) as archive:
+        for name in ("instances.json", "doctor.json"):
+            member = archive.extractfile(f"diagnose/{name}")
+            assert member is not None
+            assert NOTICE in member.read().decode()
     assert site.run("stop", "chat").returncode == 0
     assert NOTICE not in site.run("ps", "--all").stderr
     assert site.stop() == 0

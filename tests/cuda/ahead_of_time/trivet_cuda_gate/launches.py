@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
+from trivet_cuda_gate.cubin import Usage, read_usage
 
 from trivet.runners.op_check import OpCase
 from trivet_cuda.backend import FIRST_FP8
@@ -76,11 +78,43 @@ class Launch:
 
     @property
     def key(self) -> str:
-        return f"{self.function.__name__} {self.signature} {self.constants} {self.attributes} {self.options}"
+        """On whatever card."""
+        shape = (self.options.num_warps, self.options.num_stages)
+        return f"{self.function.__name__} {self.signature} {self.constants} {self.attributes} {shape}"
 
     def compiled(self, arch: int) -> Any:
         source = ASTSource(self.function, self.signature, self.constants, self.attributes)
         return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=self.options.__dict__)
+
+    def usage(self, arch: int) -> Usage:
+        """Of the kernel compiled for `arch`."""
+        compiled = self.compiled(arch)
+        return read_usage(compiled.asm["cubin"], compiled.metadata.shared)
+
+    def usage_from(self, other: int, arch: int) -> Usage:
+        """The same where the assembly for `other` is that for `arch` but for its target: assembled anew."""
+        compiled, backend = self.compiled(other), make_backend(GPUTarget("cuda", arch, 32))
+        options = {**self.options.__dict__, "arch": f"sm{arch}"}
+        assembly = retargeted(compiled.asm["ptx"], other, arch)
+        cubin = backend.make_cubin(assembly, {}, backend.parse_options(options), arch)
+        return read_usage(cubin, compiled.metadata.shared)
+
+
+def retargeted(assembly: str, other: int, arch: int) -> str:
+    """PTX for `other` as one for `arch`."""
+    line = f".target sm_{other}\n"
+    assert assembly.count(line) == 1, assembly[:300]
+    return assembly.replace(line, f".target sm_{arch}\n")
+
+
+class BlankMaker(CaseMaker):
+    """Arguments of any values: a compiler does not look at them, and a large matrix takes seconds to draw."""
+
+    def _random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(shape, dtype=dtype or self._dtype)
+
+    def _whole(self, low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype)
 
 
 @contextmanager
@@ -107,7 +141,8 @@ def recorded(arch: int, launches: dict[str, Launch]) -> Iterator[list[str]]:
         JITFunction.run = original
 
 
-def launches_of(arch: int) -> list[Launch]:
+@cache
+def launches_of(arch: int) -> tuple[Launch, ...]:
     """SHAPES in bfloat16; in the others attention, and the rest for one shape: it computes in float32 anyway.
 
     A kernel is compiled for what changes its code.
@@ -127,7 +162,7 @@ def launches_of(arch: int) -> list[Launch]:
             _run(ROTATED_SHAPES[1], dtype, arch, table, labels, ("norm_rope",))
         for shape in PRODUCT_SHAPES:
             _run_products(shape, arch, table, labels)
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _ops_of(shape: ModelShape) -> tuple[str, ...]:
@@ -144,7 +179,7 @@ def _run(
     labels: list[str],
     ops: tuple[str, ...],
 ) -> None:
-    maker = CaseMaker(shape, dtype, torch.device("cpu"), arch)
+    maker = BlankMaker(shape, dtype, torch.device("cpu"), arch)
     heads = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_dim}, KV {shape.kv_dtype}"
     cases = (case for case in maker.cases() if not set(case.ops).isdisjoint(ops))
     _note(cases, f"{heads}, {dtype}", table, labels)
@@ -152,7 +187,7 @@ def _run(
 
 def _run_products(shape: ModelShape, arch: int, table: OpTable, labels: list[str]) -> None:
     """Of few rows all; of many, whose K is not split, one of each kind."""
-    maker, kinds = CaseMaker(shape, torch.bfloat16, torch.device("cpu"), arch), set()
+    maker, kinds = BlankMaker(shape, torch.bfloat16, torch.device("cpu"), arch), set()
     for product in shape.every_product():
         few, many = maker.matmuls(product)
         _note((few,) if product.kind in kinds else (few, many), "bfloat16", table, labels)
