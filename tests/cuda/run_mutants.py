@@ -14,7 +14,9 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -92,6 +94,12 @@ def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
     return code != PASSED  # a signal, too: an access beyond memory
 
 
+def controls(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """A test of each folder over what is sound: where it fails, a fault that is found says nothing."""
+    first = {Path(mutant.test.partition("::")[0]).parent: mutant for mutant in reversed(mutants)}
+    return [replace(mutant, name=f"without {mutant.name}", after=mutant.before) for mutant in first.values()]
+
+
 def main() -> int:
     """Exit code 1 where a fault is not found."""
     wanted = [mutant for mutant in MUTANTS if mutant.name in sys.argv[1:] or not sys.argv[1:]]
@@ -101,6 +109,10 @@ def main() -> int:
     context.set_forkserver_preload(PRELOADED)
     survivors = 0
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        sound = controls(wanted)
+        for mutant, fails in zip(sound, pool.map(lambda each: is_found(each, context), sound), strict=True):
+            if fails:
+                raise SystemExit(f"{mutant.test} fails {mutant.name}, too")
         for mutant, found in zip(
             wanted, pool.map(lambda mutant: is_found(mutant, context), wanted), strict=True
         ):

@@ -148,7 +148,7 @@ class Shapes(dict[str, Tensor]):
 def test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels(
     num_tokens: int, is_4bit: bool, has_qk_norm: bool
 ) -> None:
-    """Each may stand for its kernel in a model of real size. Attention is bounded above."""
+    """Each may stand for its kernel in a model of real size; attention, which reads lengths, is below."""
     attention = replace(ATTENTION_8B, qk_norm=Norm() if has_qk_norm else None)
     spec = replace(SPEC_8B, kinds=(Layer(attention, MLP(14336)),))
     shape = replace(SHAPE_8B, max_num_batched_tokens=num_tokens)
@@ -166,6 +166,26 @@ def test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels(
         decoder.forward(view.token_ids, view.positions, view)
     planned = activation_bytes(spec, shape, num_tokens) + logits_bytes(spec, shape)
     assert 0.05 * planned < live.peak <= planned, live.peak / planned
+
+
+@pytest.mark.parametrize("name", ["decode", "extend"])
+def test_attention_of_twins_takes_no_more_than_is_planned_for_kernels(name: str) -> None:
+    """Of 8B's heads, beside the stream and the heads of the step."""
+    num_tokens, length, dtype = 256 if name == "extend" else 1, 4096, torch.bfloat16
+    cache = torch.zeros((1 + length // 16, 16, 8, 128), dtype=dtype)
+    table = 1 + torch.arange(length // 16, dtype=torch.int32)[None]
+    query, lengths = torch.zeros((num_tokens, 32, 128), dtype=dtype), torch.tensor([length]).int()
+    settings = (128**-0.5, 0, 0.0)
+    where = (query, cache, cache, None, None, table)
+    with Live() as live:
+        if name == "decode":
+            twins.decode_attention(*where, lengths, *settings, 1, 90)
+        else:
+            starts, tiles = torch.tensor([0, num_tokens]).int(), torch.tensor([[0, 0]]).int()
+            twins.extend_attention(*where, starts, lengths, tiles, *settings, 90)
+    beside = num_tokens * (14 * 4096 + 3 * 2 * 6144)
+    planned = activation_bytes(SPEC_8B, SHAPE_8B, num_tokens) + logits_bytes(SPEC_8B, SHAPE_8B)
+    assert 0.01 * planned < live.peak + beside <= planned, (live.peak + beside) / planned
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "add_rms_norm", "norm_rope", "swiglu", "group_matmul"])
