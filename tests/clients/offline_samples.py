@@ -12,7 +12,7 @@ def batch(model: str) -> None:
     """The offline batch of every manual of vLLM."""
     prompts = ["Hello, my name is", "The capital of France is", "人工智能的未来是"]
     sampling_params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=50)
-    llm = LLM(model=model, dtype="half", backend="null")  # which computes in any dtype
+    llm = LLM(model=model, dtype="half")
     outputs = llm.generate(prompts, sampling_params)
     assert [output.prompt for output in outputs] == prompts
     for output in outputs:
@@ -23,7 +23,7 @@ def batch(model: str) -> None:
 def ignored_end(model: str) -> None:
     """Every token that was asked for, whatever the model says."""
     params = SamplingParams(temperature=0.7, top_p=0.9, max_tokens=512, ignore_eos=True)
-    (output,) = LLM(model=model, backend="cpu", max_model_len=1024).generate(["Once"], params)
+    (output,) = LLM(model=model).generate(["Once"], params)
     assert len(output.outputs[0].token_ids) == 512
     assert output.outputs[0].finish_reason == "length"
 
@@ -32,7 +32,7 @@ def loop(model: str) -> None:
     """transformers' loop by hand, prefill and then one token at a time, has our greedy tokens."""
     import torch
 
-    from trivet.contract_suite.gguf_oracle import read_gguf_model
+    from trivet.contract_suite.gguf_oracle import read_gguf_model  # transformers' own wants accelerate
 
     llm = LLM(model=model, backend="cpu", dtype="float32", max_model_len=256)
     ids = llm.get_tokenizer().encode("The capital of France is")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import re
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -97,8 +99,14 @@ def test_fields_of_vllm_are_carried_out(client: openai.OpenAI) -> None:
 
     assert ask(structured_outputs={"choice": ["yes", "no"]}).message.content in ("yes", "no")
     assert re.fullmatch("[a-c]{3}", ask(guided_regex="[a-c]{3}").message.content)
-    assert ask(min_tokens=16, ignore_eos=True).finish_reason == "length"
-    assert ask(allowed_token_ids=[28]).message.content == ask(allowed_token_ids=[28], top_k=1).message.content
+    free = ask(logprobs=True)
+    first = [one.token for one in free.logprobs.content]
+    ids = tokens_of(client, first[0])
+    assert ask(stop_token_ids=ids).finish_reason == "stop", "the first token ends it"
+    assert ask(stop_token_ids=ids, min_tokens=16).finish_reason == "length"
+    assert ask(bad_words=[first[0]]).message.content != free.message.content
+    allowed = ask(allowed_token_ids=ids, logprobs=True, ignore_eos=True).logprobs.content
+    assert {one.token for one in allowed} == {first[0]}
     with pytest.raises(openai.BadRequestError, match="use_beam_search"):
         ask(use_beam_search=True)
 
@@ -161,20 +169,46 @@ def test_a_client_that_closes_ends_its_generation(client: openai.OpenAI, server:
     )
     for _, _ in zip(range(3), stream, strict=False):
         pass
-    assert _running(server) == 1
+    _wait_for(server, running=1)
     stream.close()
-    latest_s = time.monotonic() + 10
-    while _running(server):
-        assert time.monotonic() < latest_s, "it goes on"
+    _wait_for(server, running=0)
+
+
+def test_a_client_that_closes_before_a_whole_answer_ends_its_generation(server: Server) -> None:
+    body = {"model": "smol", "messages": HELLO, "max_tokens": 1900, "ignore_eos": True}
+    place = urllib.parse.urlsplit(server.url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    _wait_for(server, running=1)
+    connection.close()
+    _wait_for(server, running=0)
+
+
+def _wait_for(server: Server, running: float) -> None:
+    """And for the blocks: they are held while it runs, and free after it."""
+    latest_s = time.monotonic() + 20
+    while True:
+        found = _gauge(server, "num_requests_running"), _gauge(server, "kv_cache_usage_perc")
+        if found[0] == running and (found[1] > 0) == (running > 0):
+            return
+        assert time.monotonic() < latest_s, found
         time.sleep(0.05)
 
 
-def _running(server: Server) -> int:
+def _gauge(server: Server, name: str) -> float:
+    """Of the model "smol"."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    counts = re.findall(r'^trivet:num_requests_running\{[^}]*"smol"[^}]*\} (\d+)', text, re.MULTILINE)
-    assert counts, text
-    return sum(map(int, counts))
+    values = re.findall(rf'^trivet:{name}\{{[^}}]*"smol"[^}}]*\}} ([0-9.e+-]+)', text, re.MULTILINE)
+    assert values, text
+    return sum(map(float, values))
+
+
+def tokens_of(client: openai.OpenAI, text: str) -> list[int]:
+    url = f"{str(client.base_url).removesuffix('/v1/')}/tokenize"
+    data = json.dumps({"model": "smol", "prompt": text, "add_special_tokens": False}).encode()
+    with urllib.request.urlopen(url, data=data, timeout=60) as answer:
+        return list(json.loads(answer.read())["tokens"])
 
 
 def test_failures_are_the_clients_own(client: openai.OpenAI) -> None:

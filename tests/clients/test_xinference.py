@@ -40,21 +40,32 @@ def test_life_of_a_model(client: RESTfulClient, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "ask"),
+    ("kind", "ask", "wanted"),
     [
-        ("embedding", lambda model: model.create_embedding(["a", "b"])["data"][1]["embedding"]),
+        ("embedding", lambda model: [len(one["embedding"]) for one in vectors(model)], [576, 576]),
         (
             "rerank",
-            lambda model: model.rerank(["a cat", "rust"], "an animal", return_documents=True)["results"],
+            lambda model: sorted(one["document"]["text"] for one in ranks(model)),
+            ["a cat", "rust"],
         ),
     ],
 )
-def test_vectors_and_ranks(client: RESTfulClient, server: Server, kind: str, ask: Any) -> None:
+def test_vectors_and_ranks(
+    client: RESTfulClient, server: Server, kind: str, ask: Any, wanted: list[object]
+) -> None:
     uid = client.launch_model(
         "smollm2", model_uid=kind, model_type=kind, model_engine="null", model_path=server.model_file
     )
-    assert ask(client.get_model(uid))
+    assert ask(client.get_model(uid)) == wanted
     client.terminate_model(uid)
+
+
+def vectors(model: Any) -> list[dict[str, Any]]:
+    return list(model.create_embedding(["a", "b"])["data"])
+
+
+def ranks(model: Any) -> list[dict[str, Any]]:
+    return list(model.rerank(["a cat", "rust"], "an animal", return_documents=True)["results"])
 
 
 def test_real_model_answers(client: RESTfulClient) -> None:

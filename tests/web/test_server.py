@@ -358,16 +358,12 @@ def test_only_some_threads_are_for_inference(
     with ExitStack() as stack:
         for number in range(24):
             sock = stack.enter_context(server.connect())
-            is_text = number < 4
-            sock.sendall(
-                request_bytes("/v1/embeddings", texts)
-                if is_text
-                else request_bytes("/v1/chat/completions", chat())
-            )
+            path, body = ("/v1/embeddings", texts) if number < 4 else ("/v1/chat/completions", chat())
+            sock.sendall(request_bytes(path, body))
         eventually(lambda: server.metric(RUNNING) == 24, what="all requests run")
-        status, body = post(server, "/v1/embeddings", texts)
+        status, refused = post(server, "/v1/embeddings", texts)
         assert status == 429
-        assert b"web_threads" in body
+        assert b"web_threads" in refused
         assert server.get("/health")[0] == 200
     eventually(lambda: server.metric(RUNNING) == 0, what="all are aborted")
 

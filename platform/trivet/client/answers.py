@@ -250,6 +250,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str = ""
     context_length: int | None = None
     replica: int = 0
+    root: str = ""  # "model:3" in the registry
 
 
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):

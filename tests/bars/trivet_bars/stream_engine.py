@@ -1,7 +1,8 @@
 """An engine that costs next to nothing: `python -m trivet_bars.stream_engine RUN_DIR INSTANCE STEP_S`.
 
 One token for each running sequence and step, whose text is the moment at which it was sent (CLOCK_MONOTONIC,
-in ns), so that a client can tell how long it was on its way. Nothing is counted but what routing reads.
+in ns), so that a client can tell how long it was on its way. A sequence with the seed `SILENT` gets none.
+Nothing is counted but what routing reads; when a sequence comes or is aborted is written to `RECORD`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from trivet.messages import (
     Submit,
 )
 
+SILENT = 7
+RECORD = "record"  # in the run directory: lines of "submit" or "abort" and CLOCK_MONOTONIC seconds
 _encode = msgspec.msgpack.Encoder().encode
 _requests = msgspec.msgpack.Decoder(EngineRequest)
 
@@ -40,6 +43,8 @@ class StreamEngine:
         self._instance = instance
         self._step_s = step_s
         self._left: dict[bytes, dict[str, int]] = {}
+        self._silent: set[str] = set()
+        self._record = (run_dir / RECORD).open("a", buffering=1)
 
     def beat_for_ever(self) -> None:
         socket = zmq.Context.instance().socket(zmq.PUB)
@@ -68,9 +73,18 @@ class StreamEngine:
         request = _requests.decode(data)
         left = self._left.setdefault(client, {})
         if isinstance(request, Submit):
-            left[request.request_id] = request.params.max_tokens or 1
+            if request.params.seed == SILENT:
+                self._silent.add(request.request_id)
+            else:
+                left[request.request_id] = request.params.max_tokens or 1
+            self._write("submit")
         elif isinstance(request, Abort):
+            self._silent.discard(request.request_id)
             left.pop(request.request_id, None)
+            self._write("abort")
+
+    def _write(self, what: str) -> None:
+        self._record.write(f"{what} {time.monotonic()}\n")
 
 
 def _step(left: dict[str, int]) -> list[Piece]:

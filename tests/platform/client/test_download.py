@@ -13,7 +13,7 @@ import pytest
 from trivet import errors
 from trivet.client import AsyncClient, Client
 
-SIZE_BYTES = 48 << 20
+SIZE_BYTES = 16 << 20
 PIECE = bytes(64 << 10)
 
 

@@ -123,11 +123,15 @@ def test_stop_string_ends_the_answer_and_is_named(client: FlaskClient) -> None:
         assert choice["message"]["content"] == "w0 w1 "
 
 
-def test_text_parts_are_the_same_prompt_as_one_string(client: FlaskClient) -> None:
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_text_parts_are_the_same_prompt_as_one_string(client: FlaskClient, role: str) -> None:
     parts = [{"type": "text", "text": "You are "}, {"type": "text", "text": "brief."}]
-    whole = ask(client, messages=[{"role": "system", "content": "You are brief."}, *HELLO["messages"]])
-    joined = ask(client, messages=[{"role": "system", "content": parts}, *HELLO["messages"]])
-    assert joined["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
+
+    def num_tokens(content: object) -> int:
+        messages = [{"role": role, "content": content}, *HELLO["messages"]]
+        return int(ask(client, messages=messages)["usage"]["prompt_tokens"])
+
+    assert num_tokens(parts) == num_tokens("You are brief.") > num_tokens(parts[:1])
 
 
 def test_messages_without_content_are_rendered(client: FlaskClient) -> None:

@@ -63,10 +63,12 @@ def test_usage_with_every_chunk_is_that_of_the_text_so_far(site: Site, site_clie
         assert chunk["usage"]["completion_tokens"] == len(text.split())
 
 
-def test_stream_of_several_prompts_names_each_choice(client: FlaskClient) -> None:
+@pytest.mark.parametrize(("prompt", "n"), [(["a", "b"], 1), ("a", 2)])
+def test_stream_of_several_prompts_names_each_choice(client: FlaskClient, prompt: object, n: int) -> None:
     body = {
         "model": "demo",
-        "prompt": ["a", "b"],
+        "prompt": prompt,
+        "n": n,
         "max_tokens": 3,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -77,6 +79,7 @@ def test_stream_of_several_prompts_names_each_choice(client: FlaskClient) -> Non
     texts = {0: "", 1: ""}
     reasons = []
     for chunk in chunks[:-1]:
+        assert chunk["usage"] is None, "it is in one chunk of its own"
         (choice,) = chunk["choices"]
         texts[choice["index"]] += choice["text"]
         reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
@@ -102,6 +105,7 @@ def test_models_say_what_is_ready(client: FlaskClient) -> None:
     assert listed["object"] == "list"
     (model,) = listed["data"]
     assert (model["id"], model["ready"], model["max_model_len"]) == ("demo", True, 512)
+    assert (model["root"], model["parent"]) == ("smollm2:1", None)
     assert client.get("/v1/models/demo").get_json() == model
     assert client.get("/v1/models/other").status_code == 404
 

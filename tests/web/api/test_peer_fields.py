@@ -217,6 +217,17 @@ def test_documents_and_effort_reach_the_template(speaking: Any) -> None:
     assert prompt_tokens(speaker, reasoning_effort="high") != bare
 
 
+def test_what_a_template_refuses_is_told_in_its_own_words(speaking: Any) -> None:
+    speaker = speaking(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}x"
+    )
+    assert speaker.post("x").status_code == 200
+    response = speaker.post("x", messages=[{"role": "system", "content": "brief"}, *CONVERSATION[:1]])
+    error = response.get_json()["error"]
+    assert (response.status_code, error["param"], error["type"]) == (400, "messages", "invalid_request_error")
+    assert "System role not supported" in error["message"]
+
+
 def test_what_a_model_refused_is_part_of_its_turn(speaker: Speaker) -> None:
     said = {"role": "assistant", "content": "I will not."}
     part = {"type": "refusal", "refusal": "I will not."}

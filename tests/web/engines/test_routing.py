@@ -8,7 +8,7 @@ import time
 import pytest
 
 from trivet.errors import ModelNotFound, Unavailable
-from trivet.messages import STALL_SILENCE_S, Beat, EngineLoad, Phase
+from trivet.messages import SILENCE_LIMIT_S, STALL_SILENCE_S, Beat, EngineLoad, Phase
 from trivet_web.engines import routing
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.prefix_affinity import SPAN_TOKENS, PrefixAffinity, span_digests
@@ -264,6 +264,20 @@ def test_a_replica_whose_step_is_overdue_gets_nothing_unless_it_is_the_last() ->
     site.now_s = 3.1
     assert {site.router.choose("m", 1).instance_id for _ in range(4)} == {"b"}
     assert site.router.choose("m", 1, frozenset({"b"})).instance_id == "a", "waiting is better than 503"
+
+
+def test_an_idle_engine_that_only_beats_stays_in_rotation() -> None:
+    """For an hour, which no test waits; nothing is sent to it, and nothing comes from it."""
+    site = Site(ready("a"))
+    for _ in range(3600):
+        view = site.beat("a", 0)
+        site.now_s += 1.0
+        assert view.can_serve
+        assert not view.is_silent(site.now_s)
+        assert not view.is_stalled(site.now_s)
+    assert site.router.choose("m", 1).instance_id == "a"
+    site.now_s += SILENCE_LIMIT_S
+    assert site.views["a"].is_silent(site.now_s), "and without a beat it is not"
 
 
 def test_a_beginning_that_is_remembered_in_part_is_remembered_from_its_start() -> None:

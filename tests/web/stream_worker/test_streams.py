@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-import signal
 import socket
 import struct
 import threading
@@ -14,13 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx2
 import msgspec
 import psutil
 import pytest
 from raw_http import chat, events, get, post, read_answer, read_to_end, read_until
-
-from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
 
 if TYPE_CHECKING:
     from conftest import Eventually, Live, Server, Site
@@ -269,68 +265,6 @@ def test_clients_that_do_not_read_a_large_answer_hold_no_thread(live: Live) -> N
         assert b'"version"' in read_answer(sockets[7], rest)[1]
 
 
-def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
-    site: Site, start_server: Callable[..., Server]
-) -> None:
-    site.start_engine("--step-s", "0.05")
-    server = start_server()
-    with server.connect() as streaming, server.connect() as asking:
-        streaming.sendall(stream("demo", 30))
-        data = read_until(streaming, b"w2 ")
-        asking.sendall(get("/health/ready"))
-        assert read_answer(asking)[0].startswith(b"HTTP/1.1 200")
-        server.process.send_signal(signal.SIGTERM)
-        while True:
-            asking.sendall(get("/health/ready"))
-            head, body, _ = read_answer(asking)
-            if head.startswith(b"HTTP/1.1 503"):
-                break
-        assert b"shutting down" in body
-        with pytest.raises(ConnectionRefusedError):  # and is not left waiting
-            server.connect()
-        assert b"[DONE]" in read_until(streaming, b"\r\n0\r\n\r\n", data)
-    assert server.process.wait(20) == 0
-
-
-def test_a_request_that_waits_for_its_first_token_is_refused_at_the_end_of_the_drain(
-    site: Site, start_server: Callable[..., Server], eventually: Eventually, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Of an engine, or of one that is being loaded; a line of a batch waits, too, and holds up no exit."""
-    site.start_engine("--first-s", "60")
-    site.deploy("asleep")
-    with site.database.session() as session:
-        update_deployment(session, "asleep", Update(settings={"idle_timeout_s": "60"}))
-        sleep_deployment(session, "asleep", "no request for 60 s")
-    server = start_server()
-    with httpx2.Client(base_url=server.url, timeout=20) as http:
-        row = {"custom_id": "1", "method": "POST", "url": PATH, "body": chat("asleep")}
-        sent = http.post("/v1/files", data={"purpose": "batch"}, files={"file": msgspec.json.encode(row)})
-        http.post(
-            "/v1/batches", json={"input_file_id": sent.json()["id"], "endpoint": PATH}
-        ).raise_for_status()
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(server.connect()) for _ in range(3)]
-        for sock, request in zip(
-            sockets, (stream("demo"), stream("asleep"), post(PATH, chat("asleep"))), strict=True
-        ):
-            sock.sendall(request)
-        eventually(lambda: server.metric(RUNNING) == 1, what="it runs")
-        eventually(lambda: num_running(server, site.token) == 4, what="all wait")
-        server.process.send_signal(signal.SIGTERM)
-        for sock in sockets:
-            head, body, _ = read_answer(sock)
-            assert head.startswith(b"HTTP/1.1 503")
-            assert b"shutting down" in body
-    assert server.process.wait(20) == 0
-    assert "was sent SIGKILL" not in capfd.readouterr().err, "it has ended by itself"
-
-
-def num_running(server: Server, token: str) -> int:
-    """Of the log of requests: those that wait to be sent, too."""
-    found = httpx2.get(f"{server.url}/platform/v1/requests", headers={"Authorization": f"Bearer {token}"})
-    return sum(one["status"] == "running" for one in found.json()["data"])
-
-
 def test_a_lost_engine_is_replaced_for_a_stream_that_waits(live: Live, eventually: Eventually) -> None:
     """None of ten has begun: all go on elsewhere, and a thread waits for the registry."""
     served = live.serve("--first-s", "60")
@@ -345,6 +279,31 @@ def test_a_lost_engine_is_replaced_for_a_stream_that_waits(live: Live, eventuall
         with sock:
             assert contents(read_answer(sock)[1]) == "w0 w1 w2 "
     ender.join()
+
+
+@pytest.mark.parametrize("phase", ["arriving", "waiting", "flowing", "ending"])
+def test_an_engine_that_is_killed_in_any_phase_leaves_no_request_without_an_end(
+    live: Live, phase: str, eventually: Eventually
+) -> None:
+    options = {"flowing": ("--step-s", "0.02"), "ending": ("--step-s", "0.001")}
+    served = live.serve(*options.get(phase, ("--first-s", "60")))
+    with live.server.connect() as flowing, live.server.connect() as whole:
+        flowing.sendall(stream(served.model, 200))
+        whole.sendall(post(PATH, chat(served.model, max_tokens=200)))
+        data = b""
+        if phase == "waiting":
+            eventually(lambda: live.server.metric(RUNNING, served.model) == 2, what="both wait")
+        elif phase != "arriving":
+            data = read_until(flowing, b"w3 " if phase == "flowing" else b"w199 ")
+        served.engine.kill()
+        head, body, _ = read_answer(flowing, data)
+        whole_head, whole_body, _ = read_answer(whole)
+    if head.startswith(b"HTTP/1.1 200"):
+        assert body.endswith(b"data: [DONE]\n\n") or b'"code":"engine_lost"' in body.split(b"\n\n")[-2]
+    else:
+        assert head.startswith(b"HTTP/1.1 503"), head
+    is_complete = whole_head.startswith(b"HTTP/1.1 200") and b'"completion_tokens":200' in whole_body
+    assert is_complete or whole_head.startswith(b"HTTP/1.1 503"), (whole_head, whole_body)
 
 
 ABORT_GOAL_S = 0.05

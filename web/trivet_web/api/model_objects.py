@@ -23,6 +23,8 @@ class ModelObject(msgspec.Struct, frozen=True):
     quantization: str
     context_length: int | None
     replica: int  # instances that serve
+    root: str  # vLLM's name of what is served, here with its version: model:3
+    parent: None = None  # vLLM's name of what an adapter adapts: no engine of ours takes adapters
     object: Literal["model"] = "model"
     owned_by: str = "trivet"
     type: Literal["model"] = "model"

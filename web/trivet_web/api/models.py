@@ -56,6 +56,7 @@ def model_object(deployed: Deployed) -> ModelObject:
         quantization=facts.quantization if facts else "",
         context_length=deployed.max_model_len or (facts.context_length if facts else None),
         replica=len(deployed.serving),
+        root=facts.reference if facts else deployed.name,
     )
 
 

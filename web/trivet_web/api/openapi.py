@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +19,8 @@ from trivet_web.api.documented import EVENTS, JSON, Operation, documented, opera
 from trivet_web.error_objects import ErrorBody
 
 blueprint = Blueprint("openapi", __name__)
+_MADE = "trivet.openapi"  # of the application: the document, encoded
+_making = threading.Lock()
 _PLACE = re.compile(r"<(?:[a-z]+:)?(\w+)>")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _KINDS = {int: "integer", bool: "boolean", float: "number", str: "string"}
@@ -29,7 +32,11 @@ Document = dict[str, Any]
 @documented(dict[str, Any])
 def openapi() -> Response:
     """This API, as OpenAPI 3.1."""
-    return Response(msgspec.json.encode(document_of(current_app)), mimetype=JSON)
+    made = current_app.extensions
+    with _making:  # once: it takes a fifth of a second, and anybody may ask
+        if _MADE not in made:
+            made[_MADE] = msgspec.json.encode(document_of(current_app))
+    return Response(made[_MADE], mimetype=JSON)
 
 
 def routes_of(app: Flask) -> Iterator[tuple[Rule, str, Callable[..., Any]]]:

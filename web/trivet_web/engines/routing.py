@@ -112,6 +112,8 @@ Table = Mapping[str, Deployed]  # by name
 class Claim:
     """A request's share of an instance's outstanding tokens; it shrinks as tokens arrive, some at a time."""
 
+    __slots__ = ("_router", "_tokens", "_used", "instance_id")  # one is touched for each token
+
     def __init__(self, router: Router, instance_id: str, tokens: int) -> None:
         self.instance_id = instance_id
         self._router = router

@@ -35,7 +35,7 @@ class Guest(ABC):
     """A request in the care of the pump. Everything here is called by the pump's thread."""
 
     due_s: float = math.inf  # CLOCK_MONOTONIC: it gets a turn then
-    has_left = False
+    has_joined = has_left = False
     blocked_fd: int | None = None  # while it waits for its socket
 
     @property
@@ -119,16 +119,17 @@ class Pump:
     def _give_turn(self, guest: Guest, now: float) -> None:
         if guest.has_left:  # woken twice
             return
+        if not guest.has_joined:
+            guest.has_joined = True
+            self._guests.add(guest)
         outcome = guest.turn(now)
         if outcome is Next.WAKE:  # nearly always
-            self._guests.add(guest)
-        elif outcome is Next.NOTHING:
+            return
+        if outcome is Next.NOTHING:
             self._let_go(guest)
         elif outcome is Next.TURN:
-            self._guests.add(guest)
             self._woken.append(guest)
         else:
-            self._guests.add(guest)
             self._block(guest)
 
     def _let_go(self, guest: Guest) -> None:

@@ -185,7 +185,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         if not self.alive or conn.must_close or len(self.keepalived_conns) >= self.max_keepalived:
             response.force_close()
         body = application(environ, response.start_response)
-        handover: Handover = environ[HANDOVER]  # of the last that was asked (engines/fallback.py)
+        # Of the last that was asked (engines/fallback.py). Left there, it would keep the request alive.
+        handover: Handover = environ.pop(HANDOVER)
         if handover.parked:
             self._park(req, conn, environ, handover.parked)
             return handover
