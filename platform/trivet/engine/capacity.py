@@ -188,11 +188,16 @@ class Capacity:
                 return False
             return True
 
+        yield from self._fewer_blocks(fits)
         yield from self._smaller_kv(fits)
         yield from self._shorter_context(fits)
         yield from self._smaller_weights(fits)
         yield from self._larger_share(fits)
         yield from self._stopped_instances(group[0], fits)
+
+    def _fewer_blocks(self, fits: Callable[[RunnerConfig], bool]) -> Iterator[Change]:
+        if self._config.num_blocks is not None and fits(replace(self._config, num_blocks=None)):
+            yield Change("take the KV blocks that there is room for", "num_gpu_blocks_override", "none")
 
     def _smaller_kv(self, fits: Callable[[RunnerConfig], bool]) -> Iterator[Change]:
         for dtype in SMALLER_KV:
@@ -205,7 +210,7 @@ class Capacity:
         low, high = 0, asked // SMALLEST_CONTEXT
         while low < high:  # in units of SMALLEST_CONTEXT; the bytes needed grow with the length
             middle = (low + high + 1) // 2
-            trial = replace(self._config, max_model_len=middle * SMALLEST_CONTEXT, num_blocks=None)
+            trial = replace(self._config, max_model_len=middle * SMALLEST_CONTEXT)
             low, high = (middle, high) if fits(trial) else (low, middle - 1)
         if low:
             length = low * SMALLEST_CONTEXT

@@ -53,7 +53,7 @@ class MadeUp:
         length = config.max_model_len or 512
         token_bytes = 1 if config.kv_dtype == "auto" else 0.5
         size = WEIGHTS // (2 if config.options else 1)
-        kv = int(length * token_bytes)
+        kv = int((length if config.num_blocks is None else config.num_blocks * BLOCK) * token_bytes)
         if size + kv > devices[0].free_bytes:
             raise DoesNotFit(f"it needs {size + kv} and {devices[0].free_bytes} are free")
         group = KVGroup(KVKind.FULL, (0,), config.kv_dtype, 1)
@@ -104,6 +104,14 @@ def test_smaller_kv_weights_and_context_are_offered_if_they_do(files: ModelFiles
     }
     (tighter,) = ask(files, MadeUp("cuda", device("cuda", 500)), max_model_len="512")
     assert settings_of(tighter.changes) == {"max_model_len": "96"}, "neither of the others is enough alone"
+
+
+def test_a_number_of_blocks_is_to_be_given_up_where_a_shorter_context_would_change_nothing(
+    files: ModelFiles,
+) -> None:
+    backend = MadeUp("cuda", device("cuda", 760))
+    (answer,) = ask(files, backend, max_model_len="128", num_gpu_blocks_override="100")
+    assert settings_of(answer.changes) == {"num_gpu_blocks_override": "none"}
 
 
 def test_the_smallest_instance_that_is_enough_is_to_be_stopped(files: ModelFiles) -> None:
