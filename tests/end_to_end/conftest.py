@@ -158,17 +158,18 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
+def site(quick_disk: str | None) -> Iterator[Site]:
+    # Short: socket paths hold 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="tv", dir=quick_disk) as home:
         site = Site(Path(home))
         yield site
         site.clean_up()
 
 
 @pytest.fixture(scope="module")
-def home_of_module() -> Iterator[Site]:
+def home_of_module(quick_disk: str | None) -> Iterator[Site]:
     """One home for all tests of a module, in which nothing runs yet."""
-    with tempfile.TemporaryDirectory(prefix="tv") as home:
+    with tempfile.TemporaryDirectory(prefix="tv", dir=quick_disk) as home:
         site = Site(Path(home))
         yield site
         site.clean_up()

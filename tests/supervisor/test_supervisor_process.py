@@ -105,8 +105,9 @@ class Home:
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
-    with tempfile.TemporaryDirectory(prefix="tv") as folder:  # short: socket paths hold 107 bytes
+def home(quick_disk: str | None) -> Iterator[Home]:
+    # Short: socket paths hold 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="tv", dir=quick_disk) as folder:
         home = Home(folder)
         yield home
         home.clean_up()
