@@ -24,6 +24,7 @@ from trivet.errors import ConfigError
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:]+\](:[0-9]+)?")
 _PROXY = re.compile(r"https?://[^/\s]+/?")
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
 
@@ -59,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     auth: str = "auto"  # "auto" | "required" | "off"
     insecure: bool = False  # allow a bind beyond loopback without TLS
     allowed_hosts: str = ""  # names, with commas, that a Host header may have; empty: as `auth` says
+    cors_origins: str = ""  # with commas: whose pages may use /v1, as https://app.example.com
     num_proxies: int = 0  # in front of this server, whose X-Forwarded-* are believed
     tls_cert: str | None = None  # PEM: the server's certificate, and the chain up to who signed it
     tls_key: str | None = None  # PEM, without a password
@@ -254,6 +256,12 @@ def _check_parts(settings: Settings, where: str, file: Path) -> None:
         raise ConfigError(
             f"{where}: source_proxy is no address such as http://proxy:3128"
         )  # of what may hold a password
+    for origin in filter(None, (each.strip() for each in settings.cors_origins.split(","))):
+        if not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"{where}: cors_origins has {origin!r}; origins are as https://app.example.com, exactly as "
+                "browsers send them, with commas between"
+            )
     for name, price in settings.price.items():
         if not all(0 <= value < math.inf for value in msgspec.structs.astuple(price) if value is not None):
             raise ConfigError(f"{file} [price.{name}]: prices are numbers from 0 on")

@@ -196,3 +196,14 @@ def test_a_price_is_a_number_from_0_on(tmp_path: Path, price: str) -> None:
     (tmp_path / "trivet.toml").write_text(f"[price.m]\nprompt = {price}\n")
     with pytest.raises(ConfigError, match=r"\[price\.m\]: prices are numbers"):
         load_settings(environ={"TRIVET_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    "origins",
+    ["*", "null", "app.example.com", "https://app.example.com/", "https://a.example,HTTPS://b.example"],
+)
+def test_origins_are_what_browsers_send(origins: str) -> None:
+    with pytest.raises(ConfigError, match=r"cors_origins has .* with commas between"):
+        load_settings(environ={"TRIVET_CORS_ORIGINS": origins})
+    good = "https://a.example, http://localhost:3000"
+    assert load_settings(environ={"TRIVET_CORS_ORIGINS": good}).cors_origins == good

@@ -168,6 +168,31 @@ def test_pages_of_other_origins_are_refused(
         assert "Access-Control-Allow-Origin" not in response.headers
 
 
+PAGE = "https://app.example.com"
+
+
+def test_pages_of_listed_origins_may_use_v1_with_a_key(open_with: Callable[..., FlaskClient]) -> None:
+    client = open_with(cors_origins=f"http://other.example:8080, {PAGE}", auth="required")
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    preflight = client.options("/v1/models", headers={"Origin": PAGE, **asked})
+    assert (preflight.status_code, preflight.headers["Access-Control-Allow-Headers"]) == (
+        204,
+        "authorization",
+    )
+    for headers, status in ((BEARER, 200), ({}, 401)):  # also what is wrong can be read
+        response = client.post(
+            "/v1/models", headers={"Origin": PAGE, "Sec-Fetch-Site": "cross-site", **headers}
+        )
+        assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (status, PAGE)
+        assert "Access-Control-Allow-Credentials" not in response.headers
+        assert "Origin" in response.headers["Vary"]
+    for path, origin in (("/platform/v1/status", PAGE), ("/", PAGE), ("/v1/models", f"{PAGE}.evil.example")):
+        for method in ("GET", "OPTIONS"):
+            refused = client.open(path, method=method, headers={"Origin": origin, **asked, **BEARER})
+            assert refused.status_code == 403, path
+            assert "Access-Control-Allow-Origin" not in refused.headers
+
+
 def test_another_site_may_link_to_the_console_but_not_post(open_with: Callable[..., FlaskClient]) -> None:
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert open_with().get("/", headers=headers).status_code == 200

@@ -1,7 +1,7 @@
 """Every request before its view, and every answer after it: Host, Origin, right, security headers.
 
 The right that a route needs is declared at its view (accounts/rights.py); accounts/site_accounts.py finds out
-who asks. Pages of other origins may neither read nor change anything here.
+who asks. Pages of other origins may neither read nor change anything here, but those of cross_origin.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trivet_web.accounts.principal import PRINCIPAL, Principal, check_right
 from trivet_web.accounts.rights import Right, check_routes, right_of
 from trivet_web.accounts.site_accounts import EXTENSION, SAFE_METHODS, SiteAccounts, site_accounts
 from trivet_web.api.request_body import MAX_BODY_BYTES
+from trivet_web.cross_origin import CrossOrigin
 from trivet_web.request_text import CheckedRequest, check_address
 from trivet_web.web_process import web_process
 
@@ -39,16 +40,22 @@ def register(app: Flask, accounts: SiteAccounts) -> None:
     app.extensions[EXTENSION] = accounts
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.request_class = CheckedRequest
+    pages = CrossOrigin(settings.cors_origins)
 
-    def check() -> None:
+    def check() -> Response | None:
         if checks_host:  # a token is what no stranger's page has
             _check_host(request.host, settings)
-        _check_origin()
+        if not pages.is_listed():
+            _check_origin()
+        elif (answer := pages.preflight()) is not None:
+            return answer
         check_address()
         _check_right()
+        return None
 
     app.before_request(check)
     app.after_request(_add_headers)
+    app.after_request(pages.add_headers)
     if settings.num_proxies:
         n = settings.num_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=n, x_proto=n, x_host=n)  # type: ignore[method-assign]
