@@ -92,7 +92,12 @@ def model_argument(text: str) -> str:
 
 
 def absolute_path(text: str) -> Path:
-    """The whole path, with a home folder in place of `~`; an account that does not exist stays as it is."""
+    """The whole path, with a home folder in place of `~`; an account that does not exist stays as it is.
+
+    Raises: ConfigError for none, as of a variable that is not set: it would be the working directory.
+    """
+    if not text.strip():
+        raise ConfigError("the path is empty; give one, or . for this folder")
     return Path(os.path.expanduser(text)).absolute()  # Path.expanduser raises for such an account
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trivet.commands.connecting import absolute_path
+from trivet.errors import ConfigError
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", "sk-é".encode()])
@@ -32,3 +33,8 @@ def test_bench_refuses_what_is_no_count(trivet, count: str) -> None:
     done = trivet("bench", "latency", f"--repeats={count}")
     assert done.code == 2
     assert f"'{count}' is not a count" in done.err
+
+
+def test_an_empty_path_is_not_the_working_directory() -> None:
+    with pytest.raises(ConfigError, match="the path is empty"):
+        absolute_path(" ")
