@@ -19,7 +19,7 @@ import pytest
 
 from trivet.errors import Conflict, ModelFilesError, ModelNotFound, PermissionDenied, TrivetError
 from trivet.models.model_files import open_model
-from trivet_registry.bundles import archive, exporting
+from trivet_registry.bundles import archive, exporting, importing
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.manifest import MANIFEST
 from trivet_registry.bundles.signing import PRIVATE, PUBLIC, fingerprint, own_key
@@ -41,6 +41,22 @@ def test_a_bundle_brings_the_whole_version(here: Home, there: Home, bundle: Path
         assert there.tested == [Path(got.path)]
     assert verify_version(there.database, "mine:1") == {}
     assert there.take(bundle, here, name="mine") == "mine:1"
+
+
+def test_what_the_store_has_already_is_not_written_again_but_is_looked_at(
+    here: Home, there: Home, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is nearly full has room for it."""
+    there.take(bundle, here)
+    content = members(bundle)
+    name = next(name for name in content if name.startswith("blobs/"))
+    flipped = bytes([content[name][0] ^ 1]) + content[name][1:]
+    changed = write(tmp_path / "changed", {**content, name: flipped})
+
+    monkeypatch.setattr(importing, "secrets", None)  # a file that is written has a name of it
+    with pytest.raises(ModelFilesError, match="was changed or damaged"):
+        there.take(changed, here, name="again")
+    assert there.take(bundle, here, name="again") == "again:1"
 
 
 def test_one_flipped_byte_anywhere_is_refused_by_name(

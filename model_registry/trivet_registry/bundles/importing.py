@@ -27,7 +27,7 @@ from trivet_registry.bundles.manifest import (
 from trivet_registry.bundles.newest import refuse_older, remember
 from trivet_registry.bundles.signing import check_signature, trusted_keys
 from trivet_registry.database import Database
-from trivet_registry.digests import Progress
+from trivet_registry.digests import Progress, sha256_of
 from trivet_registry.model_store.keeping import open_stored, register_stored
 from trivet_registry.model_store.store import ModelStore, check_names
 from trivet_registry.models_store import Signature
@@ -139,19 +139,33 @@ def _take(
             f"{file.name} in {tar.name} has {member.size} bytes and the signed manifest says "
             f"{file.size_bytes}; it was changed or damaged on the way: do not use it"
         )
+    if store.has(file.sha256) and sha256_of(store.blob(file.sha256)) == file.sha256:
+        _read(tar, member, file, progress)  # what is here already needs no room
+        return
     temporary = store.partial / f"bundle-{secrets.token_hex(8)}"  # others may take in the same file now
-    digest = hashlib.sha256()
     try:
         with temporary.open("xb") as writing:
-            for chunk in tar.content(member):
-                digest.update(chunk)
-                writing.write(chunk)
-                progress(len(chunk))
-        if digest.hexdigest() != file.sha256:
-            raise ModelFilesError(
-                f"{file.name} in {tar.name} has SHA-256 {digest.hexdigest()} and the signed manifest says "
-                f"{file.sha256}; it was changed or damaged on the way: do not use it"
-            )
+            _read(tar, member, file, progress, writing.write)
         store.take(temporary, file.sha256)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _read(
+    tar: Archive,
+    member: tarfile.TarInfo,
+    file: BundledFile,
+    progress: Progress,
+    write: Callable[[bytes], object] = lambda chunk: None,
+) -> None:
+    """Raises: ModelFilesError where it is not what was signed."""
+    digest = hashlib.sha256()
+    for chunk in tar.content(member):
+        digest.update(chunk)
+        write(chunk)
+        progress(len(chunk))
+    if digest.hexdigest() != file.sha256:
+        raise ModelFilesError(
+            f"{file.name} in {tar.name} has SHA-256 {digest.hexdigest()} and the signed manifest says "
+            f"{file.sha256}; it was changed or damaged on the way: do not use it"
+        )
