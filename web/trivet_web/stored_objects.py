@@ -19,11 +19,19 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from trivet.errors import TrivetError
+
 T = TypeVar("T", bound=msgspec.Struct)
 _ID = re.compile(r"[a-z]+_[0-9a-f]{24,64}")
 SWEEP_S = 600.0
 DAY_S = 86_400.0
 RESERVE_BYTES = 256 << 20  # of the disk: a registry that cannot write stops the whole site
+
+
+class StorageFull(TrivetError):
+    """What is complete cannot be kept; to make it anew would not help."""
+
+    status, code = 503, "storage_full"
 
 
 def check_room(folder: Path, size_bytes: int = 0) -> None:

@@ -26,7 +26,7 @@ from trivet_web.accounts.limits import FILE as LIMITS_FILE
 from trivet_web.accounts.limits import Limits
 from trivet_web.accounts.site_accounts import SiteAccounts
 from trivet_web.accounts.usage_counter import UsageCounter
-from trivet_web.answers.request_log import LENGTH, RequestLog
+from trivet_web.answers.request_log import LENGTH, RequestEnded, RequestLog
 from trivet_web.answers.shared_requests import REQUESTS_FOLDER, SharedRequests
 from trivet_web.batch.stored_batch import Shelf
 from trivet_web.engines.engine_link import EngineView
@@ -196,7 +196,7 @@ class WebProcess:
             self.shared_requests.publish(self.requests.newest(LENGTH))
         for request_id, reason in self.shared_requests.wanted_ends(one.id for one in running).items():
             if (entry := self.requests.running(request_id)) is not None:
-                entry.stop(Unavailable(reason))
+                entry.stop(RequestEnded(reason))
 
     def serve_batches(self, runner: BatchRunner) -> None:
         """`runner` asks the application, which is made after this."""

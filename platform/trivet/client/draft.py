@@ -6,8 +6,8 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 
 class Draft:
@@ -15,24 +15,30 @@ class Draft:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
 
     def write(self, data: bytes) -> None:
         """Raises: OSError."""
         if self._file is None:
-            self._file = self._draft.open("xb")
-        self._file.write(data)
+            self._file = self._draft.open("xb", buffering=0)  # so that closing it writes nothing more
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def keep(self) -> int:
         """Give it its name. Returns: its size in bytes. Raises: OSError."""
         self.write(b"")  # an empty one is a file, too
         assert self._file is not None
         with self._file as file:
-            file.flush()
             os.fsync(file.fileno())
             size_bytes = file.tell()
         self._draft.replace(self._place)
+        folder = os.open(self._place.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         return size_bytes
 
     @contextmanager
@@ -42,6 +48,6 @@ class Draft:
             yield
         except BaseException:
             if self._file is not None:
-                self._file.close()
                 self._draft.unlink(missing_ok=True)
+                self._file.close()
             raise

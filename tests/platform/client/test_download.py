@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -102,4 +104,28 @@ def test_of_the_body_of_an_error_only_the_beginning_is_read(tmp_path: Path, brin
     finally:
         tracemalloc.stop()
     assert peak_bytes < SIZE_BYTES / 8
+    assert not list(tmp_path.iterdir())
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from trivet.client.draft import Draft
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+draft = Draft(Path(sys.argv[1]))
+try:
+    with draft.dropped_on_error():
+        for _ in range(10):
+            draft.write(bytes(30_000))
+        draft.keep()
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_disk_that_takes_no_more_keeps_nothing_of_a_download(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "File too large\n", done.stderr
     assert not list(tmp_path.iterdir())

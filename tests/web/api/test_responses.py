@@ -324,7 +324,7 @@ def test_a_response_that_the_disk_does_not_take_says_so(
     monkeypatch.setattr(Path, "write_bytes", full)
     whole = keeping("post", input="hello")
     told = whole.get_json()["error"]
-    assert (whole.status_code, told["code"]) == (503, "unavailable")
+    assert (whole.status_code, told["code"]) == (503, "storage_full")
     assert "cannot be stored: No space left on device" in told["message"]
     sent = [
         json.loads(line[6:])

@@ -10,6 +10,7 @@ import pytest
 from trivet.errors import RequestError
 from trivet_web.batch.forms import Answered, BatchForm, SimpleForm
 from trivet_web.batch.input_file import InputLine
+from trivet_web.batch.online_site import _is_passing
 
 BATCH = BatchForm("m", {"temperature": 0.5, "max_tokens": 9})
 SIMPLE = SimpleForm("m", {"temperature": 0.5}, 256)
@@ -141,3 +142,9 @@ def test_an_answer_stands_whole_in_a_batch_result() -> None:
 def test_a_simple_result_has_the_text(status: int, body: object, result: dict[str, object]) -> None:
     answered = Answered(status, "req", json.dumps(body).encode())
     assert json.loads(SIMPLE.result(line({"prompt": "x", "id": "i"}), answered)) == {"id": "i", **result}
+
+
+@pytest.mark.parametrize(("code", "is_passing"), [("unavailable", True), ("request_ended", False)])
+def test_a_line_that_somebody_ended_is_not_asked_again(code: str, is_passing: bool) -> None:
+    error = {"message": "m", "type": "server_error", "param": None, "code": code}
+    assert _is_passing(Answered(503, "r", json.dumps({"error": error}).encode())) is is_passing

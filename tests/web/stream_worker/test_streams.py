@@ -265,6 +265,24 @@ def test_clients_that_do_not_read_a_large_answer_hold_no_thread(live: Live) -> N
         assert b'"version"' in read_answer(sockets[7], rest)[1]
 
 
+def test_a_body_that_nobody_reads_is_no_next_request(live: Live) -> None:
+    """Also of an answer that waits for its client: it is larger than what the kernel keeps."""
+    bait = b"GET / HTTP/1.1\r\n\r\n"
+    head = f"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(bait)}\r\n\r\n"
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(20)
+        sock.connect(("127.0.0.1", live.server.port))
+        sock.sendall(head.encode() + bait)
+        data = sock.recv(1)  # it is on its way
+        sock.sendall(get("/version"))
+        _, document, rest = read_answer(sock, data)
+        assert msgspec.json.decode(document)["openapi"] == "3.1.0"
+        answer, body, rest = read_answer(sock, rest)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert (b'"version"' in body, rest) == (True, b"")
+
+
 def test_a_lost_engine_is_replaced_for_a_stream_that_waits(live: Live, eventually: Eventually) -> None:
     """None of ten has begun: all go on elsewhere, and a thread waits for the registry."""
     served = live.serve("--first-s", "60")

@@ -28,7 +28,7 @@ FILE = "limits.db"  # in the run directory
 MINUTE_S = 60.0
 BUSY_S = 2.0
 LEAVING_S = 0.05  # who has read the end of an answer may come again before its place is written free
-LOOKS = 3  # at a key's places, so far apart, before a request is refused
+MAX_WAITERS = 2  # for that, of a process: who is beyond its limit shall hold no threads
 AGAIN_S = 1.0  # until a place is given back again, that could not be
 _TABLES = """
 CREATE TABLE IF NOT EXISTS rates (key_id INTEGER PRIMARY KEY, full_s REAL NOT NULL);
@@ -48,6 +48,7 @@ class Limits:
         self._left: deque[int] = deque()  # places that are free, and are not written so yet
         self._has_left = threading.Event()
         self._closing = threading.Event()
+        self._waiters = threading.BoundedSemaphore(MAX_WAITERS)
         self._pid, self._born = os.getpid(), start_time(os.getpid())
         with open(os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
             fcntl.flock(
@@ -90,10 +91,12 @@ class Limits:
         if most is None:
             return _nothing
         place = self._enter(principal.key_id, most)
-        for _ in range(LOOKS - 1):
-            if place == 0:
+        if place == 0 and self._waiters.acquire(blocking=False):
+            try:
                 time.sleep(LEAVING_S)
                 place = self._enter(principal.key_id, most)
+            finally:
+                self._waiters.release()
         if place == 0:
             raise Overloaded(
                 f"{principal.name} has {most} requests under way, which is its limit; try again when one of "

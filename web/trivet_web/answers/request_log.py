@@ -48,6 +48,12 @@ class Entry:
     completion_tokens: int = 0
 
 
+class RequestEnded(TrivetError):
+    """Somebody who may has ended it: no other model is to be asked for it, and no batch asks again."""
+
+    status, code = 503, "request_ended"
+
+
 class RequestLog:
     """Thread-safe."""
 

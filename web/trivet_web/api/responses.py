@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from flask import Blueprint, Response
 
-from trivet.errors import RequestError, Unavailable
+from trivet.errors import RequestError
 from trivet_web.accounts.ownership import owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.sse import stream_response
@@ -42,7 +42,7 @@ from trivet_web.api.responses_stream import COMPLETED, ResponseChunks
 from trivet_web.api.tokenization import target_of
 from trivet_web.api.whole_answer import Completed, whole_response
 from trivet_web.json_response import json_response
-from trivet_web.stored_objects import new_id
+from trivet_web.stored_objects import StorageFull, new_id
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("responses", __name__)
@@ -147,7 +147,7 @@ class Draft:
             try:
                 self._store.put(self._id, stored, leaves_room=True)
             except OSError as error:
-                raise Unavailable(
+                raise StorageFull(
                     f"the response is complete and cannot be stored: {error.strerror}; make room on the disk "
                     "of the server's home, or send store: false"
                 ) from error

@@ -11,12 +11,16 @@ from flask import Flask
 
 from trivet.errors import DeadlinePassed, EngineLost, Overloaded, RequestError, TrivetError, Unavailable
 from trivet_web.accounts.principal import PRINCIPAL, Principal
+from trivet_web.answers.request_log import RequestEnded
 from trivet_web.batch.forms import Answered, BatchForm, Request, read_answer
 from trivet_web.batch.input_file import InputLine
 from trivet_web.engines.mailbox import ClientGone
 from trivet_web.inner_request import INNER, InnerRequest
 
 LOWEST_PRIORITY = 9
+
+
+_FINAL = (DeadlinePassed.code, RequestEnded.code)  # of status 503, and not of the site's state
 
 
 class NotAnswered(TrivetError):
@@ -81,7 +85,7 @@ def _is_passing(answered: Answered) -> bool:
     if answered.status in (Overloaded.status, ClientGone.status):
         return True
     error = read_answer(answered).error
-    return answered.status == Unavailable.status and (error is None or error.code != DeadlinePassed.code)
+    return answered.status == Unavailable.status and (error is None or error.code not in _FINAL)
 
 
 class EndpointForm(BatchForm):

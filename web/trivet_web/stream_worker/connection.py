@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 from gunicorn import http
+from gunicorn.http.errors import ParseException
 from gunicorn.workers.gthread import TConn
 
 from trivet_web.stream_worker.client_socket import ClientSocket
 from trivet_web.stream_worker.collected import Allowance, Collected
 
 _RECV_BYTES = 256 << 10
+BODY_REST_S = 1.0  # for what has not been collected of a body that nobody wants
 
 
 class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
@@ -65,6 +68,16 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
             self._has_continued = True
             with contextlib.suppress(OSError):
                 self.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def has_read_body(self) -> bool:
+        """Whether nothing is left of the request's body; what is there already is thrown away.
+
+        By the thread that answers, while the socket blocks. What would be left would pass for a next request.
+        """
+        try:
+            return bool(self.parser.finish_body(deadline=time.monotonic() + BODY_REST_S))
+        except (OSError, ParseException):
+            return False
 
     def take_pipelined(self) -> bool:
         """Collect what has come of the next request with the last one. False where nothing has."""

@@ -19,7 +19,8 @@ from trivet_web.stream_worker.connection import Connection
 logger = logging.getLogger(__name__)
 FILE_BLOCK_BYTES = 256 << 10  # gunicorn's are 8 KiB
 JOINED_BYTES = 64 << 10
-MAX_WAITING = 256  # each may hold a file open
+SENT_BYTES = 64 << 10  # at once: of what TLS could send in part it tells nothing
+MAX_WAITING = 1024  # each may hold a file open
 
 
 class Outbox:
@@ -44,7 +45,7 @@ class Outbox:
         while self._parts:
             part = self._parts.popleft()
             try:
-                sent = self._client.send(part)
+                sent = self._client.send(memoryview(part)[:SENT_BYTES])
             except BlockingIOError:
                 sent = 0
             self.num_sent += sent
@@ -74,7 +75,8 @@ class Delivery:
         self._body = body
         self._items = iter(body)
         self._is_whole = False  # everything has been written into the outbox
-        self._begun_s = time.monotonic()
+        self._waited_s = 0.0  # for the client
+        self._blocked_s: float | None = None  # CLOCK_MONOTONIC, since when it takes nothing
         self.due_s = 0.0  # CLOCK_MONOTONIC: the client must have taken something, or it is dropped
 
     def go_on(self) -> bool:
@@ -83,6 +85,9 @@ class Delivery:
         Raises: OSError where it has gone; what the body raises; StopIteration where that broke off an answer
             of which a part is on its way, since no other can be sent any more.
         """
+        if self._blocked_s is not None:
+            self._waited_s += time.monotonic() - self._blocked_s
+            self._blocked_s = None
         try:
             while self._outbox.flush():
                 if self._is_whole:
@@ -95,9 +100,9 @@ class Delivery:
                 raise
             logger.exception("the answer breaks off")
             raise StopIteration from None
-        now = time.monotonic()
-        latest_s = self._begun_s + IO_TIMEOUT_S + self._outbox.num_sent / LEAST_BYTES_PER_S
-        self.due_s = min(now + IO_TIMEOUT_S, latest_s)
+        self._blocked_s = now = time.monotonic()
+        left_s = IO_TIMEOUT_S + self._outbox.num_sent / LEAST_BYTES_PER_S - self._waited_s
+        self.due_s = now + min(IO_TIMEOUT_S, left_s)
         return False
 
     def close(self) -> None:
@@ -136,7 +141,7 @@ class Deliveries:
         self._run = run
         self._finish = finish
         self._close = close
-        self._waiting: deque[Delivery] = deque()  # who waits longest, first
+        self._waiting: set[Delivery] = set()
 
     def begin(self, delivery: Delivery) -> bool:
         """Whether the client has it all; else it goes on when the client takes more. By a thread of the pool.
@@ -161,13 +166,13 @@ class Deliveries:
 
     def _wait(self, delivery: Delivery) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            self._give_up(self._waiting[0], "too_many_wait")
-        self._waiting.append(delivery)
+            self._give_up(min(self._waiting, key=lambda one: one.due_s), "too_many_wait")
+        self._waiting.add(delivery)
         self._poller.register(delivery.conn.sock, selectors.EVENT_WRITE, partial(self._on_writable, delivery))
 
     def _on_writable(self, delivery: Delivery, client: ClientSocket) -> None:
         """It takes more, or has gone."""
-        if client.fileno() < 0:  # given up, by an event of the same round
+        if delivery not in self._waiting:  # given up, by an event of the same round
             return
         self._poller.unregister(client)
         self._waiting.remove(delivery)
@@ -181,11 +186,20 @@ class Deliveries:
             is_kept = not delivery.response.should_close()
         except (OSError, StopIteration):  # it has gone, or the answer broke off
             is_kept = False
+        except Exception:  # a border: the connection must not be forgotten
+            logger.exception("an answer cannot be ended")
+            is_kept = False
         self._defer(self._finish, delivery.conn, is_kept)
 
     def _give_up(self, delivery: Delivery, reason: str) -> None:
         logger.warning("ended=client_too_slow what=%s", reason)
         self._poller.unregister(delivery.conn.sock)
         self._waiting.remove(delivery)
-        self._close(delivery.conn)
-        self._run(delivery.close)
+        self._run(partial(self._end, delivery))
+
+    def _end(self, delivery: Delivery) -> None:
+        """By a thread of the pool: what watches the socket lets go of it before its number is another's."""
+        try:
+            delivery.close()
+        finally:
+            self._defer(self._close, delivery.conn)

@@ -190,6 +190,8 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         if handover.parked:
             self._park(req, conn, environ, handover.parked)
             return handover
+        if not conn.must_close and not conn.has_read_body():
+            response.force_close()
         conn.sock.setblocking(False)
         if handover.stream and req.method != "HEAD":
             self._stream(conn, response, outbox, handover.stream)

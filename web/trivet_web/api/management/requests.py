@@ -6,12 +6,12 @@ import time
 
 from flask import Blueprint, Response, request
 
-from trivet.errors import NotFound, Unavailable
+from trivet.errors import NotFound
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.accounts.site_accounts import site_accounts
-from trivet_web.answers.request_log import LENGTH, RUNNING
+from trivet_web.answers.request_log import LENGTH, RUNNING, RequestEnded
 from trivet_web.answers.shared_requests import RequestObject, newest_first, request_object
 from trivet_web.api.documented import documented
 from trivet_web.api.management.objects import Listing
@@ -53,5 +53,5 @@ def stop(request_id: str) -> Response:
     if entry is None:
         process.shared_requests.ask_for_end(request_id, reason)
     else:
-        entry.stop(Unavailable(reason))
+        entry.stop(RequestEnded(reason))
     return Response(status=204)
