@@ -107,7 +107,7 @@ class Paths:
     """Where a site keeps its things."""
 
     home: Path
-    ENGINE_KEYS: ClassVar[str] = "engine-keys.json"  # in the run directory: this site's to engines elsewhere
+    ENGINE_KEYS: ClassVar[str] = "engine-keys.json"  # in the home
 
     @property
     def config_file(self) -> Path:
@@ -143,7 +143,7 @@ class Paths:
     @property
     def kept(self) -> tuple[Path, ...]:
         """What a backup holds beside the registry and the models; the rest is made anew."""
-        return (self.config_file, self.keys, self.stored, self.ollama)
+        return (self.config_file, self.engine_keys_file, self.keys, self.stored, self.ollama)
 
     @property
     def token_file(self) -> Path:
@@ -184,7 +184,8 @@ class Paths:
 
     @property
     def engine_keys_file(self) -> Path:
-        return self.run / self.ENGINE_KEYS
+        """This site's pair, by which engines on other hosts know it."""
+        return self.home / self.ENGINE_KEYS
 
     def supervisor_socket(self) -> str:
         return socket_address(self.run / "supervisor.sock")

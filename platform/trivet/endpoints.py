@@ -10,6 +10,8 @@ their hosts.
 from __future__ import annotations
 
 import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -50,18 +52,9 @@ def client_keys(file: Path) -> ClientKeys:
 
     Raises: ConfigError where the file cannot be read or written, or holds something else.
     """
-    scratch = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         if not file.exists():
-            public, secret = (key.decode() for key in zmq.curve_keypair())
-            with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-                out.write(msgspec.json.encode(ClientKeys(public, secret)))
-            try:
-                os.link(scratch, file)  # of two at once the first stays
-            except FileExistsError:
-                pass
-            finally:
-                scratch.unlink()
+            _make_keys(file)
         return msgspec.json.decode(file.read_bytes(), type=ClientKeys)
     except OSError as error:
         raise ConfigError(f"the keys to engines, {file}, cannot be used: {error.strerror}") from error
@@ -70,6 +63,21 @@ def client_keys(file: Path) -> ClientKeys:
             f"the keys to engines, {file}, cannot be read: {error}; put the file back from a backup. "
             "Without it engines on other hosts cannot be reached: end them there, remove it and start again"
         ) from error
+
+
+def _make_keys(file: Path) -> None:
+    """Whole or absent, whoever else makes them at the same time. Raises: OSError."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    descriptor, scratch = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)  # of mode 0600
+    try:
+        with open(descriptor, "wb") as out:
+            out.write(msgspec.json.encode(ClientKeys(public, secret)))
+            out.flush()
+            os.fsync(descriptor)
+        with suppress(FileExistsError):  # of two at once the first stays
+            os.link(scratch, file)
+    finally:
+        os.unlink(scratch)
 
 
 def connect(socket: zmq.Socket[bytes], address: str, server_key: str, key_file: Path | None) -> None:

@@ -22,7 +22,7 @@ queueing system, or on other hosts. Nothing here assumes one host:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -61,11 +61,7 @@ class ProcessOrder:
     env: Mapping[str, str]  # in full; nothing is inherited. TRIVET_LEASE marks the process as ours
     log_file: Path  # standard output and error
     confinement: Confinement = Confinement()
-    launch_env: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of `env`, what the backend wants for devices
     host: str = ""  # where the devices are; empty: here
-    share: float = 1.0  # of the memory of each device that the plan takes
 
     @property
     def lease(self) -> str:
@@ -87,7 +83,10 @@ class EngineHandle(Protocol):
         """Where it is reached; None where it has not told yet, or where its run directory here says."""
 
     def unreachable(self) -> str:
-        """Empty while its host answers; else since when it does not, and what that means, in a sentence."""
+        """Empty while its host answers; else since when it does not, in a sentence."""
+
+    def cut_off(self) -> str:
+        """Empty, or why its silence is no reason to give it up: it is this host that reaches nobody."""
 
     def terminate(self) -> None:
         """Ask the process group to end (SIGTERM)."""
@@ -112,11 +111,16 @@ class Launcher(Protocol):
     ) -> EngineHandle | None:
         """The living process with this identity and lease, or None. What it prints goes on into `log_file`.
 
-        While its host does not answer: a handle that says so.
+        While its host does not answer: a handle that says so. Raises: Unavailable for a host of another
+        launcher.
         """
 
-    def find(self, lease: str, log_file: Path | None = None) -> EngineHandle | None:
-        """The living engine with this lease, where a crash left its identity unrecorded; or None."""
+    def find(self, lease: str, log_file: Path | None = None, host: str = "") -> EngineHandle | None:
+        """The living engine with this lease, where a crash left its identity unrecorded; or None.
+
+        None means that it is not there: raises Unavailable where that cannot be told, because `host` (where
+        it was to be started) does not answer.
+        """
 
     def orders(self) -> Sequence[LaunchOrder]:
         """What was started and not discarded, on every host that answers."""

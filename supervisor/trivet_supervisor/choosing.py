@@ -74,6 +74,8 @@ def _chosen(places: Places, instance: Instance, ledger: Ledger) -> Chosen:
     rules = rules_of(instance)
     settings = parse_engine_settings(rules.settings)
     placement = places.place(instance.version, settings, rules.backend, rules.device, ledger)
+    if placement.devices[0].host:  # the agent there asks its own backend
+        return placement, {}
     return placement, backend_answers.launch_env(placement.backend, placement.devices)
 
 

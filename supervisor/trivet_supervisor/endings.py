@@ -85,7 +85,7 @@ class Endings:
         with self._means.database.session() as session:
             instance = get_instance(session, instance_id)
             state = instance.instance_state
-            self._means.launcher.discard(instance_id, instance.lease or "")
+            lease = instance.lease or ""
             gone = {"pid": None, "process_start_time": None, "processes": None, "exit_code": code}
             if state in (S.DRAINING, S.STOPPING):
                 stopped = "; ".join(filter(None, (stopped_reason(code), note)))
@@ -96,9 +96,17 @@ class Endings:
                     reason = instance.reason
                 is_final = needs_change or ((is_final or code == CANNOT_START) and not has_served(instance))
                 failures = self._write_failure(session, instance, reason, was_boot, is_final, was_seen, gone)
+        self._discard(instance_id, lease)
         if state not in (S.DRAINING, S.STOPPING):  # once it is written: else it is tried again
             self._count(instance_id, failures, needs_change)
         logger.info("instance=%s state=%s ended reason=%s", instance_id, state, reason)
+
+    def _discard(self, instance_id: str, lease: str) -> None:
+        """Once it is written down, and outside of the transaction: it may be another host's files."""
+        try:
+            self._means.launcher.discard(instance_id, lease)
+        except Exception:  # a border, as where a stranger's launcher starts one
+            logger.exception("instance=%s what it left cannot be discarded", instance_id)
 
     def _count(self, instance_id: str, failures: int, needs_change: bool) -> None:
         """Args: failures: in a row; 0: it was given up."""

@@ -29,7 +29,7 @@ class EngineWire(Protocol):
         """Hear them no more; idempotent."""
 
     def tell(self, instance_id: str, request: ControlRequest) -> None:
-        """Send; delivered as soon as the engine's socket exists."""
+        """Send; delivered as soon as the engine's socket exists. Lost for one that is not followed yet."""
 
     def beats(self) -> list[Beat]:
         """What has come since the last call, in order."""
@@ -73,7 +73,8 @@ class ZmqWire:
         if address is not None:
             self.socket.disconnect(address)
             with self._controls_lock:
-                self._controls.pop(instance_id).close()
+                if (control := self._controls.pop(instance_id, None)) is not None:
+                    control.close()
 
     def tell(self, instance_id: str, request: ControlRequest) -> None:
         """Send; delivered as soon as the engine's socket exists."""

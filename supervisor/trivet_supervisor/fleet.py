@@ -28,6 +28,7 @@ from trivet_supervisor.endings import Endings
 from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judge
 from trivet_supervisor.means import Means
 from trivet_supervisor.memory_return import ended_unseen, why_memory_is_missing
+from trivet_supervisor.process_rows import identified, named, processes_of
 from trivet_supervisor.starting import start_engine
 from trivet_supervisor.unwritten_end import UnwrittenEnd
 
@@ -78,27 +79,37 @@ class Fleet:
             return
         self._follow(instance.id, handle, lease, S.STARTING, None)
 
-    def adopt(self, instance: Instance) -> None:
-        """Take over an engine that outlived its supervisor, or write down that it did not."""
-        handle = self._find(instance)
+    def adopt(self, instance: Instance) -> bool:
+        """Take over an engine that outlived its supervisor, or write down that it did not.
+
+        False where neither can be told yet: its host does not answer, or is another launcher's.
+        """
+        try:
+            handle = self._find(instance)
+        except Unavailable as error:
+            if str(error) != instance.reason:
+                self._tell(instance, str(error))
+            return False
         if handle is None or instance.lease is None:
             gone = ended_unseen(instance)
             if gone is None:
                 self.endings.ended_unseen(instance)
             else:  # its device may not have its memory back
                 self._follow(instance.id, gone, instance.lease or "", instance.instance_state, instance)
-            return
+            return True
         self._follow(instance.id, handle, instance.lease, instance.instance_state, instance)
-        self._watched[instance.id].resume(instance.entered_s, self._means.clock())
+        if not handle.identity.host:  # elsewhere it may have outlived the clock of this host, too
+            self._watched[instance.id].resume(instance.entered_s, self._means.clock())
         with self._means.database.session() as session:
-            update_instance(session, instance.id, processes=_processes(handle))
+            update_instance(session, instance.id, processes=processes_of(handle))
             record_event(
                 session,
                 "supervisor",
-                handle.unreachable() or f"adopted {_named(handle.identity)}, which is {instance.state}",
+                handle.unreachable() or f"adopted {named(handle.identity)}, which is {instance.state}",
                 deployment=instance.deployment.name,
                 instance=instance.id,
             )
+        return True
 
     def _find(self, instance: Instance) -> EngineHandle | None:
         launcher, lease = self._means.launcher, instance.lease
@@ -110,7 +121,7 @@ class Fleet:
             handle = launcher.adopt(identity, lease, log_file)
             if handle is not None:
                 return handle
-        return launcher.find(lease, log_file)
+        return launcher.find(lease, log_file, instance.host or "")
 
     def _follow(
         self,
@@ -125,7 +136,7 @@ class Fleet:
         watched.ready_s = now if state in (S.READY, S.DRAINING) else None
         self._watched[instance_id] = watched
         with self._means.database.session() as session:
-            update_instance(session, instance_id, **_identified(handle.identity))
+            update_instance(session, instance_id, **identified(handle.identity))
         if handle.identity.host:
             if adopted is not None and adopted.endpoints:
                 watched.endpoints = msgspec.convert(adopted.endpoints, Endpoints)
@@ -148,7 +159,7 @@ class Fleet:
     def _repair(self, instance: Instance, watched: Watched) -> None:
         """After a write that failed half way: the row's state is the one to go on from."""
         with self._means.database.session() as session:
-            update_instance(session, instance.id, **_identified(watched.handle.identity))
+            update_instance(session, instance.id, **identified(watched.handle.identity))
         watched.enter(instance.instance_state, self._means.clock())
 
     # ---- signs of life ----
@@ -221,8 +232,7 @@ class Fleet:
         """Bring a row up to what is true of its process. True if it moved."""
         watched = self._watched.get(instance.id)
         if watched is None:
-            self.adopt(instance)
-            return True
+            return self.adopt(instance)
         code = watched.handle.exit_code()
         if code is not None:
             if self._waits_for_memory(instance, watched):
@@ -289,9 +299,7 @@ class Fleet:
             case GiveUp(reason=reason, for_silence=for_silence):
                 why_far = watched.handle.unreachable()
                 reason = "; ".join(filter(None, (reason, why_far)))
-                if for_silence and not why_far and not self._may_lose(now):
-                    watched.asked_s = now  # not given up again in the next turn
-                    self._keep(instance, watched, reason)
+                if for_silence and self._is_kept(instance, watched, reason, now):
                     return False
                 self._move(instance, watched, S.LOST, reason)
                 self._kill(instance, watched)
@@ -301,13 +309,19 @@ class Fleet:
                 self._tell(instance, "answers again after its silence, and serves")
         return False
 
-    def _keep(self, instance: Instance, watched: Watched, reason: str) -> None:
+    def _is_kept(self, instance: Instance, watched: Watched, reason: str, now: float) -> bool:
         """Many that are silent at once say that the host is busy, or that what they share hangs."""
+        why = watched.handle.cut_off()
+        if not why and (watched.handle.unreachable() or self._may_lose(now)):
+            return False
+        watched.asked_s = now  # not given up again in the next turn
         if not watched.is_kept:
             watched.is_kept = True
             most = self._means.limits.max_losses_per_minute
             logger.error("instance=%s kept though silent: many are at once", instance.id)
-            self._tell(instance, f"{reason}; kept for now: {most} others were given up within this minute")
+            why = why or f"{most} others were given up within this minute"
+            self._tell(instance, f"{reason}; kept for now: {why}")
+        return True
 
     def _tell(self, instance: Instance, reason: str) -> None:
         """What is new of an instance that stays in its state."""
@@ -372,28 +386,9 @@ class Fleet:
     def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
         values: dict[str, Any] = {}
         if to is S.READY:  # every rank is up
-            values = {"boot_failures": 0, "first_failure": None, "processes": _processes(watched.handle)}
+            values = {"boot_failures": 0, "first_failure": None, "processes": processes_of(watched.handle)}
         now = self._means.clock()
         with self._means.database.session() as session:
             move_instance(session, instance.id, to, reason, entered_s=now, **values)
         watched.enter(to, now)
         logger.info("instance=%s state=%s reason=%s", instance.id, to, reason)
-
-
-def _identified(identity: ProcessIdentity) -> dict[str, Any]:
-    """As the registry keeps it."""
-    return {
-        "pid": identity.pid,
-        "process_start_time": identity.start_time,
-        "host": identity.host or None,
-    }
-
-
-def _named(identity: ProcessIdentity) -> str:
-    """For a sentence."""
-    return f"pid {identity.pid} on {identity.host}" if identity.host else f"pid {identity.pid}"
-
-
-def _processes(handle: EngineHandle) -> list[dict[str, float]]:
-    """As the registry keeps them."""
-    return [{"pid": each.pid, "start_time": each.start_time} for each in handle.processes()]

@@ -167,6 +167,8 @@ def _judge_silence(watched: Watched, now: float, limits: Limits) -> Verdict:
     is_booting = watched.state in (InstanceState.LOADING, InstanceState.WARMING)
     limit_s = limits.boot_silence_s if is_booting else limits.silence_s
     step_deadline_s = (beat.step_deadline_s if beat else None) or 0.0
+    if watched.handle.unreachable():  # a long step makes no host silent
+        step_deadline_s = 0.0
     if (
         now - watched.heard_s < limits.silence_s
         and step_deadline_s

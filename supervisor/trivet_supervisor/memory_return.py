@@ -36,6 +36,8 @@ class EndedUnseen:
         """What has ended needs no answer."""
         return ""
 
+    cut_off = unreachable
+
     def terminate(self) -> None:
         """Nothing is left to signal."""
 

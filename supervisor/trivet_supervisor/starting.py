@@ -52,7 +52,7 @@ def start_engine(
             backend=placement.backend.name,
             device_uids=[device.uid for device in placement.devices],
             plan=describe_plan(placement.plan),
-            host=None,  # as long as it is not known where it is
+            host=placement.devices[0].host or None,
             endpoints=None,
             run_dir=str(paths.run),
             log_file=str(log),
@@ -74,9 +74,7 @@ def start_engine(
                 means.settings, means.inherited, placement.backend.name, launch_env, lease
             ),
             log_file=log,
-            launch_env=launch_env,
             host=placement.devices[0].host,
-            share=_share(placement),
             confinement=confinement(means.settings, placement.backend.name),
         )
     )
@@ -109,12 +107,6 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         orphan_timeout_s=means.settings.orphan_timeout_s,
         version=__version__,
     )
-
-
-def _share(placement: Placement) -> float:
-    """Of a device, as of the one with the least memory."""
-    smallest = min(device.total_bytes for device in placement.devices)
-    return min(1.0, placement.plan.total_bytes / smallest) if smallest else 1.0
 
 
 def uid_on_host(device: DeviceInfo) -> str:

@@ -21,12 +21,20 @@ class UnwrittenEnd:
         now = self._means.clock()
         if self._since_s is None:
             self._since_s = now
-        living = {key: each for key, each in engines.items() if each.handle.exit_code() is None}
+        living = {key: each for key, each in engines.items() if not self._is_over(each)}
         for instance_id, watched in living.items():
-            self._press_one(instance_id, watched, drain_timeout_s, now - self._since_s)
+            self._press_one(instance_id, watched, drain_timeout_s, now, now - self._since_s)
         return not living
 
-    def _press_one(self, instance_id: str, watched: Watched, drain_timeout_s: float, since_s: float) -> None:
+    def _is_over(self, watched: Watched) -> bool:
+        """Has ended, or was told to and is where nobody answers: it is ended when its host is back."""
+        return watched.handle.exit_code() is not None or (
+            watched.killed_s is not None and bool(watched.handle.unreachable())
+        )
+
+    def _press_one(
+        self, instance_id: str, watched: Watched, drain_timeout_s: float, now: float, since_s: float
+    ) -> None:
         limits, wire = self._means.limits, self._means.wire
         stop_s = drain_timeout_s + (limits.drain_grace_s if drain_timeout_s else 0.0)
         if since_s < stop_s:
@@ -36,4 +44,5 @@ class UnwrittenEnd:
         elif since_s < stop_s + limits.stop_s + limits.terminate_s:
             watched.handle.terminate()
         else:
+            watched.killed_s = watched.killed_s or now
             watched.handle.kill()

@@ -19,7 +19,6 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import TrivetError
 
 TRIVET = str(Path(sys.executable).with_name("trivet"))
-MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 def free_port() -> int:
@@ -42,8 +41,8 @@ class Stream(threading.Thread):
         try:
             with (
                 self._head.client() as client,
-                client.chat.stream(
-                    self._model, MESSAGES, max_tokens=self._max_tokens, ignore_eos=True
+                client.completions.stream(
+                    self._model, "Hello", max_tokens=self._max_tokens, ignore_eos=True
                 ) as chunks,
             ):
                 for _ in chunks:
@@ -136,7 +135,7 @@ class Head:
 
     def ask(self, name: str) -> str:
         with self.client() as client:
-            return client.chat.create(name, MESSAGES, max_tokens=4).choices[0].message.content or ""
+            return client.completions.complete(name, "Hello", max_tokens=4).text
 
     def knows(self, host: FarHost) -> None:
         """Wait until its devices are listed."""

@@ -141,7 +141,7 @@ def _means_without_processes(database: Database, home: Path) -> Means:
     settings = Settings(home=str(home))
     settings.paths.create()
     launcher = SimpleNamespace(
-        find=lambda lease, log_file: None,
+        find=lambda lease, log_file, host: None,
         adopt=lambda identity, lease, log_file: None,
         discard=lambda instance_id, lease: None,
     )

@@ -78,6 +78,7 @@ class FakeProcess:
     signals: list[str] = field(default_factory=list)
     listens: Endpoints | None = None
     silence: str = ""  # of its host
+    nobody_answers: str = ""
 
     def exit_code(self) -> int | None:
         return self.code
@@ -92,6 +93,9 @@ class FakeProcess:
 
     def unreachable(self) -> str:
         return self.silence
+
+    def cut_off(self) -> str:
+        return self.nobody_answers
 
     def abandon(self) -> None:
         self.signals.append("abandon")
@@ -116,6 +120,7 @@ class FakeLauncher:
     def __init__(self) -> None:
         self.processes: list[FakeProcess] = []
         self.breaks_with: str | Exception | None = None
+        self.silent: set[str] = set()  # hosts
 
     def start(self, order: ProcessOrder) -> EngineHandle:
         if isinstance(self.breaks_with, Exception):
@@ -133,7 +138,9 @@ class FakeLauncher:
     ) -> EngineHandle | None:
         return next((p for p in self._living(lease) if p.identity == identity), None)
 
-    def find(self, lease: str, log_file: Path | None = None) -> EngineHandle | None:
+    def find(self, lease: str, log_file: Path | None = None, host: str = "") -> EngineHandle | None:
+        if host in self.silent:
+            raise Unavailable(f"it is not known whether it runs: host {host} does not answer")
         return next(self._living(lease), None)
 
     def orders(self) -> list[LaunchOrder]:

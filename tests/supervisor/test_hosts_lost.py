@@ -9,6 +9,7 @@ import pytest
 from trivet.endpoints import Endpoints
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
+from trivet_registry.instances_store import update_instance
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -59,7 +60,8 @@ def test_a_host_that_does_not_answer_ends_no_engine_that_does(far: Site) -> None
 
 
 def test_an_engine_that_is_silent_with_its_host_is_started_elsewhere_with_the_reason(far: Site) -> None:
-    lost = far.process
+    lost, now_s = far.process, far.clock.now_s
+    far.say(Phase.READY, step_started_s=now_s, step_deadline_s=now_s + 60)  # which a host that is gone breaks
     lost.silence, lost.obeys = SILENCE, ()
     far.places.host = "c"
     far.wait(20)
@@ -93,3 +95,42 @@ def test_one_that_was_told_to_stop_is_stopped_with_what_is_not_known(far: Site) 
     assert far.states() == ["stopped"]
     assert SILENCE in far.only().reason
     assert far.process.signals[-1] == "abandon"
+
+
+def test_where_no_host_answers_it_is_this_one_that_is_cut_off_and_nothing_is_given_up(far: Site) -> None:
+    far.process.silence, far.process.nobody_answers = SILENCE, "no other host answers, either"
+    far.wait(60)
+    assert (far.states(), far.process.signals) == (["ready"], [])
+    assert far.only().reason.endswith(f"{SILENCE}; kept for now: no other host answers, either")
+    far.process.silence = far.process.nobody_answers = ""
+    far.say(Phase.READY)
+    assert (far.states(), len(far.launcher.processes)) == (["ready"], 1)
+
+
+def test_what_was_started_where_nobody_answers_is_not_started_again(site: Site) -> None:
+    """The supervisor died between the order and the answer to it."""
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    site.change(update_instance, site.only().id, pid=None, process_start_time=None)
+    assert site.only().host == "b"
+    site.launcher.silent.add("b")
+    site.start_supervisor()
+    site.wait(60)
+    assert (site.states(), len(site.launcher.processes)) == (["starting"], 1)
+    assert "not known whether it runs: host b does not answer" in site.only().reason
+    site.launcher.silent.clear()
+    site.wait(1)
+    assert (site.only().pid, len(site.launcher.processes)) == (site.process.identity.pid, 1)
+
+
+def test_an_end_is_written_down_whatever_the_launcher_makes_of_its_files(
+    far: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(instance_id: str, lease: str) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr(far.launcher, "discard", broken)
+    far.process.code = 4
+    far.settle()
+    assert any(event.to_state == "failed" for event in far.events())

@@ -19,6 +19,9 @@ class Handle:
     def exit_code(self) -> int | None:
         return None
 
+    def unreachable(self) -> str:
+        return ""
+
     def terminate(self) -> None:
         raise AssertionError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +21,6 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     """Start an engine; answered by `Started` or `Refused`."""
 
     launch: LaunchOrder  # the agent writes in where it runs and listens
-    launch_env: dict[str, str]
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -40,7 +39,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
 
 
 class Find(msgspec.Struct, frozen=True, tag=True):
-    """Whether an engine with this lease lives there; answered by `Started` or `Refused`."""
+    """Whether an engine with this lease lives there; answered by `Started` or `Gone`."""
 
     lease: str
 
@@ -75,6 +74,10 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
     pid: int
     start_time: float
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """No engine with this lease lives there."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -118,7 +121,7 @@ class Agent(msgspec.Struct, frozen=True, tag=True):
     version: str
 
 
-Answer = Started | Refused | Seen | Orders | Devices | Agent
+Answer = Started | Gone | Refused | Seen | Orders | Devices | Agent
 
 _calls = msgspec.msgpack.Decoder(Call)
 _answers = msgspec.msgpack.Decoder(Answer)
@@ -135,22 +138,15 @@ def decode_answer(message: bytes) -> Answer:
     return _answers.decode(message)
 
 
-@runtime_checkable
-class CountsDevices(Protocol):
-    """Hosts whose devices somebody else hands out, too; optional."""
-
-    def claim(self, host: str, lease: str, kind: str, num_ranks: int, share: float) -> None:
-        """Take `share` of each of `num_ranks` devices of a backend's kind. Raises: Unavailable."""
-
-    def release(self, lease: str) -> None:
-        """Give back what `claim` took; it may take a while."""
-
-
 class Hosts(Protocol):
-    """The hosts of a site, and the way to their agents. Thread-safe."""
+    """The hosts of a site, and the way to their agents. Thread-safe.
+
+    A message has all power over engines, so the way has to prove both sides to each other and to be closed to
+    others: whoever reaches an agent can start processes there.
+    """
 
     def names(self) -> Mapping[str, str]:
-        """Those that are there now, each with its address."""
+        """Those that are there now, each with its address. Returns at once, and never raises."""
 
     def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
-        """Ask the agent of a host. Raises: HostSilent."""
+        """Ask the agent of a host. Raises: HostSilent, within `timeout_s`."""

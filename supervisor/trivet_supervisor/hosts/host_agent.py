@@ -18,9 +18,11 @@ from trivet import __version__
 from trivet.config import Settings, inherited_environment
 from trivet.contract import DeviceInfo
 from trivet.endpoints import Endpoints
+from trivet.engine import backend_answers
 from trivet.engine.doors import endpoints_file
 from trivet.errors import TrivetError, Unavailable
 from trivet.launching import UNSEEN_EXIT, ProcessOrder
+from trivet.messages import LaunchOrder
 from trivet.plugins import PluginHost, load_plugins
 from trivet.prober import Prober
 from trivet_supervisor.hosts.agent_calls import (
@@ -32,6 +34,7 @@ from trivet_supervisor.hosts.agent_calls import (
     EngineSeen,
     Find,
     Followed,
+    Gone,
     Hello,
     ListOrders,
     Look,
@@ -50,6 +53,7 @@ from trivet_supervisor.launchers.local import LocalHandle, LocalLauncher
 logger = logging.getLogger(__name__)
 
 LOG_CHUNK_BYTES = 256 << 10
+PROBE_TIMEOUT_S = 5.0  # before a start: it was probed for the plan a moment ago
 
 
 class HostAgent:
@@ -66,6 +70,8 @@ class HostAgent:
         self._lock = threading.Lock()
         self._prober = Prober()
         self._plugins: PluginHost | None = None
+        self._plugins_lock = threading.Lock()
+        self._killed: set[str] = set()  # leases: a start that was held up on its way comes too late
 
     def answer(self, message: bytes) -> bytes:
         """What is wrong with a call is an answer, too."""
@@ -82,10 +88,11 @@ class HostAgent:
                 return Devices(self._probe(call.backend, call.timeout_s))
             case Hello():
                 return Agent(__version__)
+        launch_env = self._launch_env(call.launch) if isinstance(call, Start) else {}
         with self._lock:
             match call:
                 case Start():
-                    return self._start(call)
+                    return self._start(call, launch_env)
                 case Look():
                     return self._look(call)
                 case Find():
@@ -97,14 +104,28 @@ class HostAgent:
                     return Orders([])
 
     def _probe(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
-        with self._lock:
-            if self._plugins is None:
-                self._plugins = load_plugins()
-        found = self._plugins.backends.get(backend)
+        found = self._host().backends.get(backend)
         return [] if found is None else self._prober.probe(backend, found, timeout_s)
 
-    def _start(self, call: Start) -> Started:
+    def _host(self) -> PluginHost:
+        with self._plugins_lock:  # not the other: engines are looked at meanwhile
+            if self._plugins is None:
+                self._plugins = load_plugins()
+            return self._plugins
+
+    def _launch_env(self, launch: LaunchOrder) -> Mapping[str, str]:
+        """What the backend wants for these devices of this host. Raises: Unsupported; Unavailable."""
+        found = {device.uid: device for device in self._probe(launch.backend, PROBE_TIMEOUT_S)}
+        missing = [uid for uid in launch.device_uids if uid not in found]
+        if missing:
+            raise Unavailable(f"backend {launch.backend} has no device {', '.join(missing)} any more")
+        backend = self._host().backend(launch.backend)
+        return backend_answers.launch_env(backend, [found[uid] for uid in launch.device_uids])
+
+    def _start(self, call: Start, launch_env: Mapping[str, str]) -> Started | Refused:
         """Raises: Unavailable."""
+        if call.launch.lease in self._killed:
+            return Refused("it was told to end before it was started")
         try:
             (self._folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
             self._folder.chmod(0o700)
@@ -116,7 +137,7 @@ class HostAgent:
                 launch,
                 engine_command(self._settings, launch.backend),
                 engine_environment(
-                    self._settings, self._inherited(), launch.backend, call.launch_env, launch.lease
+                    self._settings, self._inherited(), launch.backend, launch_env, launch.lease
                 ),
                 self._log_file(launch.lease),
                 confinement(self._settings, launch.backend),
@@ -146,13 +167,14 @@ class HostAgent:
             self._handles[lease] = handle
         return handle
 
-    def _find(self, lease: str) -> Started | Refused:
+    def _find(self, lease: str) -> Started | Gone:
         handle = self._handle(lease)
         if handle is None or handle.exit_code() is not None:
-            return Refused("no engine with this lease lives here")
+            return Gone()
         return Started(handle.identity.pid, handle.identity.start_time)
 
     def _look(self, call: Look) -> Seen:
+        self._killed.update(call.kill)
         for leases, name in ((call.terminate, "terminate"), (call.kill, "kill")):
             for lease in leases:
                 if (handle := self._handle(lease)) is not None:

@@ -24,7 +24,9 @@ from trivet_supervisor.hosts.agent_calls import (
     Hosts,
     HostSilent,
     Look,
+    Probe,
     Seen,
+    Start,
     decode_answer,
     encode,
 )
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.3
 HELLO_INTERVAL_S = 2.0  # where there is nothing to look at
+GREET_INTERVAL_S = 5.0  # an agent may be replaced by one of another version
 LOOK_TIMEOUT_S = 3.0
 SILENT_S = 5.0  # without an answer for so long a host counts as unreachable
 
@@ -55,9 +58,17 @@ class Tracked:
 class HostLink:
     """Thread-safe."""
 
-    def __init__(self, host: str, hosts: Hosts, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        host: str,
+        hosts: Hosts,
+        reaches_nobody: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args: reaches_nobody: whether all hosts of this site are unreachable."""
         self.host = host
         self._hosts = hosts
+        self._reaches_nobody = reaches_nobody
         self._clock = clock
         self._tracked: dict[str, Tracked] = {}
         self._terminate: set[str] = set()
@@ -67,6 +78,7 @@ class HostLink:
         self._answered_s = clock()
         self._silence = ""  # of the last call
         self._version = ""  # that answers there; empty: not known yet
+        self._greeted_s = clock()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._is_closing = False
@@ -81,12 +93,12 @@ class HostLink:
     # ---- from any thread ----
 
     def call(self, call: Call, timeout_s: float) -> Answer:
-        """Raises: HostSilent; Unavailable where another version answers."""
+        """Raises: HostSilent; Unavailable where another version would have to start or plan something."""
         if self.unreachable():
             raise HostSilent(self.unreachable())  # its thread finds out when it is back
         if not self._version:
             self._greet()
-        if self._version != __version__:
+        if isinstance(call, Start | Probe) and self._version != __version__:
             raise Unavailable(self.refusal)
         return self._ask(call, timeout_s)
 
@@ -106,6 +118,12 @@ class HostLink:
         if silent_s < SILENT_S or not self._silence:  # a thread that was starved has asked nothing
             return ""
         return f"host {self.host} has not answered for {silent_s:.0f} s ({self._silence})"
+
+    def cut_off(self) -> str:
+        """As `EngineHandle.cut_off`."""
+        if not self.unreachable() or not self._reaches_nobody():
+            return ""
+        return "no other host answers, either: it may be this one that is cut off"
 
     def track(self, lease: str, log_file: Path | None) -> Tracked:
         """Look at it from now on, until it has ended or is fenced."""
@@ -140,16 +158,16 @@ class HostLink:
         while not self._is_closing:
             self._wake.clear()
             try:
-                if self._version:
-                    self._look()
-                    self._run_errands()
-                else:
+                if not self._version or self._clock() - self._greeted_s > GREET_INTERVAL_S:
                     self._greet()
+                self._look()
+                self._run_errands()
             except Unavailable as error:
                 if not self._silence:
                     logger.warning("%s", error)
                 self._silence = str(error)
-            except Exception:  # a border: without this thread nothing is seen of the host any more
+            except Exception as error:  # a border: without this thread nothing is seen of the host any more
+                self._silence = f"{type(error).__name__}: {error}"
                 logger.exception("host=%s cannot be looked at", self.host)
             busy = self._tracked or self._fenced or self._kill or self._terminate or self._errands
             self._wake.wait(LOOK_INTERVAL_S if busy else HELLO_INTERVAL_S)
@@ -158,10 +176,12 @@ class HostLink:
 
     def _greet(self) -> None:
         answer = self._ask(Hello(), LOOK_TIMEOUT_S)
-        if isinstance(answer, Agent):
-            self._version = answer.version
-            if self.refusal:
-                logger.error("%s", self.refusal)
+        if not isinstance(answer, Agent):
+            raise Unavailable(f"host {self.host} does not say its version: {answer}")
+        is_news = answer.version != self._version
+        self._version, self._greeted_s = answer.version, self._clock()
+        if is_news and self.refusal:
+            logger.error("%s", self.refusal)
 
     def _look(self) -> None:
         with self._lock:
@@ -170,9 +190,10 @@ class HostLink:
         followed = [Followed(one.lease, one.log_offset) for one in tracked]
         followed += [Followed(lease) for lease in fenced]
         answer = self._ask(Look(followed, sorted(terminate), sorted(kill | fenced)), LOOK_TIMEOUT_S)
-        if not isinstance(answer, Seen):
-            self._version = ""  # another agent than before: who is it?
-            return
+        if not isinstance(answer, Seen):  # of another version, perhaps: nothing is known of its engines
+            self._version = ""
+            raise Unavailable(f"host {self.host} does not tell of its engines: {answer}")
+        self._answered_s, self._silence = self._clock(), ""
         for one in tracked:
             if (seen := answer.engines.get(one.lease)) is not None:
                 _append(one, seen)
@@ -197,7 +218,6 @@ class HostLink:
     def _ask(self, call: Call, timeout_s: float) -> Answer:
         """Raises: HostSilent; Unavailable for what this version cannot read."""
         message = self._hosts.call(self.host, encode(call), timeout_s)
-        self._answered_s, self._silence = self._clock(), ""
         try:
             return decode_answer(message)
         except msgspec.DecodeError as error:

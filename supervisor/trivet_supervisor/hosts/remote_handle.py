@@ -35,6 +35,9 @@ class RemoteHandle:
     def unreachable(self) -> str:
         return self._link.unreachable()
 
+    def cut_off(self) -> str:
+        return self._link.cut_off()
+
     def terminate(self) -> None:
         self._link.signal(self._lease, is_kill=False)
 

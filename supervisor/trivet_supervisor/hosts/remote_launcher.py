@@ -21,9 +21,9 @@ from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet_supervisor.hosts.agent_calls import (
-    CountsDevices,
     Discard,
     Find,
+    Gone,
     Hosts,
     HostSilent,
     ListOrders,
@@ -61,18 +61,13 @@ class RemoteLauncher:
             raise Unavailable(f"launcher {self.name!r} was given a device of no host; see `trivet devices`")
         launch = msgspec.structs.replace(order.launch, client_key=client_keys(self._key_file).public)
         link = self._link(order.host)
-        if isinstance(self._hosts, CountsDevices):
-            num_ranks = max(1, len(launch.device_uids))
-            self._hosts.claim(order.host, order.lease, launch.backend, num_ranks, order.share)
         try:
-            answer = link.call(Start(launch, dict(order.launch_env)), START_TIMEOUT_S)
-            if not isinstance(answer, Started):
-                raise Unavailable(f"host {order.host}: {_told(answer)}")
-        except Unavailable as error:
-            self._release(order.lease)
-            if isinstance(error, HostSilent):
-                link.fence(order.lease)  # it may have been started all the same
+            answer = link.call(Start(launch), START_TIMEOUT_S)
+        except HostSilent:
+            link.fence(order.lease)  # it may have been started all the same
             raise
+        if not isinstance(answer, Started):
+            raise Unavailable(f"host {order.host}: {_told(answer)}")
         identity = ProcessIdentity(answer.pid, answer.start_time, order.host)
         return RemoteHandle(identity, order.lease, link, order.log_file)
 
@@ -85,28 +80,34 @@ class RemoteLauncher:
         link = self._link(identity.host)
         try:
             answer = link.call(Find(lease), CALL_TIMEOUT_S)
-        except HostSilent:
+        except Unavailable as error:
+            logger.warning("lease=%s cannot be looked for: %s", lease[:8], error)
             return RemoteHandle(identity, lease, link, log_file)
-        if not isinstance(answer, Started) or (answer.pid, answer.start_time) != (
+        is_another = isinstance(answer, Started) and (answer.pid, answer.start_time) != (
             identity.pid,
             identity.start_time,
-        ):
-            return None
-        return RemoteHandle(identity, lease, link, log_file)
+        )
+        return (
+            None if isinstance(answer, Gone) or is_another else RemoteHandle(identity, lease, link, log_file)
+        )
 
-    def find(self, lease: str, log_file: Path | None = None) -> EngineHandle | None:
-        """On any host that answers."""
-        for name in self._hosts.names():
+    def find(self, lease: str, log_file: Path | None = None, host: str = "") -> EngineHandle | None:
+        """Where it was to be started, if that is known; else on any host that answers."""
+        for name in [host] if host else list(self._hosts.names()):
             link = self._link(name)
             try:
                 answer = link.call(Find(lease), CALL_TIMEOUT_S)
-            except HostSilent as error:
+            except Unavailable as error:
+                if host:
+                    raise Unavailable(f"it is not known whether it runs: {error}") from error
                 logger.warning("%s", error)
                 continue
             if isinstance(answer, Started):
                 identity = ProcessIdentity(answer.pid, answer.start_time, name)
                 return RemoteHandle(identity, lease, link, log_file)
-        return self._here.find(lease)
+            if host and not isinstance(answer, Gone):
+                raise Unavailable(f"it is not known whether it runs: host {host}: {_told(answer)}")
+        return None if host else self._here.find(lease)
 
     def orders(self) -> list[LaunchOrder]:
         """Of every host that answers."""
@@ -114,7 +115,7 @@ class RemoteLauncher:
         for name in self._hosts.names():
             try:
                 answer = self._link(name).call(ListOrders(), CALL_TIMEOUT_S)
-            except HostSilent as error:
+            except Unavailable as error:
                 logger.warning("%s", error)
                 continue
             if isinstance(answer, Orders):
@@ -124,7 +125,6 @@ class RemoteLauncher:
     def discard(self, instance_id: str, lease: str) -> None:
         """Wherever it was. A host that does not answer keeps the order, and `orders` lists it later."""
         self._here.discard(instance_id, lease)
-        self._release(lease)
         for name in self._hosts.names():
             self._link(name).later(Discard(instance_id, lease))
 
@@ -152,14 +152,14 @@ class RemoteLauncher:
         for link in links:
             link.close()
 
-    def _release(self, lease: str) -> None:
-        if isinstance(self._hosts, CountsDevices):
-            self._hosts.release(lease)
+    def _reaches_nobody(self) -> bool:
+        with self._lock:
+            return all(link.unreachable() for link in self._links.values())
 
     def _link(self, host: str) -> HostLink:
         with self._lock:
             if host not in self._links:
-                self._links[host] = HostLink(host, self._hosts)
+                self._links[host] = HostLink(host, self._hosts, self._reaches_nobody)
             return self._links[host]
 
 

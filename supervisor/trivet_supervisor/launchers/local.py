@@ -69,6 +69,10 @@ class LocalHandle:
         """This host always answers."""
         return ""
 
+    def cut_off(self) -> str:
+        """Nor is it ever cut off from itself."""
+        return ""
+
     def abandon(self) -> None:
         """It is here: nothing is ever given up before it has ended."""
 
@@ -83,8 +87,9 @@ class LocalHandle:
     def _own_exit_code(self) -> int | None:
         if self._child is not None:
             return self._child.poll()
-        if self._pidfd is None:
-            return UNSEEN_EXIT
+        if self._pidfd is None:  # it had ended, or there was no descriptor for it: what /proc says counts
+            has_ended = start_time(self.identity.pid) != self.identity.start_time
+            return UNSEEN_EXIT if has_ended else None
         is_zombie = start_time(self.identity.pid) is None  # that nobody reaps
         if not is_zombie and not select.select([self._pidfd], [], [], 0)[0]:
             return None
@@ -159,11 +164,15 @@ class LocalLauncher:
         self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
     ) -> LocalHandle | None:
         """The living process with this identity and lease, or None."""
+        if identity.host:
+            raise Unavailable(_of_another(identity.host))
         handle = LocalHandle(identity, lease)  # first: what is looked at next is the process it holds
         return handle if handle.is_whom_it_names() else None
 
-    def find(self, lease: str, log_file: Path | None = None) -> LocalHandle | None:
+    def find(self, lease: str, log_file: Path | None = None, host: str = "") -> LocalHandle | None:
         """The engine with this lease: the leader of their session, or whatever it left behind."""
+        if host:
+            raise Unavailable(_of_another(host))
         pids = sorted(leased_pids(lease), key=lambda pid: not _leads_session(pid))
         for pid in pids:
             started = start_time(pid)
@@ -171,6 +180,10 @@ class LocalLauncher:
             if handle is not None:
                 return handle
         return None
+
+
+def _of_another(host: str) -> str:
+    return f"it is on host {host}, which launcher 'local' does not reach; set `launcher` back"
 
 
 def _open_pidfd(identity: ProcessIdentity) -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import msgspec
@@ -12,6 +14,7 @@ import pytest
 
 from trivet import __version__
 from trivet.config import BackendSettings, Settings
+from trivet.contract import DeviceInfo
 from trivet.endpoints import Endpoints
 from trivet.engine.doors import endpoints_file
 from trivet.errors import Unavailable
@@ -70,14 +73,14 @@ class Far:
     def folder(self) -> Path:
         return self.there.paths.home / "hosts" / "b"
 
-    def start(self, lease: str = LEASE) -> EngineHandle:
+    def start(self, lease: str = LEASE, device_uids: Sequence[str] = ()) -> EngineHandle:
         launch = LaunchOrder(
             instance_id="i",
             lease=lease,
             model_path="m",
             served_model_name="m",
             backend="null",
-            device_uids=[],
+            device_uids=list(device_uids),
             settings={},
             run_dir=str(self.here.paths.run),
             version=__version__,
@@ -177,20 +180,57 @@ def test_the_files_of_an_attempt_that_is_gone_are_not_those_of_the_next(far: Far
     eventually(lambda: not far.launcher.orders())
 
 
-def test_a_host_of_another_version_starts_nothing_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_host_of_another_version_starts_nothing_until_it_has_ours_and_its_engines_are_seen(
+    far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(host_link, "GREET_INTERVAL_S", 0.05)
+    running = far.start()
     monkeypatch.setattr(host_agent, "__version__", "99.1")
-    far = Far(tmp_path)
-    told = (
-        rf"host b has Trivet 99\.1 and this supervisor is Trivet {__version__}; install {__version__} there"
-    )
-    with pytest.raises(Unavailable, match=told):
-        far.start()
+    told = f"host b has Trivet 99.1 and this supervisor is Trivet {__version__}; install {__version__} there"
+    eventually(lambda: far.launcher._link("b").refusal == told)
+    with pytest.raises(Unavailable, match=re.escape(told)):
+        far.start("another")
     (device,) = far.launcher.devices("null", 5.0)
-    assert (device.host, device.uid) == ("b", "b/?")
-    assert "99.1" in (device.unusable_because or "")
-    far.launcher.close()
+    assert (device.host, device.uid, device.unusable_because) == ("b", "b/?", told)
+    assert [order.lease for order in far.launcher.orders()] == [LEASE]
+    assert far.launcher.adopt(running.identity, LEASE, far.log) is not None
+    running.kill()
+    assert eventually(running.exit_code) == -9
+    monkeypatch.setattr(host_agent, "__version__", __version__)
+    eventually(lambda: not far.launcher._link("b").refusal)
+    far.start("another").kill()
+
+
+def test_whatever_goes_wrong_on_the_way_a_host_counts_as_silent(far: Far) -> None:
+    handle = far.start()
+    eventually(handle.processes)
+
+    def broken(message: bytes) -> bytes:
+        raise RuntimeError("odd")
+
+    whole, far.wire.agent.answer = far.wire.agent.answer, broken  # type: ignore[method-assign]
+    assert "RuntimeError: odd" in eventually(handle.unreachable)
+    assert "may be this one that is cut off" in handle.cut_off(), "it is the only host"
+    far.wire.agent.answer = whole  # type: ignore[method-assign]
+    eventually(lambda: not handle.unreachable())
+    assert not handle.cut_off()
+
+
+def test_an_engine_gets_the_devices_as_its_own_host_names_them(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[DeviceInfo]] = []
+    found = DeviceInfo("null", 0, "GPU-1", "a GPU", "x", 9, 9, frozenset())
+    backend = SimpleNamespace(name="null", probe=lambda timeout_s: [found])
+    backend.launch_env = lambda devices: asked.append(list(devices)) or {"VISIBLE": devices[0].uid}
+    plugins = SimpleNamespace(backends={"null": backend}, backend=lambda name: backend)
+    monkeypatch.setattr(far.wire.agent, "_plugins", plugins)
+    handle = far.start(device_uids=["GPU-1"])
+    environ = Path(f"/proc/{handle.identity.pid}/environ").read_bytes().split(b"\0")
+    assert b"VISIBLE=GPU-1" in environ
+    assert asked == [[found]]
+    with pytest.raises(Unavailable, match="has no device GPU-2 any more"):
+        far.start("another", device_uids=["GPU-2"])
 
 
 def test_devices_carry_the_name_of_their_host(far: Far) -> None:
@@ -200,41 +240,24 @@ def test_devices_carry_the_name_of_their_host(far: Far) -> None:
     eventually(lambda: not far.launcher.devices("null", 5.0))
 
 
-class CountingWire(Wire):
-    """Somebody else hands out the devices of the host, too."""
+def test_a_start_that_was_held_up_comes_too_late_for_what_was_given_up(far: Far) -> None:
+    far.start("first").kill()
+    held: list[bytes] = []
+    answer = far.wire.agent.answer
 
-    def __init__(self, agent: HostAgent) -> None:
-        super().__init__(agent)
-        self.claims: dict[str, tuple[str, str, int, float]] = {}
-        self.is_full = False
+    def hold(message: bytes) -> bytes:
+        if isinstance(agent_calls.decode_call(message), agent_calls.Start):
+            held.append(message)
+            raise HostSilent("no answer in time")
+        return answer(message)
 
-    def claim(self, host: str, lease: str, kind: str, num_ranks: int, share: float) -> None:
-        if self.is_full:
-            raise Unavailable("another has them")
-        self.claims[lease] = (host, kind, num_ranks, share)
-
-    def release(self, lease: str) -> None:
-        self.claims.pop(lease, None)
-
-
-def test_devices_that_others_are_given_too_are_claimed_before_and_given_back_after(far: Far) -> None:
-    wire = CountingWire(far.wire.agent)
-    far.launcher = RemoteLauncher("far", wire, far.here.paths)
-    handle = far.start()
-    assert wire.claims == {LEASE: ("b", "null", 1, 1.0)}
-    handle.kill()
-    eventually(lambda: handle.exit_code() is not None)
-    far.launcher.discard("i", LEASE)
-    assert wire.claims == {}
-    wire.is_full = True
-    with pytest.raises(Unavailable, match="another has them"):
-        far.start("another")
-    assert not list(leased_pids("another"))
-    wire.is_full = False
-    (far.there.paths.home.parent / "python").unlink()
-    with pytest.raises(Unavailable, match="cannot be started"):
-        far.start("another")
-    assert wire.claims == {}, "what did not start has nothing"
+    far.wire.agent.answer = hold  # type: ignore[method-assign]
+    with pytest.raises(HostSilent):
+        far.start()
+    eventually(lambda: LEASE in far.wire.agent._killed)
+    late = agent_calls.decode_answer(answer(held[0]))
+    assert isinstance(late, agent_calls.Refused)
+    assert not list(leased_pids(LEASE))
 
 
 def test_what_cannot_be_started_there_is_told_in_its_own_words(tmp_path: Path) -> None:

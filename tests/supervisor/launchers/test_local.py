@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -228,3 +229,28 @@ def test_memory_beyond_the_limit_is_an_error_in_the_engine(
     text = (tmp_path / "logs" / "engine.log").read_text()
     assert text.startswith("small")
     assert "MemoryError" in text
+
+
+def test_an_engine_is_adopted_where_there_is_no_descriptor_for_it(
+    launch: Callable[..., LocalHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = launch("import time; time.sleep(600)")
+    eventually(lambda: True if list(leased_pids(LEASE)) else None)
+
+    def none_left(pid: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", none_left)
+    adopted = LocalLauncher(Path()).adopt(started.identity, LEASE)
+    assert adopted is not None
+    assert adopted.exit_code() is None
+    assert started.exit_code() is None, "nor was it taken for what a dead one had left"
+    adopted.kill()
+    assert eventually(adopted.exit_code) == UNSEEN_EXIT
+
+
+def test_an_engine_of_another_host_is_not_looked_for_here() -> None:
+    with pytest.raises(Unavailable, match="on host b, which launcher 'local' does not reach"):
+        LocalLauncher(Path()).adopt(ProcessIdentity(1, 1.0, "b"), LEASE)
+    with pytest.raises(Unavailable, match="on host b"):
+        LocalLauncher(Path()).find(LEASE, None, "b")

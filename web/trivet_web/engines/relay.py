@@ -66,7 +66,7 @@ class Relay:
         self._closed_lock = threading.Lock()
         self._links: dict[str, EngineLink] = {}
         self._views: dict[str, EngineView] = {}
-        self._key_file = run_dir / Paths.ENGINE_KEYS
+        self._key_file = Paths(run_dir.parent).engine_keys_file
         self._located: Mapping[str, Endpoints] = {}  # those that are not in the run directory
         self._watched: dict[str, Endpoints] = {}  # where their beats come from
         self._closing = False
