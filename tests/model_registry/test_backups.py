@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -87,7 +87,7 @@ def new_site(folder: Path, url: str | None = None) -> Settings:
 
 
 def test_a_site_comes_back_at_another_place_on_another_database_and_from_there_again(
-    site: Settings, tmp_path: Path, new_registry_url: Callable[[Path], str]
+    site: Settings, tmp_path: Path, registries: Any
 ) -> None:
     key = make_key(site)
     write_backup(site, tmp_path / "one.tar")
@@ -97,7 +97,7 @@ def test_a_site_comes_back_at_another_place_on_another_database_and_from_there_a
     check_site(other, key)
     write_backup(other, tmp_path / "two.tar")
     (tmp_path / "third").mkdir()
-    third = new_site(tmp_path / "third", new_registry_url(tmp_path / "third"))
+    third = new_site(tmp_path / "third", registries.empty(tmp_path / "third"))
     restore(third, tmp_path / "two.tar", third.database_url)
     check_site(third, key)
 

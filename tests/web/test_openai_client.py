@@ -179,7 +179,7 @@ def test_calls_whole_and_by_the_stream_helper(live: Live, client: openai.OpenAI,
         kinds = [event.type for event in stream]
         final = stream.get_final_completion().choices[0]
     assert kinds.count("tool_calls.function.arguments.done") == 2
-    assert kinds.count("tool_calls.function.arguments.delta") > 4
+    assert kinds.count("tool_calls.function.arguments.delta") >= 2, "tokens that come together are one delta"
     assert final.finish_reason == "tool_calls"
     for calls in (choice.message.tool_calls, final.message.tool_calls or []):
         arguments = [call.function.arguments for call in calls if call.type == "function"]

