@@ -259,7 +259,7 @@ RUNS = (
     Mutant("a whole quantised matrix at once", "twins.py",
            "for columns in _pieces(weight.shape[1], x.shape[1]):", "for columns in (slice(None),):",
            f"{PLAIN}/test_twins.py::"
-           "test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels[True-True-256]"),
+           "test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels[256-True-True]"),
     Mutant("planned peaks are told", "runner.py", "self._measured[part] = self._device.peak_bytes()",
            "self._device.peak_bytes()",
            f"{MEMORY}::test_memory_tells_the_peaks_of_a_step_and_what_graphs_took"),

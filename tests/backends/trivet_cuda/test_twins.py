@@ -142,9 +142,9 @@ class Shapes(dict[str, Tensor]):
         return self[name]
 
 
-@pytest.mark.parametrize("num_tokens", [256, 2048, 16384])
-@pytest.mark.parametrize("is_4bit", [True, False])
-@pytest.mark.parametrize("has_qk_norm", [True, False])
+@pytest.mark.parametrize(
+    ("num_tokens", "is_4bit", "has_qk_norm"), [(256, True, True), (2048, False, False), (16384, True, True)]
+)
 def test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels(
     num_tokens: int, is_4bit: bool, has_qk_norm: bool
 ) -> None:
