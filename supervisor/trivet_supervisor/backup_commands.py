@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trivet.commands.output import bytes_text
 from trivet.plugins import Command
 from trivet_supervisor.commands import FOR_ITS_ACCOUNT
+
+if TYPE_CHECKING:
+    from trivet.config import Settings
 
 
 def commands() -> list[Command]:
@@ -42,14 +46,28 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _backup(given: argparse.Namespace) -> int:
+def _site() -> Settings:
+    """Raises: ConfigError for another account than the home's, even root, whose files it could not open."""
     from trivet.config import load_settings
+    from trivet.errors import ConfigError
+
+    settings = load_settings()
+    home = settings.paths.home
+    if home.exists() and (owner := home.stat().st_uid) != os.geteuid():
+        raise ConfigError(
+            f"home {home} belongs to uid {owner} and this is uid {os.geteuid()}; run it as that account: "
+            f"setpriv --reuid {owner} --clear-groups --regid {home.stat().st_gid} trivet ..."
+        )
+    return settings
+
+
+def _backup(given: argparse.Namespace) -> int:
     from trivet.errors import ConfigError
     from trivet_registry.backups.writing import remove_oldest, write_backup
 
     if given.keep is not None and (given.keep < 1 or not given.place.is_dir()):
         raise ConfigError(f"--keep {given.keep} is for a folder as PLACE, and at least 1")
-    made = write_backup(load_settings(), given.place, with_models=not given.without_models)
+    made = write_backup(_site(), given.place, with_models=not given.without_models)
     print(f"{made.path}: {made.num_files} files, {bytes_text(made.size_bytes)}")
     if given.keep is not None:
         for gone in remove_oldest(given.place, given.keep):
@@ -58,7 +76,6 @@ def _backup(given: argparse.Namespace) -> int:
 
 
 def _restore(given: argparse.Namespace) -> int:
-    from trivet.config import load_settings
     from trivet_registry.backups.restoring import check_backup, restore
     from trivet_supervisor.serve_checks import serve_lock
 
@@ -67,7 +84,7 @@ def _restore(given: argparse.Namespace) -> int:
         print(f"{given.file} is whole: {found.num_files} files, of {found.created_at}")
         return 0
     os.umask(FOR_ITS_ACCOUNT)
-    settings = load_settings()
+    settings = _site()
     settings.paths.create()
     with serve_lock(settings.paths):
         done = restore(settings, given.file, given.database_url)

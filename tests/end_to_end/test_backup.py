@@ -49,8 +49,8 @@ def lose_everything(site: Site) -> None:
 
 def test_a_lost_site_is_made_again_with_its_keys_and_models(site: Site, tmp_path: Path) -> None:
     site.serve()
-    assert site.run("models", "add", str(find_demo_model()), "--name", "smol", "--copy").returncode == 0
     with site.client() as client:
+        client.models.add(str(find_demo_model()), "smol", copy=True)
         client.deployments.create("smol:1", name="m", backend="cpu", settings={"max_num_seqs": "4"})
         site.wait_ready("m")
         client.users.create("alice", "a long password 1", role="admin")
@@ -77,7 +77,7 @@ def test_a_lost_site_is_made_again_with_its_keys_and_models(site: Site, tmp_path
     site.serve()
     site.wait_ready("m")  # it is wanted, so it runs again
     assert ask(site, key) == before
-    verified = site.run("models", "verify", "smol")
-    assert verified.returncode == 0, verified.stderr
-    assert site.run("audit", "verify").returncode == 0
+    with site.client() as client:
+        assert not client.models.verify("smol:1").problems
+        assert client.audit.verify().fault is None
     assert site.stop() == 0
