@@ -127,3 +127,19 @@ def admin_page(site: Site, signed_in: BrowserContext, watches: list[Watch]) -> I
     signed_in.clear_cookies()
     signed_in.add_cookies(cookies)  # type: ignore[arg-type]  # as they were given
     watch.check()
+
+
+@pytest.fixture
+def photograph(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
+    """Of a page in both themes, into the folder of --screenshots; without it nothing."""
+    folder: Path | None = request.config.getoption("--screenshots")
+
+    def take(page: Page, name: str) -> None:
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.screenshot(path=folder / f"{name}-{theme}.png", full_page=True)
+
+    return take

@@ -132,3 +132,11 @@ def test_ten_thousand_odd_keys_are_few_rows_and_all_are_found(site: Site, admin_
     expect(rows).to_have_count(1000)
     admin_page.get_by_label("Filter").fill(f"key {NUM_ROWS - len(odd) - 1}")
     expect(rows).to_have_count(1)
+
+
+def test_what_another_operator_does_is_seen_when_the_tab_is_looked_at(site: Site, admin_page: Page) -> None:
+    admin_page.goto(f"{site.url}/console/users")
+    expect(admin_page.get_by_role("row", name="admin")).to_be_visible()
+    site.add_user("made-elsewhere", "viewer")
+    admin_page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(admin_page.get_by_role("row", name="made-elsewhere")).to_be_visible()

@@ -11,18 +11,24 @@ from watched_page import Watch, log_in
 LONG_MS = 60_000  # a model is loaded meanwhile
 
 
-def test_a_new_site_is_set_up_and_answers(new_site: Site, open_page: Callable[..., Page]) -> None:
+def test_a_new_site_is_set_up_and_answers(
+    new_site: Site, open_page: Callable[..., Page], photograph: Callable[[Page, str], None]
+) -> None:
     site, page = new_site, open_page(new_site.url)
     page.goto(site.url)
     expect(page.get_by_role("heading", level=1)).to_have_text("Nobody has set up this site yet")
 
-    page.goto(site.setup_link)
+    for language in ("zh-CN", "en"):
+        page.goto(f"{site.setup_link}&language={language}")
+        photograph(page, f"setup-{language}")
     page.get_by_label("Name", exact=True).fill(ADMIN)
     page.get_by_label("Password", exact=True).fill(PASSWORD)
     page.get_by_label("Password again").fill(PASSWORD)
     page.get_by_role("button", name="Create admin").click()
 
     steps = page.get_by_role("region", name="First steps")
+    expect(steps.get_by_role("button", name="Register smollm2")).to_be_visible()
+    photograph(page, "first-steps-en")
     steps.get_by_role("button", name="Register smollm2").click()
     expect(steps).to_contain_text("Fits", timeout=LONG_MS)
     steps.get_by_role("button", name="Launch smollm2").click()

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from console_site import Site
+from console_site import PASSWORD, Site
 from playwright.sync_api import BrowserContext, Page, expect
 from watched_page import OPTIONS, Watch
 
+from trivet.demo_model import find_demo_model
 from trivet_web.console.navigation import PAGES
 
 AXE = Path(os.environ.get("TRIVET_BROWSER_CACHE", "build/browser")) / "node_modules/axe-core/axe.min.js"
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+LONG = "long-name-" + 118 * "x"  # 128
 SETTLED_MS = 400  # what is asked for has come
 PHOTO_MS = 1500  # figures come each second
 
@@ -29,8 +31,70 @@ def address(site: Site, name: str) -> str:
     return f"{site.url}{page.path}/{thing}"
 
 
+@pytest.mark.parametrize(
+    ("theme", "language", "width"),
+    [
+        ("light", "en", 1360),
+        ("light", "zh-CN", 1360),
+        ("dark", "en", 1360),
+        ("dark", "zh-CN", 1360),
+        ("dark", "en", 360),
+    ],
+)
+def test_photographs(
+    request: pytest.FixtureRequest,
+    site: Site,
+    signed_in: BrowserContext,
+    open_page: Callable[..., Page],
+    theme: str,
+    language: str,
+    width: int,
+) -> None:
+    folder: Path | None = request.config.getoption("--screenshots")
+    if folder is None:
+        pytest.skip("no --screenshots DIR is given")
+    folder.mkdir(parents=True, exist_ok=True)
+    page = open_page(
+        site.url,
+        color_scheme=theme,
+        locale=language,
+        storage_state=signed_in.storage_state(),
+        viewport={"width": width, "height": 860},
+    )
+    with site.client() as client:
+        for number in range(3):
+            client.chat.complete("smol", [{"role": "user", "content": f"Count to {number}."}], max_tokens=16)
+    for one in PAGES:
+        page.goto(address(site, one.name))
+        if one.name == "playground":
+            page.locator("#message").fill(
+                "Name three rivers of Europe, as a list, and say a word about each."
+            )
+            page.keyboard.press("Enter")
+        page.wait_for_timeout(PHOTO_MS)
+        page.screenshot(path=folder / f"{one.name}-{theme}-{language}-{width}.png", full_page=True)
+    stranger = open_page(
+        site.url, color_scheme=theme, locale=language, viewport={"width": width, "height": 860}
+    )
+    stranger.goto(f"{site.url}/login")
+    stranger.screenshot(path=folder / f"login-{theme}-{language}-{width}.png", full_page=True)
+
+
+@pytest.fixture(scope="module")
+def long_names(site: Site) -> Iterator[None]:
+    """A model, a deployment and a user with names as long as they may be."""
+    with site.client() as client:
+        client.models.add(str(find_demo_model()), name=LONG)
+        client.deployments.create(LONG, name=LONG, backend="null", replicas=1)
+        client.users.create(LONG[:64], PASSWORD, "viewer")
+        yield
+        client.deployments.stop(LONG)
+
+
 @pytest.fixture(scope="module", params=["login", *(page.name for page in PAGES)])
-def shown(request: pytest.FixtureRequest, site: Site, signed_in: BrowserContext) -> Iterator[Page]:
+def shown(
+    request: pytest.FixtureRequest, site: Site, signed_in: BrowserContext, long_names: None
+) -> Iterator[Page]:
     """A page with its data, opened once for the tests of this file."""
     name = request.param
     context = signed_in.browser.new_context(**OPTIONS) if name == "login" else signed_in  # type: ignore[union-attr]
@@ -87,47 +151,3 @@ def violations(page: Page) -> list[tuple[str, str, list[str]]]:
     page.evaluate(AXE.read_text())  # not by a script of the page: its policy forbids those of others
     found = page.evaluate("rules => axe.run(document, rules)", RULES)["violations"]
     return [(one["id"], one["help"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found]
-
-
-@pytest.mark.parametrize(
-    ("theme", "language", "width"),
-    [
-        ("light", "en", 1360),
-        ("light", "zh-CN", 1360),
-        ("dark", "en", 1360),
-        ("dark", "zh-CN", 1360),
-        ("dark", "en", 360),
-    ],
-)
-def test_photographs(
-    request: pytest.FixtureRequest,
-    site: Site,
-    signed_in: BrowserContext,
-    open_page: Callable[..., Page],
-    theme: str,
-    language: str,
-    width: int,
-) -> None:
-    folder: Path | None = request.config.getoption("--screenshots")
-    if folder is None:
-        pytest.skip("no --screenshots DIR is given")
-    folder.mkdir(parents=True, exist_ok=True)
-    page = open_page(
-        site.url,
-        color_scheme=theme,
-        locale=language,
-        storage_state=signed_in.storage_state(),
-        viewport={"width": width, "height": 860},
-    )
-    with site.client() as client:
-        for number in range(3):
-            client.chat.complete("smol", [{"role": "user", "content": f"Count to {number}."}], max_tokens=16)
-    for one in PAGES:
-        page.goto(address(site, one.name))
-        if one.name == "playground":
-            page.locator("#message").fill(
-                "Name three rivers of Europe, as a list, and say a word about each."
-            )
-            page.keyboard.press("Enter")
-        page.wait_for_timeout(PHOTO_MS)
-        page.screenshot(path=folder / f"{one.name}-{theme}-{language}-{width}.png", full_page=True)
