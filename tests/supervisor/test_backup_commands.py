@@ -42,3 +42,6 @@ def test_a_home_without_a_site_is_told(
 ) -> None:
     assert main(["backup", str(tmp_path)]) == 2
     assert "there is no registry at" in capsys.readouterr().err
+    assert not list(home.iterdir())
+    assert main(["restore", str(tmp_path / "nothing.tar")]) == 2
+    assert "give the file of `trivet backup`" in capsys.readouterr().err

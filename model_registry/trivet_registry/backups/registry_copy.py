@@ -25,10 +25,9 @@ def save_registry(url: str, to: Path) -> None:
 
     Raises: ConfigError where there is none, or PostgreSQL's is of another release.
     """
+    require_registry(url)
     file = sqlite_file(url)
     if file is not None:
-        if not file.exists():
-            raise ConfigError(f"there is no registry at {file}; is TRIVET_HOME the home of the site?")
         with _telling():
             copy_sqlite(file, to)
         return
@@ -41,6 +40,13 @@ def save_registry(url: str, to: Path) -> None:
                 "with the release that serves it, or upgrade it first (trivet db upgrade)"
             )
         _copy_to(f"sqlite:///{to}", source)
+
+
+def require_registry(url: str) -> None:
+    """Raises: ConfigError where SQLite's file is not there; another database is asked when it is read."""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise ConfigError(f"there is no registry at {file}; is TRIVET_HOME the home of the site?")
 
 
 def require_no_registry(url: str) -> None:

@@ -21,7 +21,7 @@ from trivet import __version__
 from trivet.config import Settings
 from trivet.errors import Conflict, Unavailable
 from trivet_registry.backups.manifest import FORMAT, HOME, MANIFEST, REGISTRY, BackupManifest, KeptFile
-from trivet_registry.backups.registry_copy import save_registry
+from trivet_registry.backups.registry_copy import require_registry, save_registry
 from trivet_registry.digests import CHUNK_BYTES
 from trivet_registry.model_store.store import ModelStore
 from trivet_registry.tables import utc_now
@@ -51,6 +51,9 @@ def write_backup(settings: Settings, place: Path, *, with_models: bool = True) -
     file = place / now.strftime(NAME_FORMAT) if place.is_dir() else place
     if file.exists():
         raise Conflict(f"{file} exists; remove it, or give another name")
+    require_registry(
+        settings.resolved_database_url
+    )  # else the store's folders would be made in a strange home
     temporary = file.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         with (
