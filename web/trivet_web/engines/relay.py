@@ -294,10 +294,11 @@ class Relay:
             if self._endpoints(instance_id) != known:
                 self._beats.disconnect(known.beat)
                 del self._watched[instance_id]
-                self._hear(instance_id)
                 if link := self._links.get(instance_id):
                     link.fail_all(self._view(instance_id).lose("has ended", self._clock()))
                     self._drop(link)
+                self._views.pop(instance_id, None)  # what was seen of the last attempt is none of this one
+                self._hear(instance_id)
 
     def _endpoints(self, instance_id: str) -> Endpoints:
         """Raises: ConfigError where a socket's path is too long."""
