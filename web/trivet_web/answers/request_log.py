@@ -49,7 +49,7 @@ class Entry:
 
 
 class RequestEnded(TrivetError):
-    """Somebody who may has ended it: no other model is to be asked for it, and no batch asks again."""
+    """Somebody who may has ended it, or the server: no other model is asked for it, no batch asks again."""
 
     status, code = 503, "request_ended"
 

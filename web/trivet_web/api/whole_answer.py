@@ -10,11 +10,14 @@ from flask import Response
 from msgspec import UNSET
 
 from trivet.messages import TokenLogprob
+from trivet_web.answers.request_log import RequestEnded
 from trivet_web.api.inference import Exchange, closing_on_error
 from trivet_web.api.openai_objects import CompletionTokensDetails, PromptTokensDetails, Usage
-from trivet_web.engines.mailbox import Arrival
+from trivet_web.engines.mailbox import PIECE_BYTES, Arrival
 from trivet_web.stream_worker.handover import handover_of_request, park
+from trivet_web.stream_worker.pump import MAX_HELD_BYTES
 
+_TEXT_BYTES = 64  # of a piece of which only the text is kept, beside the text
 READ_S = 60.0  # a whole answer has no pings: only a wake-up to look around
 
 
@@ -62,7 +65,21 @@ class Gathering:
         self._n = exchange.num_completions
         self._done = [Completed() for _ in range(self._answer.num_open)]
         self._restarts = [0] * len(self._done)
+        self._kept_bytes = [0] * len(self._done)
         self._failure: Exception | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what has come, in memory."""
+        return sum(self._kept_bytes)
+
+    def give_up(self) -> None:
+        """There is no memory for more; who answers the request says so."""
+        self._failure = RequestEnded(
+            f"the answers that this web process keeps until they are whole take more than "
+            f"{MAX_HELD_BYTES >> 20} MiB, and this one was the largest; stream it, or ask for fewer tokens, "
+            "completions or logprobs"
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -76,7 +93,9 @@ class Gathering:
             choice = arrival.choice
             if self._restarts[choice] != self._answer.num_restarts(choice):
                 self._restarts[choice], self._done[choice] = self._answer.num_restarts(choice), Completed()
+                self._kept_bytes[choice] = 0
             self._done[choice].add(arrival)
+            self._kept_bytes[choice] += arrival.size_bytes - PIECE_BYTES + _TEXT_BYTES
 
     def take_all(self) -> bool:
         """What has come; whether it is over. For a thread that must not wait, and that no error may end."""
@@ -104,7 +123,7 @@ def whole_response(exchange: Exchange, make: Callable[[list[Completed]], Respons
             while not gathering.is_complete and (mailbox.num_unread or handover_of_request() is None):
                 gathering.take(READ_S)
             if not gathering.is_complete:
-                return park(mailbox, math.inf, go_on, exchange.close, gathering.take_all)
+                return park(mailbox, math.inf, go_on, exchange.close, gathering)
             exchange.close()
             return make(gathering.result())
 

@@ -16,7 +16,7 @@ CAPACITY_BYTES = 1 << 20  # of one stream: a reader that is so far behind has st
 WHOLE_CAPACITY_BYTES = 64 << 20  # of a whole answer, which no client can slow down: one step may bring MBs
 MAX_READ = 64  # items a turn, so that a flood cannot keep a reader from looking up
 # Measured by tracemalloc on decoded pieces (Python 3.11, 64-bit).
-_PIECE_BYTES = 384
+PIECE_BYTES = 384
 _TOKEN_BYTES = 32
 _LOGPROB_BYTES = 160
 _TOP_BYTES = 104  # of each of the likeliest tokens
@@ -142,7 +142,7 @@ class Mailbox:
 
 def _size(piece: Piece) -> int:
     """About what a piece holds in memory."""
-    size = _PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
+    size = PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
     if piece.logprobs is None and piece.prompt_logprobs is None and piece.embedding is None:  # nearly all
         return size
     if piece.logprobs or piece.prompt_logprobs:

@@ -32,13 +32,24 @@ class Waiting(Guest):
         parked.mailbox.listen(partial(pump.wake, self))
         pump.wake(self)
 
+    @property
+    def held_bytes(self) -> int:
+        return self._parked.gatherer.kept_bytes if self._parked.gatherer else 0
+
+    def give_way(self) -> bool:
+        if self._parked.gatherer is None:
+            return False
+        logger.warning("ended=too_large what=answers_hold_too_much")
+        self._parked.gatherer.give_up()
+        return True
+
     def turn(self, now: float) -> Next:
-        mailbox, gather = self._parked.mailbox, self._parked.gather
+        mailbox, gatherer = self._parked.mailbox, self._parked.gatherer
         if now >= self.due_s or mailbox.is_abandoned or mailbox.may_wait:
             return Next.NOTHING
-        if gather is None:
+        if gatherer is None:
             return Next.NOTHING if mailbox.num_unread else Next.WAKE
-        if gather():
+        if gatherer.take_all():
             return Next.NOTHING
         return Next.TURN if mailbox.num_unread else Next.WAKE
 
@@ -95,8 +106,14 @@ class Transfer(Guest):
         return self._client.fileno()
 
     @property
-    def unread_bytes(self) -> int:
+    def held_bytes(self) -> int:
         return self._stream.mailbox.unread_bytes
+
+    def give_way(self) -> bool:
+        """Only where its client does not read."""
+        if self._is_blocked:
+            logger.warning("ended=client_too_slow what=answers_hold_too_much")
+        return self._is_blocked
 
     def on_writable(self) -> None:
         self._is_blocked = False

@@ -49,6 +49,23 @@ class ByteStream(Protocol):
         ...
 
 
+class Gatherer(Protocol):
+    """Keeps what comes of a whole answer until all is there. Never raises; called by the pump's thread."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it holds."""
+        ...
+
+    def take_all(self) -> bool:
+        """Take what has come, and say whether it is over."""
+        ...
+
+    def give_up(self) -> None:
+        """End the answer: all of them together keep too much."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parked:
     """A request of which nothing has been answered."""
@@ -57,7 +74,7 @@ class Parked:
     until_s: float  # CLOCK_MONOTONIC: resume then, too
     resume: Callable[[], Response]  # the rest of the view, errors made into answers; may wait
     close: Callable[[], None]  # instead, when the client has gone
-    gather: Callable[[], bool] | None = None  # takes what has come and says whether it is over; never raises
+    gatherer: Gatherer | None = None
 
 
 @dataclass(slots=True)
@@ -92,13 +109,13 @@ def park(
     until_s: float,
     rest: Callable[[], Response],
     close: Callable[[], None],
-    gather: Callable[[], bool] | None = None,
+    gatherer: Gatherer | None = None,
 ) -> Response:
     """Leave a request to the worker, which has offered it: a stand-in for the answer of `rest`.
 
     Args:
         until_s: CLOCK_MONOTONIC, the latest moment to go on.
-        gather: takes what has come, until it says that all is there; without it the first piece is enough.
+        gatherer: takes what has come, until it says that all is there; without it the first piece is enough.
             Where reading may wait, `rest` is called for it, and may park the request again.
     """
     handover = handover_of_request()
@@ -114,5 +131,5 @@ def park(
         response: Response = app.finalize_request(answer)
         return response
 
-    handover.parked = Parked(mailbox, until_s, resume, close, gather)
+    handover.parked = Parked(mailbox, until_s, resume, close, gatherer)
     return Response()  # in its place; nobody sees it

@@ -19,7 +19,7 @@ from enum import Enum, auto
 
 logger = logging.getLogger(__name__)
 TICK_S = 0.25  # how often deadlines are looked at
-MAX_UNREAD_BYTES = 512 << 20  # of all streams
+MAX_HELD_BYTES = 512 << 20  # by streams that are not read, and by whole answers until they are sent
 
 
 class Next(Enum):
@@ -39,9 +39,13 @@ class Guest(ABC):
     blocked_fd: int | None = None  # while it waits for its socket
 
     @property
-    def unread_bytes(self) -> int:
-        """That it holds for a client."""
+    def held_bytes(self) -> int:
+        """That it keeps for a client."""
         return 0
+
+    def give_way(self) -> bool:
+        """All of them hold too much: whether this one may be let go for that."""
+        return False
 
     @abstractmethod
     def turn(self, now: float) -> Next:
@@ -139,14 +143,16 @@ class Pump:
         guest.leave()
 
     def _make_room(self) -> None:
-        """Thousands of clients that do not read, each within its own bound, would take all memory."""
-        excess_bytes = sum([guest.unread_bytes for guest in self._guests]) - MAX_UNREAD_BYTES
+        """Thousands of answers, each within its own bound, would take all memory; the largest go."""
+        excess_bytes = sum([guest.held_bytes for guest in self._guests]) - MAX_HELD_BYTES
         if excess_bytes <= 0:
             return
-        for guest in sorted(self._blocked.values(), key=lambda one: -one.unread_bytes):
-            if excess_bytes > 0:
-                excess_bytes -= guest.unread_bytes
-                logger.warning("ended=client_too_slow what=all_of_them_hold_too_much")
+        for guest in sorted(self._guests, key=lambda one: -one.held_bytes):
+            held_bytes = guest.held_bytes
+            if excess_bytes <= 0 or not held_bytes:
+                return
+            if guest.give_way():
+                excess_bytes -= held_bytes
                 self._let_go(guest)
 
     def _block(self, guest: Guest) -> None:
