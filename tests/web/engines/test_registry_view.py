@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
@@ -22,7 +22,7 @@ from trivet_web.engines.registry_view import table_reader
 from trivet_web.web_process import EXTENSION
 
 if TYPE_CHECKING:
-    from conftest import Site
+    from conftest import Eventually, Site
     from flask.testing import FlaskClient
 
 TO_READY = (InstanceState.PLACING, InstanceState.STARTING, InstanceState.READY)
@@ -93,13 +93,18 @@ def test_a_stopped_deployment_is_known_while_its_instance_drains(site: Site) -> 
 
 
 def test_a_deployment_that_leaves_is_not_listed_and_a_request_is_told(
-    site: Site, site_client: FlaskClient
+    site: Site, site_client: FlaskClient, eventually: Eventually
 ) -> None:
     instance = site.add_instance(*TO_READY)
     with site.database.session() as session:
         stop_deployment(session, "demo")
         move_instance(session, instance, InstanceState.DRAINING, "stop asked for")
-    assert site_client.get("/v1/models").get_json()["data"] == []
+
+    def listed() -> list[dict[str, Any]]:
+        data: list[dict[str, Any]] = site_client.get("/v1/models").get_json()["data"]
+        return data
+
+    eventually(lambda: not listed(), what="the deployment is not listed")
     refused = site_client.post("/v1/completions", json=PROMPT)
     assert refused.status_code == 503
     assert "is draining" in refused.get_json()["error"]["message"]

@@ -31,6 +31,7 @@ class ToolParser:
         self._num_calls = 0
         self._is_open = False  # the newest call has begun and not ended
         self._spaces: list[str] = []  # content so far, if content follows
+        self._before_call = ""  # spaces that are content if the newest call is none
         self._is_after_call = False
         self._steps = self._run()
 
@@ -67,7 +68,8 @@ class ToolParser:
             is_announced, self._is_open = self._is_open, False
             source = self.source.kept()
             if is_announced:
-                self._events.append(CallBroken(self._num_calls - 1, source))
+                self._is_after_call = False
+                self._events.append(CallBroken(self._num_calls - 1, self._before_call + source))
             else:
                 self.content(source)
             return False
@@ -89,6 +91,7 @@ class ToolParser:
         """A call is certain enough to be announced. Raises: Broken for no name."""
         if not name:
             raise Broken("name")
+        self._before_call = "".join(self._spaces)
         self._spaces, self._is_after_call, self._is_open = [], True, True
         self._events.append(CallStart(self._num_calls, name))
         self._num_calls += 1

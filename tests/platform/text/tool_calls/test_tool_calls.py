@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trivet.engine_settings import TOOL_CALL_PARSERS
 from trivet.text.answer_parser import AnswerParser, AnswerParts
-from trivet.text.tool_calls.events import CallArguments, CallStart, Content, Event
+from trivet.text.tool_calls.events import CallArguments, CallBroken, CallStart, Content, Event
 from trivet.text.tool_calls.formats import FORMATS, format_of
 
 TOOLS: dict[str, dict[str, Any]] = {
@@ -34,12 +34,20 @@ def pushed(name: str, pieces: list[str]) -> list[Event]:
 
 
 def joined(events: list[Event]) -> list[object]:
-    """Neighbours of one kind as one: what is left to compare when streams are cut otherwise."""
+    """Neighbours of one kind as one: what is left to compare when streams are cut otherwise.
+
+    Of a call that is broken the words are one with the text that follows: how much of its arguments has been
+    told by then is a matter of the cut.
+    """
     out: list[Any] = []
     for event in events:
         last = out[-1] if out else None
         if isinstance(event, Content) and isinstance(last, Content):
             out[-1] = Content(last.text + event.text)
+        elif isinstance(event, Content) and isinstance(last, CallBroken):
+            out[-1] = CallBroken(last.index, last.source + event.text)
+        elif isinstance(event, CallBroken) and isinstance(last, CallArguments):
+            out[-1] = event
         elif (
             isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index
         ):
@@ -280,11 +288,13 @@ def test_any_cut_of_the_stream_gives_the_same(name: str, text: str, data: st.Dat
 
 @pytest.mark.parametrize("name", OWN)
 @given(st.lists(PIECES, max_size=12).map("".join))
+@example('\n{"name":"weather","arguments":{"name":"weather","arguments":')
+@example("<function=weather></function>\n```json")
 def test_nothing_that_is_written_is_lost(name: str, text: str) -> None:
     """Content and names and arguments, or the call's own words, but for marks and white space."""
     content, calls = parts(name, text)
     if not calls:
-        assert content == re.sub(r"\[TOOL_CALLS]\s*\[\s*]", "", text)
+        assert content == (re.sub(r"\[TOOL_CALLS]\s*\[\s*]", "", text) if name == "mistral" else text)
     for _, arguments in calls:
         assert isinstance(json.loads(arguments), dict)
 
