@@ -231,8 +231,8 @@ def survive(killer: Killer, model: str, num_replicas: int, num_kills: int) -> No
         while num_hits < num_kills:
             num_hits += killer.round()
             assert not crowd.wrong
-            if killer.rng.random() < SERVED_SHARE:  # the next kills meet requests at work
-                answered = crowd.num_answered
+            answered = crowd.num_answered
+            if not answered or killer.rng.random() < SERVED_SHARE:  # the next kills meet requests at work
                 site.wait_for("requests are answered again", partial(crowd.has_answered_since, answered))
     site.wait_for("the server answers", site._answers)
     site.wait_ready(model, num_replicas)
