@@ -14,15 +14,18 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from mutants import MUTANTS, PACKAGES, ROOT, Mutant
 
 TIMEOUT_S = 120
+ONE_AT_A_TIME = threading.Lock()  # who starts a process asks all others for their exit codes, told once each
 # What each test would import anew: most of its time.
 PRELOADED = [
     "torch",
@@ -84,8 +87,11 @@ def is_found(mutant: Mutant, context: ForkServerContext) -> bool:
             compiled.unlink()
         file.write_text(mutant.planted(file.read_text()))
         process = context.Process(target=run_test, args=(mutant.test, folder, package))
-        process.start()
-        process.join()
+        with ONE_AT_A_TIME:
+            process.start()
+        connection.wait([process.sentinel])
+        with ONE_AT_A_TIME:
+            process.join()
         code = process.exitcode
         if code is None or (code >= 0 and code not in (PASSED, FAILED)):
             log = Path(folder, "log")
