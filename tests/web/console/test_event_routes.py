@@ -52,9 +52,11 @@ def test_a_tab_sees_an_instance_come(live: Live) -> None:
 
 def test_figures_come_each_second(live: Live) -> None:
     with open_tab(live.server, live.site, "metrics") as tab:
-        first, second = (next_of(tab, "metrics")["set"][0] for _ in range(2))
-    assert second["at"] > first["at"]
-    assert {"name": "supervisor_up", "labels": {}, "value": 0.0} in second["figures"]
+        first, *_, last = (
+            next_of(tab, "metrics")["set"][0] for _ in range(3)
+        )  # a busy machine says one twice
+    assert last["at"] > first["at"]
+    assert {"name": "supervisor_up", "labels": {}, "value": 0.0} in last["figures"]
 
 
 def test_many_tabs_leave_the_server_free(live: Live) -> None:
