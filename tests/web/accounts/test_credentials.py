@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 from trivet.errors import Unavailable
 from trivet_registry.audit_log import accounts_version
 from trivet_registry.keys_store import KeySettings, create_key
+from trivet_web.accounts import credentials as credentials_module
 from trivet_web.accounts.credentials import KEEP_S, LOOK_S, TRUST_S, Credentials
 
 if TYPE_CHECKING:
@@ -85,6 +88,45 @@ def test_who_asks_while_another_thread_looks_after_an_act_is_let_through(
     try:
         assert registry.is_reading.wait(20)
         assert credentials.find(key) is not None
+    finally:
+        registry.held_up.set()
+        looking.join(20)
+
+
+def test_a_burst_after_a_pause_waits_for_the_one_that_looks(
+    credentials: Credentials, registry: Registry, clock: Clock, key: str
+) -> None:
+    assert credentials.find(key) is not None
+    clock.now_s += TRUST_S + 1
+    registry.held_up = threading.Event()
+    registry.is_reading.clear()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(credentials.find, key)]
+        assert registry.is_reading.wait(20)
+        asked += [pool.submit(credentials.find, key) for _ in range(7)]
+        time.sleep(0.1)  # they ask meanwhile
+        registry.held_up.set()
+        assert all(one.result() is not None for one in asked)
+
+
+def test_a_burst_after_a_pause_is_told_when_the_registry_does_not_answer(
+    credentials: Credentials,
+    registry: Registry,
+    clock: Clock,
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(credentials_module, "PATIENCE_S", 0.1)
+    assert credentials.find(key) is not None
+    clock.now_s += TRUST_S + 1
+    registry.held_up = threading.Event()
+    registry.is_reading.clear()
+    looking = threading.Thread(target=credentials.find, args=(key,))
+    looking.start()
+    try:
+        assert registry.is_reading.wait(20)
+        with pytest.raises(Unavailable, match="it does not answer"):
+            credentials.find(key)
     finally:
         registry.held_up.set()
         looking.join(20)

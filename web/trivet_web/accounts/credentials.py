@@ -23,6 +23,7 @@ from trivet_web.accounts.principal import TOKEN, Principal, principal_of_key, pr
 
 LOOK_S = 0.5  # how old the version may be: a revoked key is refused after so long, everywhere
 TRUST_S = 30.0  # how long what is known stands while the registry cannot be read
+PATIENCE_S = 2.0  # for the look of another thread, after a pause: nothing is known then that could be trusted
 KEEP_S = 60.0  # then an entry is read again: sessions become idle without an act
 MAX_KNOWN = 10_000
 SESSION_MARK = "ts-"
@@ -125,8 +126,9 @@ class Credentials:
         """Forget everything once something has changed. Raises: Unavailable."""
         if not self._is_dirty and self._clock() - self._looked_s < LOOK_S:
             return
-        if not self._lock.acquire(blocking=self._version < 0):
-            if self._clock() - self._looked_s > TRUST_S:  # another thread looks, and gets no answer
+        is_trusted = self._clock() - self._looked_s <= TRUST_S
+        if not self._lock.acquire(timeout=0 if is_trusted else PATIENCE_S):  # another thread looks
+            if not is_trusted:
                 raise Unavailable(_UNREADABLE.format("it does not answer"))
             return
         try:
