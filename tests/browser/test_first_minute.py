@@ -36,6 +36,7 @@ def test_a_new_site_is_set_up_and_answers(
     expect(page.get_by_role("table", name="Instances")).to_contain_text("Ready", timeout=LONG_MS)
 
     steps.get_by_role("link", name="Open playground").click()
+    expect(page.get_by_role("main")).to_contain_text("tokens of context")  # the models are there
     page.get_by_label("Message", exact=True).fill("What is the capital of France? Answer in one sentence.")
     page.keyboard.press("Enter")
     answer = page.get_by_role("article", name="Model")
