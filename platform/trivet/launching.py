@@ -30,9 +30,11 @@ if TYPE_CHECKING:  # the command line, which loads every plugin, needs no socket
     from trivet.contract import DeviceInfo
     from trivet.endpoints import Endpoints
     from trivet.messages import LaunchOrder
+    from trivet.optional_contract import DeviceUsage
 
 LEASE_VARIABLE = "TRIVET_LEASE"
 UNSEEN_EXIT = 255  # the exit code of a process that was adopted: the kernel tells it to its parent only
+CALL_LIMIT_S = 30.0  # for what of a launcher may wait for another host
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class ProcessOrder:
 
 
 class EngineHandle(Protocol):
-    """A process that was started or adopted. Nothing here waits for another host."""
+    """A process that was started or adopted. Nothing here waits for another host; all is for any thread."""
 
     identity: ProcessIdentity
 
@@ -99,7 +101,12 @@ class EngineHandle(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts engine processes in a session of their own, so that they outlive the supervisor."""
+    """Starts engine processes in a session of their own, so that they outlive the supervisor.
+
+    Thread-safe. `start`, `adopt`, `find` and `orders` may wait for another host, each call for at most
+    `CALL_LIMIT_S` in all, however many hosts are silent: the supervisor calls them on threads of their own,
+    several at once, and its loop goes on meanwhile. `discard` and every member of a handle return at once.
+    """
 
     name: str
 
@@ -133,5 +140,14 @@ class Launcher(Protocol):
 class PlacesOnHosts(Protocol):
     """A launcher with hosts of its own; optional. Then this host's devices are not probed for it."""
 
+    def hosts(self) -> Mapping[str, str]:
+        """Every host of the site by name: empty while it answers, else why it does not, in a sentence.
+
+        Returns at once and never raises. One that comes back is asked for its orders.
+        """
+
     def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
         """Of every host; `host` is its name, and `uid` begins with it. One that is silent has none."""
+
+    def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
+        """How busy devices are, by `uid` as `devices` names them. Of one that is missing nothing is known."""

@@ -52,7 +52,7 @@ def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Eve
                 return
             with means.database.session() as session:
                 instances = list_instances(session, states=PROCESS_STATES)
-                users = users_of(usage, instances)
+                users = users_of(usage, instances, found)
                 save_devices(session, found, ledger_of(instances).reserved, usage, users)
         except DBAPIError as error:  # a full disk, a database that is away
             logger.warning("devices cannot be saved: %s; tried again in %g s", error.orig, DEVICES_INTERVAL_S)

@@ -6,25 +6,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trivet.contract import DeviceInfo
 from trivet.optional_contract import DeviceUsage
 from trivet_registry.tables import Instance
 
 Users = dict[tuple[str, str], list[dict[str, Any]]]  # by (kind, uid), as the registry keeps them
 
 
-def users_of(usage: Mapping[tuple[str, str], DeviceUsage], instances: Iterable[Instance]) -> Users:
+def users_of(
+    usage: Mapping[tuple[str, str], DeviceUsage], instances: Iterable[Instance], devices: Iterable[DeviceInfo]
+) -> Users:
     """Of the devices whose backend tells; each user with the instance it belongs to, None for a stranger."""
-    owners: dict[int, str] = {}
+    hosts = {(device.kind, device.uid): device.host for device in devices}
+    owners: dict[tuple[str, int], str] = {}  # a pid is of its host alone
     for instance in instances:
         pids = [each["pid"] for each in instance.processes or []]
-        owners |= {pid: instance.id for pid in [*pids, instance.pid] if pid is not None}
+        owners |= {(instance.host or "", p): instance.id for p in [*pids, instance.pid] if p is not None}
     return {
         key: [
             {
                 "pid": user.pid,
-                "name": process_name(user.pid),
+                "name": "" if hosts.get(key) else process_name(user.pid),
                 "used_bytes": user.used_bytes,
-                "instance": owners.get(user.pid),
+                "instance": owners.get((hosts.get(key, ""), user.pid)),
             }
             for user in told.users
         ]

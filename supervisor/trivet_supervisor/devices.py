@@ -59,27 +59,30 @@ class DeviceTable:
     def usage(self) -> dict[tuple[str, str], DeviceUsage]:
         """How busy devices are now, by (kind, uid); of those whose backend can tell."""
         found: dict[tuple[str, str], DeviceUsage] = {}
-        if self._elsewhere is not None:  # nobody asks the tools of other hosts
-            return found
         for name, backend in self._backends.items():
             with self._locks[name]:  # a tool that is slow is not started twice at once
                 _, devices = self._probed.get(name, (None, ()))
                 if devices:
                     asked_s = self._clock()
-                    told = self._prober.usage(name, backend, PROBE_TIMEOUT_S)
+                    told = self._ask_usage(name, backend)
                     self._usage[name] = asked_s, told
                     found |= {(name, uid): use for uid, use in told.items()}
         return found
+
+    def _ask_usage(self, name: str, backend: Backend) -> dict[str, DeviceUsage]:
+        if self._elsewhere is not None:
+            return self._elsewhere.usage(name, PROBE_TIMEOUT_S)
+        return self._prober.usage(name, backend, PROBE_TIMEOUT_S)
 
     def holders(
         self, backend: str, uids: Collection[str], pids: Collection[int], since_s: float
     ) -> frozenset[int] | None:
         """Those of `pids` that still have memory on the devices; of a backend that never tells, none.
 
-        Returns at once. None: what is known is older than `since_s`, or its tool has not answered; it is
-        being asked for.
+        Returns at once. None: what is known is older than `since_s`, or its tool or its host has not
+        answered; it is being asked for.
         """
-        if self._elsewhere is not None or not isinstance(self._backends.get(backend), TellsUsage):
+        if not isinstance(self._backends.get(backend), TellsUsage):
             return frozenset()
         asked_s, told = self._usage.get(backend, (0.0, {}))
         users = [told[uid].users for uid in uids if uid in told]

@@ -48,7 +48,7 @@ def ended_unseen(instance: Instance) -> EndedUnseen | None:
     """None for one that was not told to stop, or that never had a process."""
     if instance.instance_state not in _TOLD_TO_STOP or instance.pid is None:
         return None
-    return EndedUnseen(ProcessIdentity(instance.pid, instance.process_start_time or 0.0))
+    return EndedUnseen(ProcessIdentity(instance.pid, instance.process_start_time or 0.0, instance.host or ""))
 
 
 def why_memory_is_missing(means: Means, instance: Instance, watched: Watched) -> str | None:

@@ -161,7 +161,7 @@ def test_users_of_a_device_are_ours_by_rank_or_strangers() -> None:
     )
     users = (DeviceUser(18, 5), DeviceUser(os.getpid(), None))
     told = {("cuda", "gpu0"): DeviceUsage(1, 1, users=users), ("cpu", "host"): DeviceUsage(1, 1)}
-    assert users_of(told, [ours]) == {
+    assert users_of(told, [ours], []) == {
         ("cuda", "gpu0"): [
             {"pid": 18, "name": process_name(18), "used_bytes": 5, "instance": "ab"},
             {"pid": os.getpid(), "name": process_name(os.getpid()), "used_bytes": None, "instance": None},
@@ -170,17 +170,46 @@ def test_users_of_a_device_are_ours_by_rank_or_strangers() -> None:
     assert process_name(os.getpid())
 
 
+def test_a_pid_is_of_its_own_host() -> None:
+    ours, other = Instance(id="ab", pid=17), Instance(id="cd", pid=17, host="b")
+    told = {("cpu", "b/host"): DeviceUsage(1, 1, users=(DeviceUser(17), DeviceUser(os.getpid())))}
+    users = users_of(told, [other, ours], [replace(GOOD, uid="b/host", host="b")])[("cpu", "b/host")]
+    assert [user["instance"] for user in users] == ["cd", None]
+    assert [user["name"] for user in users] == ["", ""], "the names of this host's processes are not theirs"
+
+
+class Elsewhere:
+    """A launcher with host b; what its devices do is not known until `told` says it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.told: dict[str, DeviceUsage] = {}
+
+    def hosts(self) -> dict[str, str]:
+        return {"b": ""}
+
+    def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
+        self.asked.append(backend)
+        return [replace(GOOD, uid="b/host", host="b")]
+
+    def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
+        return self.told
+
+
 def test_a_launcher_with_hosts_is_asked_for_theirs_and_this_host_is_not_probed() -> None:
-    far = replace(GOOD, uid="b/host", host="b")
-    asked: list[str] = []
-
-    class Elsewhere:
-        def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
-            asked.append(backend)
-            return [far]
-
-    backends: dict[str, Any] = {"faulty": Faulty()}
-    table = DeviceTable(backends, elsewhere=Elsewhere())
-    assert (table.all(), asked) == ([far], ["faulty"])
+    elsewhere = Elsewhere()
+    table = DeviceTable({"faulty": cast(Any, Faulty())}, elsewhere=elsewhere)
+    assert ([device.uid for device in table.all()], elsewhere.asked) == (["b/host"], ["faulty"])
     assert table.usage() == {}
     assert table.holders("faulty", ["b/host"], [1], 0.0) == frozenset(), "nobody tells: it is not waited for"
+
+
+def test_of_a_host_that_does_not_tell_it_is_not_known_whether_the_memory_is_back() -> None:
+    elsewhere = Elsewhere()
+    table = DeviceTable({"cpu": cast(Any, TellsUsers())}, elsewhere=elsewhere)
+    table.all()
+    table.usage()
+    assert table.holders("cpu", ["b/host"], [17], 0.0) is None
+    elsewhere.told = {"b/host": DeviceUsage(1, 1, users=(DeviceUser(17),))}
+    assert table.usage() == {("cpu", "b/host"): elsewhere.told["b/host"]}
+    assert table.holders("cpu", ["b/host"], [17], 0.0) == {17}

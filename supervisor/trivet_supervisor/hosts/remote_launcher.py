@@ -20,6 +20,7 @@ from trivet.endpoints import client_keys
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
 from trivet.messages import LaunchOrder
+from trivet.optional_contract import DeviceUsage
 from trivet_supervisor.hosts.agent_calls import (
     Discard,
     Find,
@@ -127,6 +128,18 @@ class RemoteLauncher:
         self._here.discard(instance_id, lease)
         for name in self._hosts.names():
             self._link(name).later(Discard(instance_id, lease))
+
+    def hosts(self) -> dict[str, str]:
+        """As `launching.PlacesOnHosts`."""
+        there = self._hosts.names()
+        with self._lock:
+            known = {*there, *self._links}
+        silence = {name: self._link(name).unreachable() for name in sorted(known)}
+        return {n: why or ("" if n in there else f"host {n} is not there") for n, why in silence.items()}
+
+    def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
+        """Nothing is known: no agent is asked yet."""
+        return {}
 
     def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
         """As `launching.PlacesOnHosts`."""
