@@ -1,7 +1,8 @@
 """How much memory one rank of a model takes on a GPU, in bytes: arithmetic over a spec, no allocation.
 
 Weights and KV are exact; what torch's allocator rounds up for them is part of `context`. `activations` and
-`logits` bound what one step allocates; the runner measures the peak of its warm-up against them. `context`,
+`logits` bound what one step allocates, until a start has measured it (`contract.Peaks`); the runner holds
+the peak of its warm-up to them. `context`,
 `collectives` and `graphs` are what CUDA and NCCL take beside us: judged, since no device was at hand to
 measure them.
 """

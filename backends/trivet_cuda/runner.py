@@ -20,7 +20,7 @@ from trivet.errors import BackendError, DoesNotFit, OutOfMemory
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
 from trivet.runners.collectives import Collectives
-from trivet.runners.device_runner import GIB, DeviceRunner
+from trivet.runners.device_runner import GIB, STEP_PARTS, DeviceRunner
 from trivet.runners.op_check import twin_notices
 from trivet.runners.pooling import pooled_spans
 from trivet.runners.sharded_weights import Packer
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from trivet.weights.index import WeightIndex
 
 logger = logging.getLogger(__name__)
-STEP_PARTS = ("activations", "logits")  # of the plan, one after the other in a step
 
 
 @dataclass(slots=True)
@@ -160,26 +159,28 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
 
     @contextmanager
     def _measured_as(self, part: str) -> Iterator[None]:
-        """What the calls inside take at most."""
+        """What the calls inside take at most, on any rank: one may run a twin and the others a kernel."""
         self._device.synchronise()
         self._device.reset_peak()
         yield
         self._device.synchronise()
-        self._measured[part] = self._device.peak_bytes()
+        peak = torch.tensor([[self._device.peak_bytes()]], device=self._device.torch_device)
+        self._measured[part] = int(self._collectives.concatenate(peak).max())
         logger.info("part=%s peak=%d planned=%d", part, self._measured[part], self._planned(part))
 
     def _hold_to_plan(self) -> None:
         """A pass and its draw follow each other, so each may take what is planned for both.
 
-        What is beyond the plan may be planned for another model: there is no start with it.
+        What is beyond the plan may be planned for another model: there is no start with it, and the next plan
+        counts with what was measured (`peaks`). All ranks know the same peak and end here together.
         """
         peak, planned = self._peak_bytes(), sum(self._planned(part) for part in STEP_PARTS)
-        self._refuse_together(
-            peak > planned,
-            f"a full step takes {peak / GIB:.3f} GiB of the GPU beside weights and KV, and "
-            f"{planned / GIB:.3f} GiB are planned for it; lower max_num_batched_tokens or max_num_seqs, "
-            "and please report it",
-        )
+        if peak > planned:
+            raise DoesNotFit(
+                f"a full step took {peak / GIB:.3f} GiB of the GPU beside weights and KV, and "
+                f"{planned / GIB:.3f} GiB are planned for it; start it again, which plans with what was "
+                "measured, or lower max_num_batched_tokens or max_num_seqs"
+            )
 
     def _peak_bytes(self) -> int:
         return max(self._measured[part] for part in STEP_PARTS)

@@ -131,6 +131,11 @@ class Paths:
         return self.home / "stored"
 
     @property
+    def peaks(self) -> Path:
+        """What the steps of earlier starts took of their devices, for the next plans."""
+        return self.home / "peaks"
+
+    @property
     def keys(self) -> Path:
         """Of bundles: the site's own, and those that it trusts."""
         return self.home / "keys"
@@ -284,6 +289,11 @@ def home_of_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     """The variable that names the home, if it is set, and no other."""
     environ = os.environ if environ is None else environ
     return {name: environ[name] for name in ("TRIVET_HOME",) if name in environ}
+
+
+def home_paths(environ: Mapping[str, str] | None = None) -> Paths:
+    """Of the home that the environment names, else the usual one; no file of it is read."""
+    return Settings(home=home_of_environment(environ).get("TRIVET_HOME") or Settings().home).paths
 
 
 def service_socket(environ: Mapping[str, str] | None = None) -> str | None:

@@ -140,6 +140,14 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Peaks:
+    """What steps of this size took at most at an earlier start, measured by its runner, of one rank."""
+
+    max_num_batched_tokens: int
+    parts: tuple[MemoryPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerConfig:
     """What an operator may choose about a runner. None leaves the choice to the backend."""
 
@@ -155,6 +163,9 @@ class RunnerConfig:
     swap_bytes: int = 0  # host memory for KV that is swapped out; without Feature.HOST_KV no effect
     tensor_parallel: int = 1
     options: Mapping[str, str] = field(default_factory=dict)  # the backend's own, checked by `check`
+    peaks: tuple[
+        Peaks, ...
+    ] = ()  # of the same choices on such a device; a plan counts with them where it can
 
 
 class Backend(Protocol):

@@ -16,7 +16,9 @@ import msgspec
 from tqdm import tqdm
 
 from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from trivet.config import home_paths
 from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.measured_peaks import PeakStore
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.engine_settings import OPTION_PREFIX, parse_engine_settings
@@ -68,12 +70,12 @@ class LLM:
     def __init__(
         self, model: str | Path, *, backend: str = "auto", device: str | None = None, **settings: object
     ) -> None:
-        parsed = parse_engine_settings(_spelled(settings))
+        parsed, peaks = parse_engine_settings(_spelled(settings)), PeakStore(home_paths().peaks)
         host = load_plugins()
         files = open_model(model, host)
-        placement = place(host, files, parsed, backend, (device,) if device else ())
+        placement = place(host, files, parsed, backend, (device,) if device else (), peaks)
         with _LoadingBar(files.name) as bar:
-            self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update)
+            self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update, peaks=peaks)
         self._num_requests = 0
         self._is_closed = False
         # Of the iterations in progress: a sequence's output, and which of its completions it is.

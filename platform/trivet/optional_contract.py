@@ -86,6 +86,17 @@ class GivesNotices(Protocol):
 
 
 @runtime_checkable
+class MeasuresPeaks(Protocol):
+    """A runner whose device tells what a step took at most; optional, for the next plan (`Peaks`)."""
+
+    def peaks(self) -> dict[str, int]:
+        """Bytes by the plan's names, of the largest rank; empty before `warm_up` has measured.
+
+        There too where `warm_up` has refused because of them.
+        """
+
+
+@runtime_checkable
 class HasRanks(Protocol):
     """A runner over several processes; optional, for an engine that is idle."""
 

@@ -13,6 +13,7 @@ import zmq
 from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.config import inherited_environment, load_settings
+from trivet.engine.measured_peaks import PeakStore
 from trivet.errors import TrivetError
 from trivet.launching import PlacesOnHosts
 from trivet.plugins import load_plugins
@@ -89,7 +90,8 @@ def run(parent_fd: int | None) -> None:
         )
         _tell_start(database)
         end_orphans(means)
-        process = SupervisorProcess(means, Reconciler(means, Placer(host, devices)), wire, server)
+        placer = Placer(host, devices, PeakStore(settings.paths.peaks))
+        process = SupervisorProcess(means, Reconciler(means, placer), wire, server)
         leave_on_signals(process)
         if parent_fd is not None:
             watch_pipe(parent_fd, process.leave)

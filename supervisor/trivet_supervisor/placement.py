@@ -16,6 +16,7 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, Placement, planned_spec, runner_config
 from trivet.engine.device_groups import device_groups
+from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -41,9 +42,10 @@ class FilesChanged(ModelFilesError):
 class Placer:
     """Plans through the torch-free half of the backends."""
 
-    def __init__(self, host: PluginHost, devices: DeviceTable) -> None:
+    def __init__(self, host: PluginHost, devices: DeviceTable, peaks: PeakStore = NOWHERE) -> None:
         self._host = host
         self._devices = devices
+        self._peaks = peaks
         self._opened: OrderedDict[str, ModelFiles] = OrderedDict()  # by fingerprint: SQLite reuses ids
         self._opened_lock = threading.Lock()  # each placing has a thread of its own
 
@@ -91,7 +93,8 @@ class Placer:
         refusals: list[tuple[str, Unsupported | DoesNotFit]] = []  # by device
 
         def plan_on(devices: Sequence[DeviceInfo]) -> MemoryPlan:
-            return backend_answers.plan(backend, spec, files, config, devices)
+            told = self._peaks.told(config, backend.name, files, devices)
+            return backend_answers.plan(backend, spec, files, told, devices)
 
         for group in candidates:
             try:

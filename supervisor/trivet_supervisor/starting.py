@@ -104,6 +104,7 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         device_uids=[uid_on_host(device) for device in placement.devices],
         settings=planned_settings(settings, placement),
         run_dir=str(means.settings.paths.run),
+        peaks_dir="" if placement.devices[0].host else str(means.settings.paths.peaks),
         orphan_timeout_s=means.settings.orphan_timeout_s,
         version=__version__,
     )

@@ -15,6 +15,7 @@ from flask import current_app
 from trivet.access import management_token
 from trivet.client.results import Plan
 from trivet.config import Settings
+from trivet.engine.measured_peaks import PeakStore
 from trivet.errors import TrivetError, Unavailable
 from trivet.models.description import ModelFiles
 from trivet.plugins import PluginHost, load_plugins
@@ -139,7 +140,8 @@ class WebProcess:
         self, path: Path, settings: Mapping[str, str], backend: str = "auto", device: str | None = None
     ) -> Plan:
         """What a launch would take. Raises: as `plan_launch`."""
-        return plan_launch(self.database, self.plugins, self.prober, path, settings, backend, device)
+        peaks = PeakStore(self.settings.paths.peaks)
+        return plan_launch(self.database, self.plugins, self.prober, path, settings, backend, device, peaks)
 
     def engine_view(self, instance_id: str) -> EngineView | None:
         """What the instance's own beats say; None until it is known."""

@@ -69,7 +69,9 @@ def plan_here(model: str, backend: str, device: str | None, settings: dict[str, 
     """
     from trivet.client import Plan
     from trivet.client.plan_report import plan_report
+    from trivet.config import home_paths
     from trivet.engine.capacity import Capacity
+    from trivet.engine.measured_peaks import PeakStore
     from trivet.engine_settings import parse_engine_settings
     from trivet.models.model_files import open_model
     from trivet.plugins import load_plugins
@@ -78,7 +80,8 @@ def plan_here(model: str, backend: str, device: str | None, settings: dict[str, 
     host = load_plugins()
     files = open_model(model, host)
     try:
-        answers = Capacity(files, parse_engine_settings(settings)).answers(host, Prober(), backend, device)
+        capacity = Capacity(files, parse_engine_settings(settings), peaks=PeakStore(home_paths().peaks))
+        answers = capacity.answers(host, Prober(), backend, device)
     except BackendError as error:
         return Plan(backend=backend, device=device, fits=False, reason=str(error))
     return plan_report(backend, device, answers)

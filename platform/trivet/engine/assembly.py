@@ -16,6 +16,7 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfi
 from trivet.engine import backend_answers
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.grammar import GrammarCompiler
+from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles
@@ -117,8 +118,12 @@ def place(
     settings: EngineSettings,
     backend: str = "auto",
     device_uids: Sequence[str] = (),
+    peaks: PeakStore = NOWHERE,
 ) -> Placement:
     """Choose a backend and devices by what can run the model, and plan its memory.
+
+    Args:
+        peaks: what earlier starts have measured.
 
     Raises: Unsupported, DoesNotFit with every candidate's own reason.
     """
@@ -130,7 +135,7 @@ def place(
     for name in names:
         candidate = host.backend(name)
         try:
-            return _place_on(candidate, files, spec, config, device_uids)
+            return _place_on(candidate, files, spec, config, device_uids, peaks)
         except (Unsupported, DoesNotFit) as error:
             refusals.append((name, error))
     if len(refusals) == 1:
@@ -139,12 +144,18 @@ def place(
 
 
 def _place_on(
-    backend: Backend, files: ModelFiles, spec: ModelSpec, config: RunnerConfig, device_uids: Sequence[str]
+    backend: Backend,
+    files: ModelFiles,
+    spec: ModelSpec,
+    config: RunnerConfig,
+    device_uids: Sequence[str],
+    peaks: PeakStore,
 ) -> Placement:
     devices = _devices(backend, device_uids, config.tensor_parallel)
     for device in devices:
         backend_answers.check(backend, spec, files, config, device)
-    plan = backend_answers.plan(backend, spec, files, config, devices)
+    told = peaks.told(config, backend.name, files, devices)
+    plan = backend_answers.plan(backend, spec, files, told, devices)
     if config.swap_bytes and not plan.num_host_blocks:
         logger.warning("swap_space has no effect on %s: preemption recomputes instead", backend.name)
     return Placement(backend, devices, config, plan)
@@ -177,8 +188,12 @@ def assemble(
     settings: EngineSettings,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_warming: Callable[[], None] = lambda: None,
+    peaks: PeakStore = NOWHERE,
 ) -> Engine:
-    """Load the model and warm it up. Raises: ModelFilesError, BackendError; nothing stays allocated then."""
+    """Load the model and warm it up; what its steps took at most is kept in `peaks`.
+
+    Raises: ModelFilesError, BackendError; nothing stays allocated then.
+    """
     tokenizer = load_tokenizer(files.path)
     spec = planned_spec(files)
     runner = backend_answers.create_runner(
@@ -188,7 +203,10 @@ def assemble(
         runner.load(files.weights, on_progress)
         runner.allocate_kv()
         on_warming()
-        runner.warm_up()
+        try:
+            runner.warm_up()
+        finally:  # a start that the peaks have ended, too
+            peaks.keep(runner, files, placement)
     except BaseException:
         runner.close()
         raise

@@ -13,6 +13,7 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
 from trivet.engine.device_groups import device_groups
+from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.expected_tensors import expected_tensors
@@ -101,12 +102,19 @@ class Claims:
 class Capacity:
     """One model with its settings, asked of many devices."""
 
-    def __init__(self, files: ModelFiles, settings: EngineSettings, claims: Claims | None = None) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        settings: EngineSettings,
+        claims: Claims | None = None,
+        peaks: PeakStore = NOWHERE,
+    ) -> None:
         """Raises: Unsupported for settings that no backend could meet."""
         self._files = files
         self._spec: ModelSpec = planned_spec(files)
         self._config = runner_config(settings)
         self._claims = claims or Claims()
+        self._peaks = peaks
         backend_answers.check_context(files, self._spec, self._config)
 
     def answers(
@@ -171,7 +179,8 @@ class Capacity:
         left = [self._claims.left_on(device, gone) for device in group]
         for device in left:
             backend_answers.check(backend, self._spec, self._files, config, device)
-        plan = backend_answers.plan(backend, self._spec, self._files, config, left)
+        told = self._peaks.told(config, backend.name, self._files, left)
+        plan = backend_answers.plan(backend, self._spec, self._files, told, left)
         if any(self._claims.on(device) and plan.total_bytes > device.free_bytes for device in left):
             raise DoesNotFit(
                 f"it needs {_gib(plan.total_bytes)} and other instances leave {_gib(left[0].free_bytes)}"

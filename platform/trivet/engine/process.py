@@ -26,6 +26,7 @@ from trivet.engine.grammar_queue import GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.heartbeat import Heart
 from trivet.engine.mailbox import Mailbox, Unreadable
+from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.order_file import check_version, read_order
 from trivet.engine.sequence import Sequence
@@ -132,13 +133,15 @@ class EngineProcess:
     def _load(self, settings: EngineSettings) -> Engine:
         host = load_plugins()
         files = open_model(self._order.model_path, host)
-        placement = place(host, files, settings, self._order.backend, self._order.device_uids)
+        peaks = PeakStore(Path(self._order.peaks_dir)) if self._order.peaks_dir else NOWHERE
+        placement = place(host, files, settings, self._order.backend, self._order.device_uids, peaks)
         return assemble(
             files,
             placement,
             settings,
             on_progress=self._heart.set_progress,
             on_warming=lambda: self._heart.set_phase(Phase.WARMING),
+            peaks=peaks,
         )
 
     def _generate_first_token(self, engine: Engine) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trivet.contract import Float32, Int32
 
 GIB = 1 << 30
+STEP_PARTS = ("activations", "logits")  # of the plan, one after the other in a step
 
 
 class PagedCache(Protocol):
@@ -178,6 +179,10 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
         """As the contract."""
         parts = self._plan.parts
         return tuple(MemoryPart(p.name, self._measured.get(p.name, p.size_bytes)) for p in parts)
+
+    def peaks(self) -> dict[str, int]:
+        """As `optional_contract.MeasuresPeaks`; nothing of a device that does not tell."""
+        return {part: self._measured[part] for part in STEP_PARTS if self._measured.get(part)}
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """Raises: Unsupported; the feature is not declared."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from trivet.contract import DeviceInfo, KVCacheSpec, MemoryPart, MemoryPlan, RunnerConfig
+from trivet.contract import DeviceInfo, KVCacheSpec, MemoryPart, MemoryPlan, Peaks, RunnerConfig
 from trivet.errors import DoesNotFit
 from trivet.runners.step_shape import StepShape
 
 # Of a device's memory: the rest is for what libraries take without saying. 0.96 failed on NPUs where 0.8 ran
 # (vllm-ascend #9372).
 DEFAULT_FRACTION = 0.9
-GIB = 1 << 30
+PEAK_ROOM = 1.05  # over a measured peak
+GIB, MIB = 1 << 30, 1 << 20
 Shape = TypeVar("Shape", bound=StepShape)
 
 
@@ -34,6 +35,8 @@ def plan_memory(config: RunnerConfig, shape: Shape, device: DeviceInfo, costs: C
     Raises: DoesNotFit with what is needed, what there is, and the nearest setting that fits.
     """
     limit = usable_bytes(config, device)
+    bounds = costs.fixed_parts
+    costs = replace(costs, fixed_parts=lambda sized: measured_parts(bounds(sized), config.peaks, sized))
     num_blocks = _num_blocks(config, shape, limit, costs)
     room = (num_blocks - 1) * shape.block_size
     if config.max_model_len is None and room >= 1:
@@ -53,6 +56,26 @@ def plan_memory(config: RunnerConfig, shape: Shape, device: DeviceInfo, costs: C
         max_num_batched_tokens=shape.max_num_batched_tokens,
         max_model_len=shape.max_model_len,
     )
+
+
+def measured_parts(
+    parts: tuple[MemoryPart, ...], peaks: tuple[Peaks, ...], shape: StepShape
+) -> tuple[MemoryPart, ...]:
+    """With what an earlier start has measured of steps of this size, in place of bounds."""
+    known = {
+        part.name: part.size_bytes
+        for each in peaks
+        if each.max_num_batched_tokens == shape.max_num_batched_tokens
+        for part in each.parts
+    }
+    return tuple(
+        MemoryPart(part.name, _with_room(known[part.name])) if part.name in known else part for part in parts
+    )
+
+
+def _with_room(peak: int) -> int:
+    """A step may meet another order of allocations than the warm-up's."""
+    return -(-int(peak * PEAK_ROOM) // MIB) * MIB
 
 
 def usable_bytes(config: RunnerConfig, device: DeviceInfo) -> int:

@@ -34,6 +34,9 @@ class ShardedRunner(Runner, Protocol):
     def notices(self) -> tuple[str, ...]:
         """As `optional_contract.GivesNotices`."""
 
+    def peaks(self) -> dict[str, int]:
+        """As `MeasuresPeaks`; asked of rank 0."""
+
     def take_part_in_sampling(self, step: int) -> None:
         """A rank's share of `sample`: the logits of its part of the vocabulary. Ends the step there."""
 

@@ -190,6 +190,10 @@ class TensorParallelRunner:
         """Of rank 0, whose slices are the largest."""
         return self._inner.memory()
 
+    def peaks(self) -> dict[str, int]:
+        """As `optional_contract.MeasuresPeaks`: rank 0's, which has asked the others."""
+        return self._inner.peaks()
+
     def notices(self) -> tuple[str, ...]:
         """Of all ranks; one that not all have names those that have it."""
         told = ((0, self._inner.notices()), *((rank.index, rank.notices) for rank in self._ranks))

@@ -11,6 +11,7 @@ from pathlib import Path
 from trivet.client.plan_report import plan_report
 from trivet.client.results import Plan
 from trivet.engine.capacity import Capacity, Claims, Holding
+from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
@@ -30,6 +31,7 @@ def plan_launch(
     settings: Mapping[str, str],
     backend: str = "auto",
     device: str | None = None,
+    peaks: PeakStore = NOWHERE,
 ) -> Plan:
     """What cannot run is an answer, no error. Raises: ModelFilesError; ConfigError for settings."""
     parsed = parse_engine_settings(settings)
@@ -40,7 +42,7 @@ def plan_launch(
     with database.reading() as session:
         claims = Claims([_holding(row) for row in list_instances(session, states=PROCESS_STATES) if row.plan])
     try:
-        answers = Capacity(files, parsed, claims).answers(plugins, prober, backend, device)
+        answers = Capacity(files, parsed, claims, peaks).answers(plugins, prober, backend, device)
     except BackendError as error:
         return Plan(backend=backend, device=device, fits=False, reason=str(error))
     return plan_report(backend, device, answers)
