@@ -96,6 +96,7 @@ class CpuBackend:
                 free_bytes=host.free_bytes(),
                 dtypes=DTYPES,
                 versions=(("cpus", str(host.num_cpus(usable_cpus()))),),
+                is_host_memory=True,
             )
         ]
 

@@ -9,6 +9,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from trivet.contract import DeviceInfo
+from trivet.engine.ledger import Ledger
 from trivet.optional_contract import DeviceUsage
 from trivet_registry.tables import Device, utc_now
 
@@ -16,13 +17,14 @@ from trivet_registry.tables import Device, utc_now
 def save_devices(
     session: Session,
     devices: Iterable[DeviceInfo],
-    reserved: Mapping[tuple[str, str], int] | None = None,
+    ledger: Ledger | None = None,
     usage: Mapping[tuple[str, str], DeviceUsage] | None = None,
     users: Mapping[tuple[str, str], list[dict[str, Any]]] | None = None,
 ) -> None:
     """Replace the table.
 
-    By (kind, uid), `reserved` gives bytes, `usage` how busy a device is, and `users` who has memory there.
+    `ledger` tells what is reserved; by (kind, uid) `usage` tells how busy a device is, and `users` who has
+    memory there.
     """
     session.execute(delete(Device))
     now = utc_now()
@@ -38,7 +40,7 @@ def save_devices(
                 arch=device.arch,
                 total_bytes=device.total_bytes,
                 free_bytes=device.free_bytes,
-                reserved_bytes=(reserved or {}).get(key, 0),
+                reserved_bytes=ledger.reserved_on(device) if ledger else 0,
                 used_bytes=use.used_bytes if use else None,
                 utilisation_percent=use.utilisation_percent if use else None,
                 temperature_c=use.temperature_c if use else None,

@@ -78,6 +78,7 @@ class DeviceInfo:
     versions: tuple[tuple[str, str], ...] = ()  # driver, firmware, toolkit
     unusable_because: str | None = None
     host: str = ""  # as the launcher names it, and then the uid begins with it; a probe leaves it empty
+    is_host_memory: bool = False  # its memory is the host's, in which engines of other devices are, too
 
 
 class KVKind(StrEnum):
@@ -133,6 +134,7 @@ class MemoryPlan:
     parts: tuple[MemoryPart, ...]  # of one rank; the supervisor's ledger reserves their sum
     max_num_batched_tokens: int  # resolved: the backend's default keeps a step short
     max_model_len: int  # resolved from the model and the config
+    host_bytes: int = 0  # of the host, by all ranks: beside a device that has memory of its own
 
     @property
     def total_bytes(self) -> int:

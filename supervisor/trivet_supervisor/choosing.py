@@ -12,12 +12,13 @@ from typing import Protocol
 
 from trivet.engine import backend_answers
 from trivet.engine.assembly import Placement
+from trivet.engine.ledger import Ledger
 from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import DoesNotFit, TrivetError, Unavailable
+from trivet_registry.claims import ledger_of
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.served import has_served, rules_of, served_on
 from trivet_registry.tables import Instance, Version
-from trivet_supervisor.ledger import Ledger, ledger_of
 from trivet_supervisor.placement import NoRoom
 from trivet_supervisor.placing import Chosen
 

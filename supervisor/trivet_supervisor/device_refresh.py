@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
+from trivet_registry.claims import ledger_of
 from trivet_registry.devices_store import save_devices
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_supervisor.device_users import users_of
 from trivet_supervisor.devices import DeviceTable
-from trivet_supervisor.ledger import ledger_of
 from trivet_supervisor.means import Means
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def refresh_devices(means: Means, devices: DeviceTable, is_ending: threading.Eve
             with means.database.session() as session:
                 instances = list_instances(session, states=PROCESS_STATES)
                 users = users_of(usage, instances, found)
-                save_devices(session, found, ledger_of(instances).reserved, usage, users)
+                save_devices(session, found, ledger_of(instances), usage, users)
         except DBAPIError as error:  # a full disk, a database that is away
             logger.warning("devices cannot be saved: %s; tried again in %g s", error.orig, DEVICES_INTERVAL_S)
         except Exception:  # a border like the loop's: a stranger's probe

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
 from trivet.engine_settings import LIVE_SETTINGS
-from trivet.launching import LEASE_VARIABLE, Confinement
-
-GIB = 1 << 30
+from trivet.launching import LEASE_VARIABLE
 
 
 def planned_settings(settings: Mapping[str, str], placement: Placement) -> dict[str, str]:
@@ -53,10 +51,3 @@ def engine_environment(
         **settings.for_backend(backend).env,
         LEASE_VARIABLE: lease,
     }
-
-
-def confinement(settings: Settings, backend: str) -> Confinement:
-    """As the site says it of the backend."""
-    own = settings.for_backend(backend)
-    limit_gib = own.memory_limit_gib
-    return Confinement(own.cpu_set(), None if limit_gib is None else int(limit_gib * GIB))

@@ -16,6 +16,7 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, Placement, planned_spec, runner_config
 from trivet.engine.device_groups import device_groups
+from trivet.engine.ledger import Ledger
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
@@ -23,7 +24,6 @@ from trivet.models.model_files import ModelFiles, open_model
 from trivet.plugins import PluginHost
 from trivet_registry.tables import Version
 from trivet_supervisor.devices import DeviceTable
-from trivet_supervisor.ledger import Ledger
 
 MAX_OPEN_MODELS = 8  # headers of the models that were placed last
 
@@ -133,9 +133,9 @@ def _plan_within(
         _check_ledger(plan, group, ledger)
         return plan
     except DoesNotFit as error:
-        if not any(ledger.is_used(device) for device in group):
+        if not any(ledger.on(device) for device in group):
             raise
-        plan_on([ledger.without_ours(device) for device in group])
+        plan_on([ledger.without_all().left_on(device) for device in group])
         raise NoRoom(f"{error}; it would fit without {ledger.holders_on(group)}") from error
 
 
@@ -161,7 +161,7 @@ def _check_ledger(plan: MemoryPlan, group: Sequence[DeviceInfo], ledger: Ledger)
     """A plan for a share of the whole device must not take what is promised to others."""
     for device in group:
         left = ledger.left_on(device).free_bytes
-        if ledger.is_used(device) and plan.total_bytes > left:
+        if ledger.on(device) and plan.total_bytes > left:
             raise DoesNotFit(
                 f"it needs {plan.total_bytes / 2**30:.2f} GiB; {device.uid} has {left / 2**30:.2f} GiB left"
             )

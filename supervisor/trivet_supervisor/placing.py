@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from trivet.engine.assembly import Placement
+from trivet.engine.ledger import Ledger
 from trivet.errors import Unavailable
-from trivet_supervisor.ledger import Ledger
 
 PATIENCE_S = 0.25  # for one choice in one turn; most take milliseconds
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from trivet.errors import ConfigError, TrivetError
+from trivet_registry.claims import ledger_of
 from trivet_registry.deployment_changes import sleep_deployment
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES, PROCESS_STATES, InstanceState
@@ -21,7 +22,6 @@ from trivet_supervisor.choosing import Places, choose, older_than
 from trivet_supervisor.faults import Faults
 from trivet_supervisor.fleet import Fleet
 from trivet_supervisor.idleness import why_idle
-from trivet_supervisor.ledger import ledger_of
 from trivet_supervisor.means import Means
 from trivet_supervisor.placement import FilesChanged, NoRoom
 from trivet_supervisor.placing import Placing, StillPlacing

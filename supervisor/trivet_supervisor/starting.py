@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Mapping
 
 from trivet import __version__
-from trivet.contract import DeviceInfo
+from trivet.confining import confinement
+from trivet.contract import DeviceInfo, MemoryPlan
 from trivet.engine.assembly import Placement
 from trivet.engine.backend_answers import NoDevice
 from trivet.launching import EngineHandle, ProcessOrder
@@ -16,12 +17,7 @@ from trivet_registry.instances_store import move_instance
 from trivet_registry.served import rules_of
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
-from trivet_supervisor.launch_order import (
-    confinement,
-    engine_environment,
-    planned_settings,
-)
-from trivet_supervisor.ledger import describe_plan
+from trivet_supervisor.launch_order import engine_environment, planned_settings
 from trivet_supervisor.means import Means
 
 
@@ -51,7 +47,7 @@ def start_engine(
             lease=lease,
             backend=placement.backend.name,
             device_uids=[device.uid for device in placement.devices],
-            plan=describe_plan(placement.plan),
+            plan=_written(placement.plan),
             host=placement.devices[0].host or None,
             endpoints=None,
             run_dir=str(paths.run),
@@ -108,6 +104,19 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         orphan_timeout_s=means.settings.orphan_timeout_s,
         version=__version__,
     )
+
+
+def _written(plan: MemoryPlan) -> dict[str, object]:
+    """A plan as the registry keeps it and the API shows it."""
+    return {
+        "parts": [{"name": part.name, "size_bytes": part.size_bytes} for part in plan.parts],
+        "total_bytes": plan.total_bytes,
+        "host_bytes": plan.host_bytes,
+        "num_blocks": list(plan.num_blocks),
+        "block_size": plan.kv.block_size,
+        "max_model_len": plan.max_model_len,
+        "max_num_batched_tokens": plan.max_num_batched_tokens,
+    }
 
 
 def uid_on_host(device: DeviceInfo) -> str:

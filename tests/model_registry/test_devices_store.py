@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trivet.contract import DeviceInfo
+from trivet.engine.ledger import Holding, Ledger
 from trivet.optional_contract import DeviceUsage
 from trivet_registry.database import Database
 from trivet_registry.devices_store import list_devices, save_devices
@@ -23,7 +24,8 @@ CPU = DeviceInfo(
 def test_a_probe_replaces_what_was_known(db: Database) -> None:
     with db.session() as session:
         save_devices(session, [CPU, replace(CPU, kind="null")])
-        save_devices(session, [replace(CPU, free_bytes=3)], reserved={("cpu", "host"): 2})
+        held = Ledger([Holding("qwen", "i", "cpu", ("host",), 2, is_taken=True)])
+        save_devices(session, [replace(CPU, free_bytes=3)], held)
     with db.reading() as session:
         (device,) = list_devices(session)
     assert (device.kind, device.uid, device.free_bytes, device.reserved_bytes) == ("cpu", "host", 3, 2)

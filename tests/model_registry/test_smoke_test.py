@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,12 @@ from trivet.errors import ModelFilesError
 from trivet_registry.bundles.smoke_test import SMALL, answers_one_token
 
 ENGINES = """#!{python}
-import json, os, sys
-json.dump([sys.argv[1:], dict(os.environ)], open({said!r}, "w"))
+import json, os, resource, sys, time
+end_s = time.monotonic() + 30
+while {waits} and resource.getrlimit(resource.RLIMIT_DATA)[0] < 0 and time.monotonic() < end_s:
+    time.sleep(0.01)  # the limit comes right after the start
+held = [*os.sched_getaffinity(0)], resource.getrlimit(resource.RLIMIT_DATA)[0]
+json.dump([sys.argv[1:], dict(os.environ), held], open({said!r}, "w"))
 sys.exit({code})
 """
 
@@ -25,14 +31,17 @@ sys.exit({code})
 class Site:
     """Whose engines of `fake` have an interpreter that writes down how it was called."""
 
-    def __init__(self, home: Path, code: int = 0) -> None:
+    def __init__(self, home: Path, code: int = 0, **confined: Any) -> None:
         self.said = home / "said"
         self.python = home / "engines-python"
-        self.python.write_text(ENGINES.format(python=sys.executable, said=str(self.said), code=code))
+        self.python.write_text(self._script(code, waits="memory_limit_gib" in confined))
         self.python.chmod(0o755)
-        engines = BackendSettings(python=str(self.python), env={"FAKE": "7"})
+        engines = BackendSettings(python=str(self.python), env={"FAKE": "7"}, **confined)
         self.settings = Settings(home=str(home), backend={"fake": engines})
         self.asked: list[Mapping[str, str]] = []
+
+    def _script(self, code: int, waits: bool) -> str:
+        return ENGINES.format(python=sys.executable, said=str(self.said), code=code, waits=waits)
 
     def plan(self, path: Path, settings: Mapping[str, str]) -> Plan:
         self.asked.append(settings)
@@ -45,7 +54,7 @@ def test_the_token_is_asked_in_the_environment_of_the_engines(
     monkeypatch.setenv("TRIVET_DATABASE_URL", "postgresql://secret@host/db")
     site = Site(tmp_path)
     answers_one_token(tmp_path / "model", site.settings, site.plan)
-    arguments, environment = json.loads(site.said.read_text())
+    arguments, environment, _ = json.loads(site.said.read_text())
     assert site.asked == [SMALL]
     told = dict(itertools.pairwise(arguments))
     assert (told["run"], told["--backend"], told["--device"]) == (str(tmp_path / "model"), "fake", "FAKE-1")
@@ -64,3 +73,16 @@ def test_what_answers_nothing_fits_nowhere_or_cannot_be_started_is_told(tmp_path
     full = Plan(fits=False, reason="2 GiB are missing")
     with pytest.raises(ModelFilesError, match="one token: 2 GiB are missing"):
         answers_one_token(tmp_path, site.settings, lambda *_: full)
+
+
+def test_it_has_the_cores_and_the_memory_that_an_engine_would_have(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    site = Site(tmp_path, cpus=str(core), memory_limit_gib=1.5)
+    answers_one_token(tmp_path, site.settings, site.plan)
+    *_, held = json.loads(site.said.read_text())
+    assert held == [[core], 3 << 29]
+    assert os.sched_getaffinity(0) == before
+    site = Site(tmp_path, cpus="99999")
+    with pytest.raises(ModelFilesError, match=r"one token: .*99999"):
+        answers_one_token(tmp_path, site.settings, site.plan)

@@ -14,6 +14,7 @@ from trivet.config import Settings
 from trivet.contract import DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig
 from trivet.endpoints import Endpoints
 from trivet.engine.assembly import Placement
+from trivet.engine.ledger import Ledger
 from trivet.engine_settings import EngineSettings
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
@@ -29,7 +30,6 @@ from trivet_registry.references import find_version
 from trivet_registry.tables import Base, Event, Instance, Version
 from trivet_supervisor import placing
 from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
-from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
 
@@ -199,7 +199,7 @@ class FakePlaces:
         self, version: Version, settings: EngineSettings, backend: str, device: str | None, ledger: Ledger
     ) -> Placement:
         self.ledgers.append(ledger)
-        if self.refuses is not None and not (self.fits_without_older and ledger.returned):
+        if self.refuses is not None and not (self.fits_without_older and ledger.gone):
             raise self.refuses
         device = replace(HOST, host=self.host, uid=f"{self.host}/{HOST.uid}") if self.host else HOST
         return Placement(self.backend, (device,), RunnerConfig(), PLAN)

@@ -63,7 +63,7 @@ def test_a_backend_that_breaks_as_it_plans_without_the_older_ones_holds_up_nobod
     site.make_ready()
 
     def place(version: Any, settings: Any, backend: str, device: Any, ledger: Any) -> Any:
-        raise KeyError("vram") if ledger.returned else NoRoom("0.1 GiB is left")
+        raise KeyError("vram") if ledger.gone else NoRoom("0.1 GiB is left")
 
     with monkeypatch.context() as patch:
         patch.setattr(site.places, "place", place)

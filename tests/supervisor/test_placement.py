@@ -13,6 +13,7 @@ import pytest
 
 from trivet.contract import DeviceInfo, RunnerConfig
 from trivet.demo_model import find_demo_model
+from trivet.engine.ledger import Holding, Ledger
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import open_model
@@ -22,7 +23,6 @@ from trivet_registry.models_store import register_model, remove_model
 from trivet_registry.tables import Version
 from trivet_supervisor import placement
 from trivet_supervisor.devices import DeviceTable
-from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.placement import NoRoom
 from trivet_supervisor.reconcile import Reconciler
 
@@ -32,7 +32,13 @@ from made_up_backend import MadeUp, device, placer
 if TYPE_CHECKING:
     from conftest import Site
 
-NOBODY = Ledger({}, {})
+NOBODY = Ledger()
+
+
+def held(index: int, size: int, *, is_taken: bool = False) -> Holding:
+    return Holding("qwen", "abcd", "cuda", (f"cuda{index}",), size, is_taken)
+
+
 AUTO = EngineSettings()
 
 
@@ -160,7 +166,7 @@ def test_an_unknown_or_unusable_device_is_told(version: Version) -> None:
 def test_the_device_with_most_room_is_taken(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda", 0), device("cuda", 1, free_bytes=900)])
     assert placer(cuda).place(version, AUTO, "cuda", None, NOBODY).devices[0].index == 0
-    loading = Ledger({("cuda", "cuda0"): 300}, {("cuda", "cuda0"): 300})
+    loading = Ledger([held(0, 300)])
     assert placer(cuda).place(version, AUTO, "cuda", None, loading).devices[0].index == 1
 
 
@@ -177,10 +183,8 @@ def test_tensor_parallelism_takes_as_many_devices(version: Version) -> None:
 
 def test_tensor_parallelism_takes_the_devices_that_others_have_left(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda", n) for n in range(4)], need=800)
-    promised = {("cuda", "cuda0"): 900, ("cuda", "cuda1"): 900}
-    placed = placer(cuda).place(
-        version, EngineSettings(tensor_parallel_size=2), "cuda", None, Ledger(promised, promised)
-    )
+    promised = Ledger([held(0, 900), held(1, 900)])
+    placed = placer(cuda).place(version, EngineSettings(tensor_parallel_size=2), "cuda", None, promised)
     assert [d.index for d in placed.devices] == [2, 3]
 
 
@@ -205,8 +209,7 @@ def test_as_many_devices_are_named_as_there_are_ranks(
 
 def test_lack_of_room_through_other_instances_is_worth_waiting_for(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda")], need=800)
-    key = ("cuda", "cuda0")
-    taken = Ledger({key: 300}, {key: 300}, {key: ["qwen (abcd, 0.00 GiB)"]})
+    taken = Ledger([held(0, 300)])
     with pytest.raises(NoRoom, match=r"700 are free on cuda0; it would fit without qwen \(abcd"):
         placer(cuda).place(version, AUTO, "cuda", None, taken)
     cuda.need = 5000
@@ -217,14 +220,14 @@ def test_lack_of_room_through_other_instances_is_worth_waiting_for(version: Vers
 
 def test_every_device_says_why_not(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda"), device("cuda", 1)], need=800)
-    taken = {("cuda", "cuda0"): 300}
+    taken = Ledger([held(0, 300), held(1, 290, is_taken=True)])
     with pytest.raises(NoRoom, match=r"cuda1: it needs 800.* cuda0: it needs 800"):
-        placer(cuda).place(version, AUTO, "cuda", None, Ledger({**taken, ("cuda", "cuda1"): 290}, taken))
+        placer(cuda).place(version, AUTO, "cuda", None, taken)
 
 
 def test_a_model_that_no_stopping_of_others_would_fit_is_not_waited_for(version: Version) -> None:
     cuda = MadeUp("cuda", [device("cuda")], need=5000)
-    taken = Ledger({("cuda", "cuda0"): 300}, {})
+    taken = Ledger([held(0, 300, is_taken=True)])
     with pytest.raises(DoesNotFit) as caught:
         placer(cuda).place(version, AUTO, "cuda", None, taken)
     assert not isinstance(caught.value, NoRoom)
@@ -233,7 +236,7 @@ def test_a_model_that_no_stopping_of_others_would_fit_is_not_waited_for(version:
 def test_one_hopeless_device_does_not_hide_another_that_fits(version: Version) -> None:
     small = device("cuda", 0, total_bytes=50, free_bytes=50)
     cuda = MadeUp("cuda", [small, device("cuda", 1, free_bytes=40)])
-    taken = Ledger({("cuda", "cuda0"): 1, ("cuda", "cuda1"): 960}, {})
+    taken = Ledger([held(0, 1, is_taken=True), held(1, 960, is_taken=True)])
     with pytest.raises(NoRoom, match="cuda1"):
         placer(cuda).place(version, AUTO, "cuda", None, taken)
 

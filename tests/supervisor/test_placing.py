@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trivet.engine.ledger import Holding, Ledger
 from trivet.errors import DoesNotFit, Unavailable
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.instance_state import InstanceState
 from trivet_supervisor import placing
-from trivet_supervisor.ledger import Ledger
 from trivet_supervisor.placing import Placing, StillPlacing
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from conftest import FakeClock, Site
 
-NOBODY = Ledger({}, {})
-TAKEN = Ledger({("cpu", "host"): 100}, {})
+NOBODY = Ledger()
+TAKEN = Ledger([Holding("qwen", "i", "cpu", ("host",), 100, is_taken=True)])
 
 
 class Slow:

@@ -76,7 +76,8 @@ def test_a_plan_stands_in_the_registry_and_the_ledger(site: Site) -> None:
         {"name": "kv", "size_bytes": 2000},
     ]
     assert (plan["num_blocks"], plan["block_size"], plan["max_model_len"]) == ([100], 16, 2048)
-    assert [ledger.reserved for ledger in site.places.ledgers] == [{}, {("fake", "host"): 3000}]
+    reserved = [sum(holding.size_bytes for holding in each.holdings) for each in site.places.ledgers]
+    assert reserved == [0, 3000]
 
 
 def test_ten_launches_are_ten_processes_with_ten_leases(site: Site) -> None:

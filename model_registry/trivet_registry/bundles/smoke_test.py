@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trivet.client.results import Plan
 from trivet.config import Settings, environment_of_home
-from trivet.errors import ModelFilesError
+from trivet.confining import confinement
+from trivet.errors import ModelFilesError, Unavailable
 from trivet_registry.child_process import run_child
 
 TIMEOUT_S = 1800.0  # large weights from a slow disk
@@ -21,7 +22,9 @@ def answers_one_token(
     plan: Callable[[Path, Mapping[str, str]], Plan],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """On the device that a launch would choose now, in the interpreter and with the variables of its engines.
+    """On the device that a launch would choose now, with what its engines have.
+
+    That is their interpreter, their variables, their cores and their limit of memory.
 
     Args:
         plan: what a launch with these engine settings would take.
@@ -40,9 +43,11 @@ def answers_one_token(
     base = environment_of_home(site.paths.home)
     environment = {**base, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **engines.env}
     try:
-        code, said = run_child(command, TIMEOUT_S, check, environment)
+        code, said = run_child(command, TIMEOUT_S, check, environment, confinement(site, found.backend))
     except TimeoutError:
         raise _failed(f"it had {TIMEOUT_S:.0f} s") from None
+    except Unavailable as error:
+        raise _failed(str(error)) from error
     except OSError as error:
         raise _failed(
             f"{engines.python}, which [backend.{found.backend}] names, cannot be started: {error.strerror}"

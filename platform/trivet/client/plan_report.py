@@ -33,6 +33,7 @@ def plan_report(backend: str, device: str | None, answers: Sequence[DeviceAnswer
         block_size=plan.kv.block_size,
         max_model_len=plan.max_model_len,
         max_num_batched_tokens=plan.max_num_batched_tokens,
+        host_bytes=plan.host_bytes,
         kv_dtype=plan.kv.groups[0].dtype,
         kv_token_bytes=sum(group.token_bytes for group in plan.kv.groups),
         num_kv_tokens=num_kv_tokens(plan),

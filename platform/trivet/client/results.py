@@ -166,6 +166,7 @@ class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 0
     max_model_len: int = 0
     max_num_batched_tokens: int = 0
+    host_bytes: int = 0  # of the host's memory, beside a device that has its own
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,6 +98,8 @@ def _print_report(plan: Plan) -> None:
     for part in (*plan.parts, None):
         name, size = ("total", total) if part is None else (part.name, part.size_bytes)
         print(f"  {name:<14} {bytes_text(size):>12}")
+    if plan.host_bytes:
+        print(f"and of the host's memory {bytes_text(plan.host_bytes)}")
     blocks = " + ".join(map(str, plan.num_blocks))
     print(f"KV cache: {blocks} blocks of {plan.block_size} tokens = {plan.num_kv_tokens:,} tokens", end="")
     print(f"; {plan.kv_token_bytes:,} bytes a token in {plan.kv_dtype}")

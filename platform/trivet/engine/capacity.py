@@ -13,6 +13,7 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
 from trivet.engine.assembly import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
 from trivet.engine.device_groups import device_groups
+from trivet.engine.ledger import Holding, Ledger
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
@@ -25,18 +26,6 @@ from trivet.prober import Prober
 SMALLEST_CONTEXT = 16  # a remedy that leaves less is none
 SMALLER_KV = ("bf16", "fp8_e4m3", "fp8", "int8")  # in the order of what they lose
 SMALLER_WEIGHTS = (("dtype", "bf16"), ("weights", "w8a16"), ("weights", "w4a16"))
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Memory of each of its devices that the plan of a live instance has a claim to."""
-
-    deployment: str
-    instance: str
-    backend: str
-    device_uids: tuple[str, ...]
-    size_bytes: int  # of one device
-    is_taken: bool  # its process holds it already, so a probe does not count it as free
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +67,6 @@ class DeviceAnswer:
         return self.plan is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What live instances hold."""
-
-    holdings: Sequence[Holding] = ()
-
-    def on(self, device: DeviceInfo) -> list[Holding]:
-        return [h for h in self.holdings if h.backend == device.kind and device.uid in h.device_uids]
-
-    def left_on(self, device: DeviceInfo, gone: Sequence[Holding] = ()) -> DeviceInfo:
-        """The device with as many free bytes as nobody has a claim to, if those `gone` were gone."""
-        free, unclaimed = device.free_bytes, device.total_bytes
-        for holding in self.on(device):
-            if holding in gone:
-                free += holding.size_bytes if holding.is_taken else 0
-            else:
-                free -= 0 if holding.is_taken else holding.size_bytes
-                unclaimed -= holding.size_bytes
-        return replace(device, free_bytes=max(0, min(free, unclaimed)))
-
-
 class Capacity:
     """One model with its settings, asked of many devices."""
 
@@ -106,14 +74,14 @@ class Capacity:
         self,
         files: ModelFiles,
         settings: EngineSettings,
-        claims: Claims | None = None,
+        ledger: Ledger | None = None,
         peaks: PeakStore = NOWHERE,
     ) -> None:
         """Raises: Unsupported for settings that no backend could meet."""
         self._files = files
         self._spec: ModelSpec = planned_spec(files)
         self._config = runner_config(settings)
-        self._claims = claims or Claims()
+        self._ledger = ledger or Ledger()
         self._peaks = peaks
         backend_answers.check_context(files, self._spec, self._config)
 
@@ -142,7 +110,7 @@ class Capacity:
     ) -> Iterator[DeviceAnswer]:
         try:
             num_ranks = self._config.tensor_parallel
-            groups = device_groups(backend, devices, wanted, num_ranks, self._claims.left_on)
+            groups = device_groups(backend, devices, wanted, num_ranks, self._ledger.left_on)
         except Unsupported as error:
             yield DeviceAnswer(backend.name, tuple(devices), reason=str(error))
             return
@@ -150,14 +118,14 @@ class Capacity:
             yield self._of_group(backend, group)
 
     def _of_group(self, backend: Backend, group: Sequence[DeviceInfo]) -> DeviceAnswer:
-        first, claimed = group[0], self._claims.on(group[0])
-        taken = sum(holding.size_bytes for holding in claimed if holding.is_taken)
+        first = group[0]
+        taken = sum(holding.on(first) for holding in self._ledger.holdings if holding.is_taken)
         answer = DeviceAnswer(
             backend.name,
             tuple(group),
-            ours_bytes=sum(holding.size_bytes for holding in claimed),
+            ours_bytes=self._ledger.reserved_on(first),
             others_bytes=max(0, first.total_bytes - first.free_bytes - taken),
-            left_bytes=self._claims.left_on(first).free_bytes,
+            left_bytes=self._ledger.left_on(first).free_bytes,
         )
         try:
             plan = self._plan(backend, group, self._config)
@@ -176,12 +144,13 @@ class Capacity:
         gone: Sequence[Holding] = (),
     ) -> MemoryPlan:
         """Raises: Unsupported, DoesNotFit."""
-        left = [self._claims.left_on(device, gone) for device in group]
+        ledger = self._ledger.without(gone)
+        left = [ledger.left_on(device) for device in group]
         for device in left:
             backend_answers.check(backend, self._spec, self._files, config, device)
         told = self._peaks.told(config, backend.name, self._files, left)
         plan = backend_answers.plan(backend, self._spec, self._files, told, left)
-        if any(self._claims.on(device) and plan.total_bytes > device.free_bytes for device in left):
+        if any(self._ledger.on(device) and plan.total_bytes > device.free_bytes for device in left):
             raise DoesNotFit(
                 f"it needs {_gib(plan.total_bytes)} and other instances leave {_gib(left[0].free_bytes)}"
             )
@@ -251,13 +220,13 @@ class Capacity:
         self, device: DeviceInfo, fits: Callable[[RunnerConfig, Sequence[Holding]], bool]
     ) -> Iterator[Change]:
         """The smallest one that is enough; else as few of the largest as are."""
-        holdings = sorted(self._claims.on(device), key=lambda holding: holding.size_bytes)
+        holdings = sorted(self._ledger.on(device), key=lambda holding: holding.on(device))
         alone = ([holding] for holding in holdings)
         together = accumulate(([holding] for holding in reversed(holdings)), lambda some, more: some + more)
         for gone in (*alone, *together):
             if fits(self._config, gone):
                 names = ", ".join(f"{holding.deployment} ({holding.instance})" for holding in gone)
-                yield Change(f"stop {names}, which holds {_gib(sum(h.size_bytes for h in gone))}")
+                yield Change(f"stop {names}, which holds {_gib(sum(h.on(device) for h in gone))}")
                 return
 
     def _with_other_device(self, answer: DeviceAnswer, found: Iterable[DeviceAnswer]) -> DeviceAnswer:

@@ -15,6 +15,9 @@ from trivet.runners.step_shape import StepShape
 DEFAULT_FRACTION = 0.9
 PEAK_ROOM = 1.05  # over a measured peak
 GIB, MIB = 1 << 30, 1 << 20
+# Of the host, by each rank: interpreter, torch, what the vendor's libraries keep, pinned buffers. Not
+# measured: the least of what is told of others' (2 to 4 GiB). It stands in the ledger and refuses nothing.
+HOST_BYTES_PER_RANK = 2 * GIB
 Shape = TypeVar("Shape", bound=StepShape)
 
 
@@ -55,6 +58,7 @@ def plan_memory(config: RunnerConfig, shape: Shape, device: DeviceInfo, costs: C
         parts=(first, MemoryPart("kv", num_blocks * costs.kv.block_bytes), *others),
         max_num_batched_tokens=shape.max_num_batched_tokens,
         max_model_len=shape.max_model_len,
+        host_bytes=shape.num_ranks * HOST_BYTES_PER_RANK,
     )
 
 

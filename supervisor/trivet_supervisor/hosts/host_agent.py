@@ -16,6 +16,7 @@ import msgspec
 
 from trivet import __version__
 from trivet.config import Settings, inherited_environment
+from trivet.confining import confinement
 from trivet.contract import DeviceInfo
 from trivet.endpoints import Endpoints
 from trivet.engine import backend_answers
@@ -47,7 +48,7 @@ from trivet_supervisor.hosts.agent_calls import (
     decode_call,
     encode,
 )
-from trivet_supervisor.launch_order import confinement, engine_command, engine_environment
+from trivet_supervisor.launch_order import engine_command, engine_environment
 from trivet_supervisor.launchers.local import LocalHandle, LocalLauncher
 
 logger = logging.getLogger(__name__)

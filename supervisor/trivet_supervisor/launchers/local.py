@@ -9,10 +9,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+from trivet.confining import confine, on_cpus
 from trivet.errors import Unavailable
 from trivet.launching import UNSEEN_EXIT, ProcessIdentity, ProcessOrder
 from trivet.messages import LaunchOrder
-from trivet_supervisor.launchers.confining import confine, on_cpus
 from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
 from trivet_supervisor.launchers.process_table import has_lease, leased_pids, start_time
 

@@ -67,6 +67,15 @@ def test_ranks_plan_no_graphs_that_they_do_not_capture(files: ModelFiles) -> Non
         assert ("graphs" in {part.name for part in plan.parts}) == is_planned
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_each_rank_has_a_claim_to_memory_of_its_host(files: ModelFiles, num_ranks: int) -> None:
+    assert files.spec is not None
+    config = replace(CONFIG, tensor_parallel=num_ranks)
+    plan = CudaBackend().plan(files.spec, files.weights, config, [INFO] * num_ranks)
+    assert plan.host_bytes == num_ranks * (2 << 30)
+    assert plan.total_bytes == sum(part.size_bytes for part in plan.parts)  # of the device alone
+
+
 def test_ranks_are_planned_for_the_gpu_of_which_the_least_may_be_used(files: ModelFiles) -> None:
     """Not for that with the least free: of the other the operator's share is smaller still."""
     assert files.spec is not None

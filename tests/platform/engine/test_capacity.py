@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,8 @@ from trivet.contract import (
     RunnerConfig,
 )
 from trivet.demo_model import find_demo_model
-from trivet.engine.capacity import Capacity, Change, Claims, DeviceAnswer, Holding
+from trivet.engine.capacity import Capacity, Change, DeviceAnswer
+from trivet.engine.ledger import Holding, Ledger
 from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -69,6 +71,10 @@ def holding(name: str, size: int, *, is_taken: bool = True) -> Holding:
     return Holding(name, name[0], "cuda", ("cuda0",), size, is_taken)
 
 
+def one_beside_the_host(host_bytes: int) -> Holding:
+    return Holding("g", "g", "cuda", ("cuda0",), 500, is_taken=False, host_bytes=host_bytes)
+
+
 @pytest.fixture(scope="module")
 def files() -> ModelFiles:
     return open_model(find_demo_model())
@@ -81,7 +87,7 @@ def ask(
         backends={b.name: b for b in backends}, backend=lambda name: {b.name: b for b in backends}[name]
     )
     parsed: EngineSettings = parse_engine_settings(settings)
-    return Capacity(files, parsed, Claims(claims)).answers(host, Prober())
+    return Capacity(files, parsed, Ledger(claims)).answers(host, Prober())
 
 
 def settings_of(changes: Sequence[Change]) -> dict[str | None, str | None]:
@@ -93,6 +99,14 @@ def test_memory_is_told_by_owner(files: ModelFiles) -> None:
     (answer,) = ask(files, MadeUp("cuda", device("cuda", 700)), claims=claims, max_model_len="128")
     assert (answer.ours_bytes, answer.others_bytes, answer.left_bytes) == (150, 200, 650)
     assert answer.fits
+
+
+def test_what_engines_of_other_devices_take_of_the_host_is_not_planned_for(files: ModelFiles) -> None:
+    host = replace(device("cpu", 700), is_host_memory=True)
+    (answer,) = ask(files, MadeUp("cpu", host), claims=[one_beside_the_host(60)], max_model_len="128")
+    assert (answer.ours_bytes, answer.left_bytes) == (60, 640)
+    (answer,) = ask(files, MadeUp("cpu", host), claims=[one_beside_the_host(300)], max_model_len="128")
+    assert [change.text for change in answer.changes if change.text.startswith("stop g (g)")]
 
 
 def test_smaller_kv_weights_and_context_are_offered_if_they_do(files: ModelFiles) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text, update
 
 from trivet.contract import DeviceInfo
+from trivet.engine.ledger import Holding, Ledger
 from trivet.optional_contract import DeviceUsage
 from trivet_registry.devices_store import save_devices
 from trivet_registry.tables import Device, utc_now
@@ -39,8 +40,9 @@ def figures(client: FlaskClient) -> dict[tuple[str, str], float]:
 @pytest.fixture
 def probed(site: Site) -> Site:
     with site.database.session() as session:
-        key = (NPU.kind, NPU.uid)
-        save_devices(session, [NPU, CPU, LOST], reserved={key: 3 * GIB}, usage={key: USE})
+        key = NPU.kind, NPU.uid
+        held = Ledger([Holding("qwen", "i", NPU.kind, (NPU.uid,), 3 * GIB, is_taken=True)])
+        save_devices(session, [NPU, CPU, LOST], held, usage={key: USE})
     return site
 
 

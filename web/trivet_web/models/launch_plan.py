@@ -10,17 +10,17 @@ from pathlib import Path
 
 from trivet.client.plan_report import plan_report
 from trivet.client.results import Plan
-from trivet.engine.capacity import Capacity, Claims, Holding
+from trivet.engine.capacity import Capacity
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
 from trivet.plugins import PluginHost
 from trivet.prober import Prober
+from trivet_registry.claims import ledger_of
 from trivet_registry.database import Database
-from trivet_registry.instance_state import ALLOCATED_STATES, PROCESS_STATES
+from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
-from trivet_registry.tables import Instance
 
 
 def plan_launch(
@@ -40,20 +40,9 @@ def plan_launch(
         for name in backend.split(","):
             plugins.backend(name)
     with database.reading() as session:
-        claims = Claims([_holding(row) for row in list_instances(session, states=PROCESS_STATES) if row.plan])
+        ledger = ledger_of(list_instances(session, states=PROCESS_STATES))
     try:
-        answers = Capacity(files, parsed, claims, peaks).answers(plugins, prober, backend, device)
+        answers = Capacity(files, parsed, ledger, peaks).answers(plugins, prober, backend, device)
     except BackendError as error:
         return Plan(backend=backend, device=device, fits=False, reason=str(error))
     return plan_report(backend, device, answers)
-
-
-def _holding(row: Instance) -> Holding:
-    return Holding(
-        deployment=row.deployment.name,
-        instance=row.id,
-        backend=row.backend or "",
-        device_uids=tuple(row.device_uids or []),
-        size_bytes=(row.plan or {}).get("total_bytes", 0),
-        is_taken=row.instance_state in ALLOCATED_STATES,
-    )

@@ -110,6 +110,7 @@ export class Fit {
       [t("launch.kv_per_token"), bytes(plan.kv_token_bytes)],
       [t("launch.step_tokens"), count(plan.max_num_batched_tokens)],
     ];
+    if (plan.host_bytes) rows.push([t("launch.host_bytes"), bytes(plan.host_bytes)]);
     if (plan.speed)
       rows.push([
         t("launch.speed"),

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trivet.contract import DeviceInfo
+from trivet_registry.claims import ledger_of
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Deployment, Instance
-from trivet_supervisor.ledger import ledger_of
 
 S = InstanceState
 GPU = DeviceInfo(
@@ -51,17 +52,18 @@ def test_promises_never_exceed_the_device() -> None:
 
 def test_only_instances_that_may_have_a_process_count() -> None:
     ledger = ledger_of([instance(state, 50) for state in (S.PENDING, S.PLACING, S.FAILED, S.STOPPED)])
-    assert not ledger.is_used(GPU)
+    assert not ledger.on(GPU)
 
 
 def test_every_device_of_an_instance_carries_its_plan() -> None:
     ledger = ledger_of([instance(S.STARTING, 5, ("gpu0", "gpu1")), instance(S.LOST, 7, ("gpu1",))])
-    assert ledger.reserved == {("cuda", "gpu0"): 5, ("cuda", "gpu1"): 12}
+    assert [ledger.reserved_on(gpu) for gpu in (GPU, replace(GPU, uid="gpu1"))] == [5, 12]
 
 
 def test_equal_uids_of_two_backends_are_two_devices() -> None:
     ledger = ledger_of([instance(S.STARTING, 5, ("host",), "null")])
-    assert ledger.reserved == {("null", "host"): 5}
+    host = replace(GPU, uid="host")
+    assert [ledger.reserved_on(replace(host, kind=kind)) for kind in ("null", "cuda")] == [5, 0]
 
 
 def test_the_memory_of_those_who_are_thought_gone_is_free() -> None:
@@ -70,8 +72,8 @@ def test_the_memory_of_those_who_are_thought_gone_is_free() -> None:
     one.id = "one"
     assert ledger_of([one, other], {"one"}).left_on(GPU).free_bytes == 70
     assert ledger_of([one, other], {"i"}).left_on(GPU).free_bytes == 90
-    assert not ledger_of([one], {"one"}).is_used(GPU)
-    assert ledger_of([one], {"one"}).without_ours(GPU).free_bytes == 100
+    assert not ledger_of([one], {"one"}).on(GPU)
+    assert ledger_of([one], {"one"}).without_all().left_on(GPU).free_bytes == 100
 
 
 def test_a_row_that_is_half_written_has_no_claim_and_breaks_no_other() -> None:
@@ -79,4 +81,27 @@ def test_a_row_that_is_half_written_has_no_claim_and_breaks_no_other() -> None:
     broken.device_uids = None  # type: ignore[assignment]  # as a hand may have left it
     unplanned = instance(S.READY, 5)
     unplanned.plan = {"parts": []}
-    assert ledger_of([broken, unplanned, instance(S.READY, 7)]).reserved == {("cuda", "gpu0"): 7}
+    assert ledger_of([broken, unplanned, instance(S.READY, 7)]).reserved_on(GPU) == 7
+
+
+def test_an_engine_on_a_device_with_its_own_memory_has_a_claim_to_its_hosts_too() -> None:
+    host = replace(GPU, kind="cpu", uid="host", is_host_memory=True)
+    one, far = instance(S.LOADING, 30), instance(S.READY, 30)
+    one.plan, far.plan = {"total_bytes": 30, "host_bytes": 20}, {"total_bytes": 30, "host_bytes": 40}
+    far.host = "node2"
+    ledger = ledger_of([one, far])
+    assert (ledger.reserved_on(host), ledger.left_on(host).free_bytes) == (20, 70)
+    elsewhere = replace(host, host="node2", uid="node2/host")
+    assert (ledger.reserved_on(elsewhere), ledger.left_on(elsewhere).free_bytes) == (40, 60)
+    assert ledger.reserved_on(GPU) == 60
+    assert ledger.holders_on([host]) == "qwen (i, 0.00 GiB)"
+
+
+def test_what_was_reserved_since_is_seen() -> None:
+    one, other = instance(S.LOADING, 30), instance(S.LOADING, 30)
+    other.id = "other"
+    before, after = ledger_of([one]), ledger_of([one, other])
+    assert after.has_more_than(before)
+    assert not before.has_more_than(after)
+    one.state = S.READY
+    assert not ledger_of([one]).has_more_than(before)

@@ -14,8 +14,20 @@ import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from trivet.config import Settings
 from trivet.errors import Unavailable
+from trivet.launching import Confinement
+
+GIB = 1 << 30
+
+
+def confinement(settings: Settings, backend: str) -> Confinement:
+    """As the site says it of the backend."""
+    own = settings.for_backend(backend)
+    limit_gib = own.memory_limit_gib
+    return Confinement(own.cpu_set(), None if limit_gib is None else int(limit_gib * GIB))
 
 
 @contextmanager
@@ -40,7 +52,7 @@ def on_cpus(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def confine(child: subprocess.Popen[bytes], memory_limit_bytes: int | None) -> None:
+def confine(child: subprocess.Popen[Any], memory_limit_bytes: int | None) -> None:
     """Limit the memory of a child that has just been spawned; its own children inherit it."""
     if memory_limit_bytes is None:
         return
