@@ -22,6 +22,7 @@ _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]+)[ \t]*(?:;[^\r\n]*)?")
 _LENGTH_DIGITS = 18  # more are too many bytes whatever they say
 _TLS_GREETING = b"\x16\x03"  # the type of the record, and the first half of its version
 _UPLOAD = re.compile(rb"POST /v1/files(?:\?[^ ]*)? HTTP/")
+_PROBE = re.compile(rb"GET /health(?:/live|/ready)? ")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
 
 
@@ -81,6 +82,11 @@ class Collected:
     def is_tls(self) -> bool:
         """A client that greets in TLS, where there is none, sends no more until it is answered."""
         return self.data.startswith(_TLS_GREETING)
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it asks for the server's health."""
+        return _PROBE.match(self.data) is not None
 
     @property
     def is_too_large(self) -> bool:

@@ -28,6 +28,7 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
         self.initialized = True  # `greet` is called before gunicorn would
         self.collected = Collected()
         self.must_close = False
+        self.is_probe = False  # its request asks for the server's health
         self.lingered_bytes = 0  # read and thrown away since the last answer
         self._allowance = allowance
         self._charged_bytes = 0
@@ -91,5 +92,6 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
         self.sock.begin_body()
         self.parser.unreader.unread(bytes(self.collected.data))
         self.must_close = self.collected.has_rest
+        self.is_probe = self.collected.is_probe
         self.collected = Collected()
         self._has_continued = False

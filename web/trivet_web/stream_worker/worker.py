@@ -24,6 +24,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -39,6 +40,7 @@ from trivet_web.stream_worker.delivery import Deliveries, Delivery, Outbox
 from trivet_web.stream_worker.errands import Errands
 from trivet_web.stream_worker.guests import Transfer, Waiting
 from trivet_web.stream_worker.handover import HANDOVER, ByteStream, Handover, Parked
+from trivet_web.stream_worker.pool import Pool
 from trivet_web.stream_worker.pump import Pump
 from trivet_web.web_process import EXTENSION
 
@@ -67,6 +69,9 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self.allowance = Allowance()
         self.lingering: deque[Connection] = deque()
         self._complained_s = 0.0  # of descriptors
+
+    def get_thread_pool(self) -> Pool:
+        return Pool(self.cfg.threads)
 
     def load_wsgi(self) -> None:
         super().load_wsgi()
@@ -157,6 +162,12 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         else:
             conn.invite_body()
 
+    def enqueue_req(self, conn: Connection) -> None:
+        """A probe first: who asks whether the server lives shall not wait until it has less to do."""
+        submit = self.tpool.submit_urgent if conn.is_probe else self.tpool.submit
+        future = submit(self.handle, conn)
+        future.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
+
     def _refuse(self, conn: Connection, answer: bytes) -> None:
         self._stop_collecting(conn)
         with contextlib.suppress(OSError):
@@ -244,7 +255,11 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def _run(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # shut down: the process is about to end
-            self.tpool.submit(work)
+            self.tpool.submit(work).add_done_callback(self._look_at_failure)
+
+    def _look_at_failure(self, done: Future[None]) -> None:
+        if error := done.exception():
+            self.log.error("a thread's work failed", exc_info=error)
 
     def _keepalive_after(self, conn: Connection, keepalive: bool | Handover) -> bool | Handover:
         if isinstance(keepalive, Handover):
@@ -346,6 +361,12 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self.deliveries.end_slow(now)
 
     # ---- the process -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:  # also where it fails: threads that wait for work would keep the process alive
+            self.tpool.shutdown(wait=False)
 
     def notify(self) -> None:
         """The master ends a worker that does not say this: one whose relay stands still, too."""

@@ -1,0 +1,103 @@
+"""Few threads for many short works, and more where all of them wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from trivet_web.stream_worker.pool import NUM_AT_ONCE, Pool
+
+WITHIN_S = 20.0
+
+
+@pytest.fixture
+def make_pool() -> Iterator[Callable[[int], Pool]]:
+    pools: list[Pool] = []
+
+    def make(max_threads: int) -> Pool:
+        pools.append(Pool(max_threads))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.shutdown()
+
+
+def test_a_burst_of_short_works_takes_few_threads(make_pool: Callable[[int], Pool]) -> None:
+    pool = make_pool(512)
+    futures = [pool.submit(time.sleep, 0.0) for _ in range(2_000)]
+    for future in futures:
+        future.result(WITHIN_S)
+    assert pool.num_threads <= 8 * NUM_AT_ONCE  # without the growth of a busy machine: NUM_AT_ONCE
+
+
+def test_where_all_threads_wait_others_are_started_for_what_comes(make_pool: Callable[[int], Pool]) -> None:
+    pool, go_on = make_pool(512), threading.Event()
+    waiting = [pool.submit(go_on.wait, WITHIN_S) for _ in range(10 * NUM_AT_ONCE)]
+    assert pool.submit(lambda: "done").result(WITHIN_S) == "done"
+    assert not any(future.done() for future in waiting)
+    go_on.set()
+    assert all(future.result(WITHIN_S) for future in waiting)
+
+
+def test_no_more_threads_than_are_allowed(make_pool: Callable[[int], Pool]) -> None:
+    pool, go_on = make_pool(3), threading.Event()
+    works = [pool.submit(go_on.wait, WITHIN_S) for _ in range(20)]
+    time.sleep(0.2)  # four times its patience
+    assert pool.num_threads == 3
+    go_on.set()
+    assert all(future.result(WITHIN_S) for future in works)
+
+
+def test_what_is_urgent_goes_before_all_that_waits(make_pool: Callable[[int], Pool]) -> None:
+    pool, go_on, order = make_pool(1), threading.Event(), list[str]()
+    first = pool.submit(go_on.wait, WITHIN_S)
+    while not first.running():
+        time.sleep(0.001)
+    works = [pool.submit(order.append, name) for name in "ab"]
+    works.append(pool.submit_urgent(order.append, "urgent"))
+    go_on.set()
+    for future in works:
+        future.result(WITHIN_S)
+    assert order == ["urgent", "a", "b"]
+
+
+def test_an_error_is_its_futures_and_ends_no_thread(make_pool: Callable[[int], Pool]) -> None:
+    pool = make_pool(1)
+    with pytest.raises(ZeroDivisionError):
+        pool.submit(lambda: 1 / 0).result(WITHIN_S)
+    assert pool.submit(lambda: 2).result(WITHIN_S) == 2
+    assert pool.num_threads == 1
+
+
+def test_work_is_done_later_where_no_thread_can_be_started_now(
+    make_pool: Callable[[int], Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, start, refused = make_pool(4), threading.Thread.start, list[str]()
+
+    def refuse_twice(thread: threading.Thread) -> None:
+        if thread.name.startswith("pool-") and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_twice)
+    assert pool.submit(lambda: "done").result(WITHIN_S) == "done"
+    assert len(refused) == 2
+
+
+def test_what_was_taken_is_done_when_it_is_shut_down(make_pool: Callable[[int], Pool]) -> None:
+    pool = make_pool(2)
+    works = [pool.submit(time.sleep, 0.001) for _ in range(50)]
+    pool.shutdown()
+    for future in works:
+        future.result(WITHIN_S)
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(time.sleep, 0.0)
+    latest_s = time.monotonic() + WITHIN_S
+    while pool.num_threads and time.monotonic() < latest_s:
+        time.sleep(0.005)
+    assert pool.num_threads == 0
