@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, RunnerConfig
 from trivet.errors import DoesNotFit
@@ -154,20 +156,31 @@ class Planner:
             percent = -(-100 * needed // device.total_bytes)  # as engine/capacity.py offers it
             wider = f"raise gpu_memory_utilization to {percent / 100:.2f}"
         longest = self._longest(shape)
+        swap_bytes = self._num_host_blocks * self._block_bytes
+        if longest is None and 0 < needed - self._limit < swap_bytes:
+            gib = (swap_bytes - needed + self._limit) / (1 << 30)
+            return f"lower swap_space to {math.floor(10 * gib) / 10:g}"
         if config.num_blocks is not None and (room := self._max_blocks(shape)) >= 2:
             shorter = f"lower num_gpu_blocks_override to {room}"
         elif longest is not None:
             shorter = f"lower max_model_len to {longest}"
-        elif shape.dtype == "f32" and self._fits_in("bf16"):
+        elif shape.dtype == "f32" and self._fits_with(dtype="bf16"):
             shorter = "set dtype to bfloat16"
+        elif fewer := self._fewer_sequences(shape.max_num_seqs):
+            shorter = f"lower max_num_seqs to {fewer}"
         else:
             shorter = (
                 "" if wider else f"free {_gib(needed - self._limit)} of memory or choose a smaller model"
             )
         return " or ".join(change for change in (wider, shorter) if change)
 
-    def _fits_in(self, dtype: str) -> bool:
-        config = replace(self._config, dtype=dtype)
+    def _fewer_sequences(self, too_many: int) -> int | None:
+        """The largest power of two of sequences that fits."""
+        smaller = (1 << exponent for exponent in reversed(range((too_many - 1).bit_length())))
+        return next((count for count in smaller if self._fits_with(max_num_seqs=count)), None)
+
+    def _fits_with(self, **changed: Any) -> bool:
+        config = replace(self._config, **changed)
         other = Planner(self._spec, self._weights, config, self._device, self._resolve, self._native_parts)
         return other._longest(other._shape) is not None
 

@@ -215,7 +215,8 @@ def check_fallback(session: Session, name: str, fallback: str | None) -> str | N
             )
         found = session.scalars(select(Deployment).where(Deployment.name == following)).first()
         if found is None and following == fallback:
-            names = ", ".join(session.scalars(select(Deployment.name).order_by(Deployment.name))) or "none"
+            others = select(Deployment.name).where(Deployment.name != name).order_by(Deployment.name)
+            names = ", ".join(session.scalars(others)) or "none"
             raise RequestError(f"fallback {fallback!r} is no deployment; existing: {names}", param="fallback")
         following = found.fallback if found is not None else None
     return fallback

@@ -7,7 +7,6 @@ Nothing here or in the head of a command's module imports torch, transformers or
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 from trivet import __version__
 from trivet.commands import core_commands
 from trivet.commands.output import note
+from trivet.commands.unknown_words import command_hint, option_hint
 from trivet.errors import ConfigError, PluginError, TrivetError
 from trivet.plugins import Command, load_plugins
 
@@ -28,6 +28,11 @@ SELF_REPORTING = "doctor"  # the command among whose findings a broken plugin is
 
 class Parser(argparse.ArgumentParser):
     """argparse that answers a mistake with one sentence instead of the whole usage."""
+
+    @property
+    def options(self) -> list[str]:
+        """Every option that it takes itself, such as `--json`; its actions' own are not among them."""
+        return [text for action in self._actions for text in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
@@ -83,9 +88,8 @@ def _run(arguments: list[str]) -> int:
     if name and not name.startswith("-") and name not in {command.name for command in commands}:
         for problem in problems:  # perhaps it is a command of that plugin
             raise problem
-        near = difflib.get_close_matches(name, [command.name for command in commands], n=1)
-        hint = f"did you mean `trivet {near[0]}`?" if near else "see `trivet --help`"
-        raise ConfigError(f"there is no command {name!r}; {hint}")
+        known = [command.name for command in commands if command.is_listed]
+        raise ConfigError(f"there is no command {name!r}; {command_hint(name, known)}")
     if name != SELF_REPORTING:
         for problem in problems:
             print(f"trivet: {problem}", file=sys.stderr)
@@ -94,7 +98,8 @@ def _run(arguments: list[str]) -> int:
         return EXIT_USAGE
     given, unknown = build_parser(commands).parse_known_args(arguments)
     if unknown:  # told by the command, whose --help is the one that helps
-        given.command_parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        hint = option_hint(unknown, given, given.command_parser.options)
+        given.command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     code: int = given.run_command(given)
     return code
 

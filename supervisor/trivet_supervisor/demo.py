@@ -17,15 +17,17 @@ QUESTION = "What is the capital of France, and what is it known for?"
 MAX_TOKENS = 160
 
 
-def launch_demo(client: Client, out: TextIO) -> None:
+def launch_demo(client: Client, out: TextIO) -> bool:
     """Register and launch the demo model, unless it runs already; return when it is ready.
 
+    Returns: whether it was launched now.
     Raises: ModelFilesError naming the pip command where the model is not installed; Unavailable.
     """
     path = find_demo_model()
     started_s = time.monotonic()
     before: frozenset[str] = frozenset()
-    if not _is_wanted(client):
+    is_new = not _is_wanted(client)
+    if is_new:
         version = client.models.add(str(path), NAME)
         before = instances_of(client.deployments.create(f"{NAME}:{version.version}", name=NAME))
     seen = ""
@@ -41,6 +43,7 @@ def launch_demo(client: Client, out: TextIO) -> None:
     if failed is not None:
         raise Unavailable(f"{NAME} {failed.state}: {failed.reason}; more: trivet logs {NAME}")
     print(f"{NAME} is ready after {time.monotonic() - started_s:.1f} s", file=out, flush=True)
+    return is_new
 
 
 def chat_once(client: Client, out: TextIO) -> None:

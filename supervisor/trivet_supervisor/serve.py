@@ -19,7 +19,7 @@ from trivet_registry.database import Database, open_database
 from trivet_registry.devices_store import list_devices
 from trivet_registry.tables import Device
 from trivet_registry.users_store import count_users
-from trivet_supervisor.demo import chat_once, launch_demo
+from trivet_supervisor.demo import NAME, chat_once, launch_demo
 from trivet_supervisor.parent import Parent
 from trivet_supervisor.serve_checks import serve_lock, with_free_port
 from trivet_supervisor.service.notify import tell_service_manager
@@ -106,9 +106,11 @@ class _Show:
 
     def _run(self, chats: bool) -> None:
         try:
-            launch_demo(self._client, sys.stdout)
+            is_new = launch_demo(self._client, sys.stdout)
             if chats:
                 chat_once(self._client, sys.stdout)
+                if self._once and is_new:  # else the next serve would start it
+                    self._client.deployments.stop(NAME)
                 if not self._once and not self._parent.is_stopping:
                     print("\nit goes on serving; ask more with: trivet chat", flush=True)
         except TrivetError as error:

@@ -24,6 +24,28 @@ def test_demo_once_streams_an_answer_and_leaves_no_process(site: Any) -> None:
     assert re.search(r"TTFT|time to first token", done.stdout)
     assert re.search(r"[\d.]+ tokens/s", done.stdout)
     assert not site.processes()
+    site.serve()
+    with site.client() as client:
+        assert client.deployments.get("smollm2").desired == "stopped"
+
+
+def test_a_model_of_another_site_is_launched_by_its_address(
+    site: Any, shared_site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIVET_PRIVATE_SOURCES", "true")
+    site.serve()
+    with shared_site.client() as client:
+        deployed = client.deployments.get("smol")
+        name = client.models.verify(
+            f"{deployed.model}:{deployed.version}"
+        ).version  # others take what was read
+    source = f"trivet:{shared_site.base_url}/{name}"
+    key_file = str(shared_site.home / "run" / "token")
+    done = site.run("launch", source, "--key-file", key_file, "--backend", "null")
+    assert done.returncode == 0, done.stderr
+    with site.client() as client:
+        (deployment,) = client.deployments.list()
+        assert client.models.version(deployment.model).source
 
 
 def test_the_answer_is_right(sdk: openai.OpenAI) -> None:

@@ -87,6 +87,18 @@ def test_an_unknown_command_is_one_sentence_with_the_nearest_name(capsys) -> Non
     assert capsys.readouterr().err == "trivet: there is no command 'lauch'; did you mean `trivet launch`?\n"
 
 
+def test_a_command_of_another_server_is_told_what_it_is_called_here(capsys) -> None:
+    assert cli.main(["pull", "hf:org/name"]) == 2
+    assert "did you mean `trivet models pull`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelt", [["--max-model-len", "2048"], ["--max-model-len=2048"]])
+def test_an_option_of_vllm_is_told_how_the_setting_is_given(capsys, spelt) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["launch", "m", *spelt])
+    assert "write --set max_model_len=2048; see" in capsys.readouterr().err
+
+
 def test_a_missing_argument_is_one_sentence(capsys) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["launch"])
@@ -105,7 +117,8 @@ def test_an_unknown_option_points_at_the_help_of_its_command(capsys) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["ps", "--jsn"])
     assert end.value.code == 2
-    assert capsys.readouterr().err == "trivet ps: unrecognized arguments: --jsn; see `trivet ps --help`\n"
+    expected = "trivet ps: unrecognized arguments: --jsn, did you mean --json?; see `trivet ps --help`\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(

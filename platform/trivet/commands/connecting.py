@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trivet.commands.output import note
-from trivet.errors import ConfigError, ModelNotFound, Unavailable
+from trivet.errors import ConfigError, ModelFilesError, ModelNotFound, Unavailable
 
 if TYPE_CHECKING:
     from trivet.client import Client
@@ -86,8 +87,26 @@ def connect_or_open(given: argparse.Namespace) -> Iterator[Client]:
             yield client
 
 
+def is_source(text: str) -> bool:
+    """Whether MODEL is what `trivet models pull` takes."""
+    return text.startswith(("hf:", "ms:", "trivet:"))
+
+
+def refuse_hub_name(text: str) -> None:
+    """MODEL has to be here. Raises: ModelFilesError saying how a hub's is brought here."""
+    source = text if is_source(text) else f"hf:{text}"
+    if is_source(text) or (re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) and not Path(text).exists()):
+        raise ModelFilesError(
+            f"{text} is no model or folder here; if a hub has it, `trivet models pull {source}` brings it"
+        )
+
+
 def model_argument(text: str) -> str:
-    """MODEL as the server must hear it: a path of this host in full, a name as it is."""
+    """MODEL as the server must hear it: a path of this host in full, a name as it is.
+
+    Raises: ModelFilesError for what looks like the name of a hub's model.
+    """
+    refuse_hub_name(text)
     return str(absolute_path(text)) if is_path(text) else text
 
 
@@ -122,6 +141,7 @@ def local_model(text: str) -> Path:
 
     Raises: ModelNotFound; Unavailable where a name is given and no server answers.
     """
+    refuse_hub_name(text)
     if is_path(text):
         return absolute_path(text)
     from trivet.client import Client

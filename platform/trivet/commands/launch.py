@@ -16,10 +16,12 @@ from trivet.commands.connecting import (
     add_server_options,
     add_settings_option,
     connect,
+    is_source,
     model_argument,
     parse_pairs,
     with_path_hint,
 )
+from trivet.commands.model_files import add_source_key, followed, source_key
 from trivet.commands.output import add_json_option, note, print_json
 from trivet.errors import Conflict, ModelNotFound, TrivetError, Unavailable
 from trivet.plugins import Command
@@ -39,7 +41,8 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="name, name:version, name:alias (which it follows), a folder, or a GGUF file",
+        help="name, name:version, name:alias (which it follows), a folder, a GGUF file, or what "
+        "`trivet models pull` takes, such as hf:org/name",
     )
     parser.add_argument("--name", help="name of the deployment (default: the model's)")
     parser.add_argument(
@@ -59,6 +62,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         help="where room is scarce the lower is placed first (0)",
     )
     parser.add_argument("--fallback", metavar="NAME", help="deployment that answers when this one is full")
+    add_source_key(parser)
     add_settings_option(parser)
     add_waiting_options(parser)
 
@@ -83,9 +87,10 @@ def add_waiting_options(parser: argparse.ArgumentParser) -> None:
 def _launch(given: argparse.Namespace) -> int:
     settings = parse_pairs(given.pairs)
     with connect(given, patience_s=START_PATIENCE_S) as client:
+        model = _pulled(client, given) if is_source(given.model) else given.model
         try:
             deployment = client.deployments.create(
-                model_argument(given.model),
+                model_argument(model),
                 name=given.name,
                 backend=given.backend,
                 device=given.device,
@@ -97,6 +102,14 @@ def _launch(given: argparse.Namespace) -> int:
         except ModelNotFound as error:
             raise with_path_hint(error, given.model) from None
         return finish(client, deployment, given, instances_of(deployment))
+
+
+def _pulled(client: Client, given: argparse.Namespace) -> str:
+    """NAME:VERSION of what a hub or another Trivet has, once it is here. Raises: Unavailable."""
+    pull = followed(client, client.models.pull(given.model, key=source_key(given)))
+    if pull.state != "done" or pull.version is None:
+        raise Unavailable(f"{given.model} {pull.state}: {pull.message}")
+    return pull.version
 
 
 def _scale(given: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="hf:org/name[@revision][:FILE], ms:org/name[...], or trivet:https://host:8000/name[:version]",
     )
     pull.add_argument("--name", help="its name here (default: the source's)")
-    pull.add_argument("--key-file", type=Path, metavar="FILE", help="holds a token of the source")
+    add_source_key(pull)
     pull.set_defaults(action=_pull)
     verify = actions.add_parser("verify", help="read a version's files through and compare their SHA-256")
     verify.add_argument("name", metavar="NAME[:VERSION]", help="without a version: all of them")
@@ -54,8 +54,18 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         add_server_options(action)
 
 
+def add_source_key(parser: argparse.ArgumentParser) -> None:
+    """`--key-file`, which `source_key` reads."""
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help="holds a token of the source")
+
+
+def source_key(given: argparse.Namespace) -> str | None:
+    """What a hub or another Trivet knows us by. Raises: ConfigError."""
+    return _text(given.key_file, "--key-file")
+
+
 def _pull(given: argparse.Namespace) -> int:
-    key = _text(given.key_file, "--key-file")
+    key = source_key(given)
     with connect(given) as client:
         return _finish(client, client.models.pull(given.source, given.name, key=key), given)
 
@@ -81,12 +91,7 @@ def _text(file: Path | None, option: str) -> str | None:
 
 
 def _finish(client: Client, pull: Pull, given: argparse.Namespace) -> int:
-    try:
-        pull = _followed(client, pull)
-    except KeyboardInterrupt:
-        client.models.cancel_pull(pull.id)
-        note(f"\n{pull.source} was cancelled; what has come stays: pull it again to go on")
-        raise
+    pull = followed(client, pull)
     if given.json:
         print_json(pull)
     elif pull.state == "done":
@@ -96,7 +101,17 @@ def _finish(client: Client, pull: Pull, given: argparse.Namespace) -> int:
     return 0 if pull.state == "done" else 1
 
 
-def _followed(client: Client, pull: Pull) -> Pull:
+def followed(client: Client, pull: Pull) -> Pull:
+    """Shown until it has ended. Ctrl-C cancels it."""
+    try:
+        return _watched(client, pull)
+    except KeyboardInterrupt:
+        client.models.cancel_pull(pull.id)
+        note(f"\n{pull.source} was cancelled; what has come stays: pull it again to go on")
+        raise
+
+
+def _watched(client: Client, pull: Pull) -> Pull:
     is_terminal = sys.stderr.isatty()
     while pull.state == "running":
         if is_terminal:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    parser.set_defaults(action=_list, json=False, url=None, ca_file=None, api_key_file=None)
+    actions = parser.add_subparsers(metavar="ACTION", help="default: list")
     listing = actions.add_parser("list", help="list registered models")
     listing.set_defaults(action=_list)
     add = actions.add_parser("add", help="register a folder or a GGUF file of the server's host")

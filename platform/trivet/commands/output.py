@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,11 +24,22 @@ def print_json(value: object) -> None:
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Left-aligned columns, two spaces apart; None and "" show as "-", a row is one line."""
+def print_table(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], cuts_last_to: int | None = None
+) -> None:
+    """Left-aligned columns, two spaces apart; None and "" show as "-", a row is one line.
+
+    Args:
+        cuts_last_to: on a terminal the last column ends at its edge, but has at least so many characters.
+    """
     cells = [["-" if cell in (None, "") else on_one_line(str(cell)) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in [list(headers), *cells]) for i in range(len(headers))]
-    for row in [list(headers), *cells]:
+    table = [list(headers), *cells]
+    widths = [max(len(row[i]) for row in table) for i in range(len(headers))]
+    if cuts_last_to is not None and sys.stdout.isatty():
+        room = shutil.get_terminal_size().columns - sum(width + 2 for width in widths[:-1])
+        widths[-1] = max(cuts_last_to, room)
+        table = [[*row[:-1], shortened(row[-1], widths[-1])] for row in table]
+    for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 

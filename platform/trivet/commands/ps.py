@@ -13,7 +13,6 @@ from trivet.commands.output import (
     note,
     print_json,
     print_table,
-    shortened,
 )
 from trivet.messages import RESIDENT
 from trivet.plugins import Command
@@ -21,7 +20,7 @@ from trivet.plugins import Command
 if TYPE_CHECKING:
     from trivet.client import Deployment, Instance, Status
 
-REASON_WIDTH = 60  # the whole is in --json, `trivet events` and what a failed launch prints
+REASON_WIDTH = 60  # at least, on a terminal; whole in a pipe, --json and `trivet events`
 HOST = "host"  # uid of the device whose memory is the host's (contract.DeviceInfo)
 WITHOUT_PROCESS = ("pending", "placing", "failed", "stopped")
 LIVE_HEADERS = ("MEMORY", "RUNNING", "WAITING", "AGE", "REASON")
@@ -41,7 +40,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.json:
         print_json(deployments)
     else:
-        print_table(HEADERS, [row for d in deployments for row in _rows(d, given.all)])
+        print_table(HEADERS, [row for d in deployments for row in _rows(d, given.all)], REASON_WIDTH)
         for deployment in deployments:
             _show_notices(deployment)
     _warn_if_stale(status)
@@ -88,7 +87,7 @@ def _cells(instance: Instance) -> list[object]:
         None if load is None else load.num_running,
         None if load is None else load.num_waiting,
         age_text(instance.created_at),
-        shortened(instance.reason or "", REASON_WIDTH),
+        " ".join((instance.reason or "").split()),
     ]
 
 

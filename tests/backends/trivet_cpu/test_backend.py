@@ -144,6 +144,19 @@ def test_a_model_that_cannot_fit_says_how_much_is_missing() -> None:
         _plan(_device(free=2 * GIB))
 
 
+def test_a_swap_space_that_is_too_large_says_which_would_do() -> None:
+    with pytest.raises(DoesNotFit, match="lower swap_space to ") as refusal:
+        _plan(swap_bytes=9999 << 30)
+    room = float(str(refusal.value).rsplit(" ", 1)[1])
+    assert _plan(swap_bytes=int(room * GIB)).num_host_blocks > 0
+
+
+def test_more_sequences_than_fit_are_refused_with_a_number_that_fits() -> None:
+    with pytest.raises(DoesNotFit, match="lower max_num_seqs to ") as refusal:
+        _plan(max_num_seqs=1_000_000_000)
+    assert _plan(max_num_seqs=int(str(refusal.value).rsplit(" ", 1)[1])).num_blocks
+
+
 def test_a_number_of_blocks_is_taken_as_given_and_bounds_the_length() -> None:
     plan = _plan(num_blocks=20)
     assert (plan.num_blocks, plan.max_model_len) == ((20,), 19 * 16)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trivet.commands.connecting import absolute_path
-from trivet.errors import ConfigError
+from trivet.commands.connecting import absolute_path, refuse_hub_name
+from trivet.errors import ConfigError, ModelFilesError
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", "sk-é".encode()])
@@ -26,6 +26,17 @@ def test_account_that_does_not_exist_is_part_of_the_name(
     monkeypatch.chdir(tmp_path)
     assert absolute_path("~/model") == Path("/home/someone/model")
     assert absolute_path("~no-such-account/model") == tmp_path / "~no-such-account" / "model"
+
+
+@pytest.mark.parametrize(("model", "source"), [("Org/m-1.5B", "hf:Org/m-1.5B"), ("ms:Org/m", "ms:Org/m")])
+def test_the_name_of_a_hubs_model_is_told_how_it_is_brought_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelFilesError, match=f"`trivet models pull {source}` brings it"):
+        refuse_hub_name(model)
+    (tmp_path / "Org/m-1.5B").mkdir(parents=True)
+    refuse_hub_name("Org/m-1.5B")
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x", "1.5"])

@@ -63,15 +63,21 @@ def test_what_is_wanted_0_times_is_not_called_running(launched, trivet) -> None:
     assert "  0 replicas  " in trivet("ps").out.splitlines()[1]
 
 
-def test_ps_shows_no_process_and_no_load_of_what_has_failed(site, trivet) -> None:
+def test_ps_shows_no_process_no_load_and_the_reason_of_what_has_failed(
+    site, trivet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.boot = ["failed"]
     site.failure_reason = "exit code 3:\n" + "no room " * 20 + "at all"
     trivet("launch", "smollm2", "--no-wait")
     _, row = trivet("ps").out.splitlines()
     assert row.split()[3:9] == ["failed", "cpu", "host", "-", "-", "-"]
     reason = row[row.index("exit code 3: no room") :]
-    assert reason.endswith("...")
-    assert len(reason) <= 60
+    assert reason.endswith("no room at all")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)  # a pipe has room for all, a terminal may not
+    for columns, width in (("40", row.index(reason) + 60), ("200", 200)):
+        monkeypatch.setenv("COLUMNS", columns)
+        _, cut = trivet("ps").out.splitlines()
+        assert (len(cut), cut[-3:]) == (width, "...")
     (deployment,) = json.loads(trivet("ps", "--json").out)
     assert deployment["instances"][0]["reason"] == site.failure_reason
 
