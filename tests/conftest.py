@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ MAX_WORKERS = 4  # each may hold torch, transformers and a real model: 3 GB
 
 # Before torch is imported, here and in every process that a test starts: the workers have the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+sys.path.append(str(Path(__file__).parent))  # ports
 
 # A shell that starts this in the background ignores it, and so would every process that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,6 +46,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis tries the same examples each time, so that no run fails by a new one.
+
+    `--hypothesis-profile default` looks for new ones.
+    """
+    if config.pluginmanager.has_plugin("hypothesispytest"):  # not in `tests/run clients`
+        from hypothesis import settings
+
+        # A busy machine is no failure: hypothesis' deadline per example would make it one.
+        settings.register_profile("repeated", derandomize=True, deadline=None)
+        settings.load_profile("repeated")
 
 
 class Registries(Protocol):

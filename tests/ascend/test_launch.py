@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from trivet.client import Client
 from trivet.demo_model import find_demo_model
@@ -35,9 +35,7 @@ def client() -> Iterator[tuple[Client, Path]]:
     """Of a site of its own, stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="tv") as folder:  # short: socket paths hold 107 bytes
         home, log = Path(folder), Path(folder, "serve.log")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         with log.open("wb") as stream:
             parent = subprocess.Popen(
                 [sys.executable, "-c", TRIVET, "serve", "--port", str(port)],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from ports import free_port
 
 from trivet.client import Client
 from trivet.demo_model import find_demo_model
@@ -36,9 +36,7 @@ class Site:
 
     def __init__(self, home: Path, **settings: str) -> None:
         self.home = home
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home / "serve.log"
         environment = {**os.environ, "TRIVET_HOME": str(home), "TRIVET_PORT": str(self.port), **settings}

@@ -25,9 +25,9 @@ DEADLINE_S = 120.0
 def main(command: list[str]) -> int:
     """Whatever happens, nothing of the server is left."""
     with tempfile.TemporaryDirectory(prefix="tv") as home, socket.socket() as probe:  # socket paths are short
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the server binds beside it, nobody else
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-        probe.close()
         environment = {**os.environ, "TRIVET_HOME": home, "TRIVET_PORT": str(port)}
         trivet = str(Path(sys.executable).with_name("trivet"))
         log = Path(home) / "serve.log"

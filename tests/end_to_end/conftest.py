@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ports import free_port
 
 from trivet.client import Client
 from trivet.demo_model import find_demo_model
@@ -37,12 +37,6 @@ def wait_for(what: str, is_done: Callable[[], object], deadline_s: float = DEADL
     while not is_done():
         assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Site:

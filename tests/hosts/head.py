@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import psutil
 from far_hosts import FarHost, wait_for
+from ports import free_port
 
 from trivet.client import Client
 from trivet.client.results import Deployment, Device, Instance
@@ -19,12 +19,6 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import TrivetError
 
 TRIVET = str(Path(sys.executable).with_name("trivet"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Stream(threading.Thread):

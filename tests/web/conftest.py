@@ -38,6 +38,7 @@ from trivet_web.web_process import WebProcess
 
 sys.path.append(str(Path(__file__).parent))  # raw_http, engine_forks
 from engine_forks import EngineForks, ForkedEngine
+from ports import free_port
 
 OTHER_SERVER = Path(__file__).parent / "other_server.py"
 MODEL = "demo"
@@ -268,9 +269,7 @@ class Server:
 
 def run_server(site: Site, kind: str = "", **environment: str) -> Server:
     """Start `python -m trivet_web` in the site, or a `kind` of other_server.py, and wait until it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     home = site.settings.home
     command = [sys.executable, "-m", "trivet_web", "--home", home, "--port", str(port)]
     if kind:

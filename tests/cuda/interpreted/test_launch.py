@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from trivet.client import Client
 from trivet.contract_suite.tiny_models import make_tiny_model
@@ -43,9 +43,7 @@ class Site:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self._environ = {**os.environ, "TRIVET_HOME": str(home), "TRIVET_PORT": str(self._port)}
         with (home / "serve.log").open("wb") as log:
             self.parent = subprocess.Popen([TRIVET, "serve"], env=self._environ, stdout=log, stderr=log)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+from ports import free_port
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / "docker" / "nginx" / "trivet.conf"
@@ -45,12 +46,6 @@ class Pair:
 
     cert: Path
     key: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def changed(text: str, old: str, new: str) -> str:

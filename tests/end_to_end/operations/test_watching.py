@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import httpx2
 import pytest
 import yaml
 from monitoring import ALERTS, CONFIG, Query, dashboard, queries_of_dashboard, queries_of_rules, rules
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class Prometheus:
     """A server of its own; `ask` evaluates now."""
 
     def __init__(self, etc: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         options = {
             "config.file": etc / "prometheus.yaml",
             "storage.tsdb.path": etc / "data",

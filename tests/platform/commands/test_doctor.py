@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from trivet import __version__
 from trivet.commands import host_checks, site_checks
@@ -27,9 +28,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def home(monkeypatch) -> Iterator[Paths]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("TRIVET_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("TRIVET_PORT", str(free_port()))
     with tempfile.TemporaryDirectory(prefix="tv") as folder:  # short: socket paths hold 107 bytes
         monkeypatch.setenv("TRIVET_HOME", f"{folder}/home")
         yield Paths(Path(folder) / "home")

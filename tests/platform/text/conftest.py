@@ -7,16 +7,11 @@ from pathlib import Path
 
 import gguf
 import pytest
-from hypothesis import settings
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from trivet.demo_model import find_demo_model
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
-
-# A busy machine is no failure: hypothesis' deadline per example would make it one.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 TEXTS = [
     "",
