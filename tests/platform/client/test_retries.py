@@ -28,6 +28,7 @@ class Script:
 
     answers: list[tuple[int, dict[str, str], bytes]]
     paths: list[str] = field(default_factory=list)
+    was_asked: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def serve(self, port: int = 0) -> ThreadingHTTPServer:
@@ -37,6 +38,7 @@ class Script:
             def do_GET(self) -> None:  # http.server's name
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 script.paths.append(self.path)
+                script.was_asked.set()
                 status, headers, body = script.answers[0]
                 if len(script.answers) > 1:
                     script.answers.pop(0)
@@ -219,6 +221,7 @@ def test_a_server_that_stays_silent_is_not_asked_again(flavour: Sync, serve: Any
     script, url = serve((STAY_SILENT, {}, b""))
     with pytest.raises(errors.Unavailable, match="nothing in time"):
         flavour(url, ask, timeout_s=0.2)
+    script.was_asked.wait(20)  # it may hear later than the client gives up
     assert len(script.paths) == 1
 
 

@@ -124,7 +124,7 @@ def test_a_batch_expires_and_says_so_of_each_line_that_was_left_out(
     site.start_engine()
     client = open_client(site, served_model)
     lines = [line(0), line(1, model="gone")]
-    batch_id = store_batch(site, client, *lines, expires_in_s=3)
+    batch_id = store_batch(site, client, *lines, expires_in_s=5)
     client.application.extensions["trivet"].wake_batches()
     eventually(has_ended(client, batch_id, "expired"), what="its time is over")
     batch = state(client, batch_id)
@@ -156,9 +156,9 @@ def test_one_that_is_answered_when_its_time_is_over_is_completed(
 def test_cancelling_keeps_what_is_answered_in_the_grace_and_ends_the_rest(
     site: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(round_robin, "GRACE_S", 6.0)  # a second's work on a busy machine
-    engine = site.start_engine("--step-s", "0.05")
-    lines = [*(line(n, max_tokens=20) for n in range(8)), *(line(n, max_tokens=400) for n in range(8, 60))]
+    monkeypatch.setattr(round_robin, "GRACE_S", 4.0)  # ten times what the short ones take
+    engine = site.start_engine("--step-s", "0.02")
+    lines = [*(line(n, max_tokens=20) for n in range(8)), *(line(n, max_tokens=480) for n in range(8, 60))]
     batch_id = start(site_client, *lines)
     relay = site_client.application.extensions["trivet"].relay
 
@@ -188,7 +188,7 @@ def test_cancelling_keeps_what_is_answered_in_the_grace_and_ends_the_rest(
 def test_what_was_answered_survives_a_failure_of_the_batch(
     site: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.start_engine("--step-s", "0.02")
+    site.start_engine("--step-s", "0.05")
     batch_id = start(site_client, *(line(n, max_tokens=5) for n in range(400)))
     eventually(lambda: state(site_client, batch_id)["request_counts"]["completed"] > 20)
 

@@ -123,7 +123,7 @@ def test_frozen_engine_is_lost_by_its_silence(site: Site, relay: Relay, eventual
     frozen.freeze()
     begun_s = time.monotonic()
     end = read_all(mailbox)[1]
-    assert time.monotonic() - begun_s >= SILENCE_LIMIT_S - 1
+    assert time.monotonic() - begun_s >= SILENCE_LIMIT_S / 2, "its last beat came before it was frozen"
     assert isinstance(end, EngineLost)
     assert "silent" in str(end)
 

@@ -83,7 +83,7 @@ def test_a_stream_is_kept_alive_while_the_model_loads(
 
 
 def test_its_own_deadline_ends_the_waiting(asleep: Site, site_client: FlaskClient) -> None:
-    request = Request(site_client, timeout=0.3)
+    request = Request(site_client, timeout=1)
     assert request.end().status_code == 503
     error = json.loads(request.data)["error"]
     assert error["code"] == "deadline_passed"
