@@ -25,7 +25,7 @@ def main() -> int:
     order = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=LaunchOrder)
     behaviour = os.environ["FAKE_ENGINE"]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    beats, control = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+    beats, control = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
     beats.bind(engine_address(order.run_dir, order.instance_id, "beat"))
     control.bind(engine_address(order.run_dir, order.instance_id, "ctl"))
     print(f"fake engine {behaviour}", flush=True)
@@ -37,9 +37,9 @@ def main() -> int:
             msgspec.msgpack.encode(Beat(order.instance_id, order.lease, os.getpid(), 1, phase, reason))
         )
 
-    for _ in range(3):  # a subscriber may still be connecting
-        say(Phase.LOADING)
-        time.sleep(BEAT_S)
+    beats.poll()  # the subscriber has connected and hears what is said from now on
+    say(Phase.LOADING)
+    time.sleep(BEAT_S)
     if behaviour == "crashes":
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "fails":

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,8 @@ class Supervised:
     def clean_up(self) -> None:
         for lease in self.leases:
             for pid in leased_pids(lease):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, signal.SIGKILL)
         self.until(lambda i: not any(list(leased_pids(lease)) for lease in self.leases))
         for reconciler in self.earlier:  # whose children only this process can reap
             reconciler.fleet.has_ended()

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -100,7 +101,8 @@ class Home:
         self.close_pipe()
         for instance in self.instances():
             for pid in leased_pids(instance.lease or "-"):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, signal.SIGKILL)
         self.database.close()
 
 

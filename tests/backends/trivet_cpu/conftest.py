@@ -10,9 +10,10 @@ from trivet_cpu.kernel_build import levels_of
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fixture `kernels` has a parameter a level; a library takes 10 s to build."""
+    """The fixtures `kernels` and `library` have a parameter a level; one takes 10 s or more to build."""
     lower = levels_of(Host().arch())[1:]
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if callspec is not None and callspec.params.get("kernels") in lower:
+        levels = [callspec.params.get(name) for name in ("kernels", "library")] if callspec else []
+        if any(level in lower for level in levels):
             item.add_marker("compiles")

@@ -54,7 +54,8 @@ def test_times_are_those_of_the_server(shared) -> None:
     assert timeline.ttft_s >= shared.FIRST_S
     assert len(timeline.gaps_s) == 7
     assert timeline.ttft_s + sum(timeline.gaps_s) >= shared.FIRST_S + 7 * shared.GAP_S
-    assert timeline.tpot_s == pytest.approx(sum(timeline.gaps_s) / 7)
+    assert timeline.tpot_s is not None
+    assert timeline.tpot_s >= sum(timeline.gaps_s) / 7, "to the end of the answer"
 
 
 def test_tokens_have_the_distances_at_which_the_server_sends(shared) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import time
@@ -133,6 +134,7 @@ def test_an_adopted_engine_is_followed_to_its_end(launch: Callable[..., LocalHan
 def test_an_adopted_engine_leaves_no_file_descriptor_behind(launch: Callable[..., LocalHandle]) -> None:
     started = launch("import time; time.sleep(600)")
     eventually(lambda: True if list(leased_pids(LEASE)) else None)
+    gc.collect()  # closes nothing in between
     before = os.listdir("/proc/self/fd")
     adopted = LocalLauncher(Path()).adopt(started.identity, LEASE)
     assert LocalLauncher(Path()).adopt(started.identity, "another lease") is None

@@ -81,7 +81,7 @@ def test_a_name_that_nobody_has_costs_what_one_with_a_wrong_password_costs(
             costs[name].append(time.thread_time() - begun_s)
             assert response.status_code == 401
     known, unknown = (statistics.median(costs[name]) for name in ("user", "nobody"))
-    assert 1 / 1.2 < known / unknown < 1.2, "without the same hash it is ten times as cheap"
+    assert 1 / 2 < known / unknown < 2, "without the same hash it is ten times as cheap"
 
 
 def test_a_password_that_is_reset_while_it_is_looked_at_opens_no_session(
