@@ -80,7 +80,7 @@ class DeviceTable:
         """Those of `pids` that still have memory on the devices; of a backend that never tells, none.
 
         Returns at once. None: what is known is older than `since_s`, or its tool or its host has not
-        answered; it is being asked for.
+        answered. It is asked again, then and while they have some.
         """
         if not isinstance(self._backends.get(backend), TellsUsage):
             return frozenset()
@@ -92,7 +92,10 @@ class DeviceTable:
         if asked_s < since_s or not has_answered:
             self.is_asked.set()
             return None
-        return frozenset(user.pid for each in users if each for user in each if user.pid in pids)
+        found = frozenset(user.pid for each in users if each for user in each if user.pid in pids)
+        if found:  # a driver gives memory back a moment after the end
+            self.is_asked.set()
+        return found
 
     def all(self, max_age_s: float = MAX_AGE_S) -> list[DeviceInfo]:
         found = [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]

@@ -68,8 +68,8 @@ def test_an_update_under_load_fails_no_request(site: Site) -> None:
 def test_what_nobody_uses_is_unloaded_and_a_request_brings_it_back(site: Site) -> None:
     site.serve()
     site.launch("m", "null", idle_timeout_s="1")
+    site.wait_for("it is asleep", lambda: "asleep" in site.run("ps").stdout)
     site.wait_for("its engine is gone", lambda: not site.engine_pids())
-    assert "asleep" in site.run("ps").stdout
     for stream in (False, True):
         answer = httpx2.post(f"{site.base_url}/v1/completions", json={**BODY, "stream": stream}, timeout=60)
         assert answer.status_code == 200, answer.text

@@ -33,6 +33,7 @@ from trivet_registry.instance_state import InstanceState as State
 from trivet_registry.instances_store import create_instance, move_instance
 from trivet_registry.models_store import register_model
 from trivet_web.app import create_app
+from trivet_web.engines import routing
 from trivet_web.models.served_models import ServedModel, load_served_model
 from trivet_web.web_process import WebProcess
 
@@ -225,6 +226,10 @@ def site_client(site: Site, served_model: ServedModel) -> FlaskClient:
 
 
 def open_client(site: Site, served_model: ServedModel) -> FlaskClient:
+    """Its routing table is never half a second old: what a test has just written is what is answered."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(routing, "MAX_AGE_S", 0.0)
+    site.stack.callback(patch.undo)
     process = WebProcess(site.settings, load_model=lambda path: served_model)
     site.stack.callback(process.close)
     return create_app(site.settings, process).test_client()

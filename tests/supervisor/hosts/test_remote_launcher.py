@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from trivet_supervisor.hosts.remote_launcher import RemoteLauncher
 from trivet_supervisor.launchers.process_table import leased_pids
 
 T = TypeVar("T")
-LEASE = "remote-launcher-test"
+LEASE = f"remote-launcher-{os.getpid()}"
 ENGINE = """#!/bin/sh
 echo "told by $4"
 exec sleep 600

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ from trivet_web.web_process import EXTENSION
 if TYPE_CHECKING:
     from conftest import Eventually, Site
     from flask.testing import FlaskClient
+
+    from trivet_web.models.served_models import ServedModel
 
 TO_READY = (InstanceState.PLACING, InstanceState.STARTING, InstanceState.READY)
 PROMPT = {"model": "demo", "prompt": "x", "max_tokens": 2}
@@ -63,9 +65,12 @@ def test_a_deployment_whose_row_is_half_written_is_left_out_and_told_once(
     assert warning.startswith("deployment=broken left out, its rows cannot be read: TypeError")
 
 
-def test_inference_goes_on_without_the_registry(site: Site, site_client: FlaskClient) -> None:
+def test_inference_goes_on_without_the_registry(
+    site: Site, open_client: Callable[..., FlaskClient], served_model: ServedModel
+) -> None:
     site.start_engine()
     with broken_registry(site):
+        site_client = open_client(site, served_model)  # which has never read it
         response = site_client.post("/v1/completions", json=PROMPT)
         assert (response.status_code, response.get_json()["error"]["code"]) == (503, "unavailable")
         assert "no such table" in response.get_json()["error"]["message"]
