@@ -306,6 +306,21 @@ class Instance(Base):
         return self.progress_done / self.progress_total if self.progress_total else None
 
 
+class Fence(Base):
+    """An engine that was given up though nobody knows that it has ended (`fences_store`). Names, not keys."""
+
+    __tablename__ = "fences"
+
+    lease: Mapped[str] = mapped_column(String(64), primary_key=True)
+    host: Mapped[str] = mapped_column(String(128))
+    instance_id: Mapped[str] = mapped_column(String(16))
+    deployment: Mapped[str] = mapped_column(String(128))
+    pid: Mapped[int | None]  # None: it was not even known that it had started
+    since: Mapped[datetime] = mapped_column(default=utc_now)
+    why: Mapped[str] = mapped_column(Text)
+    engine: Mapped[dict[str, Any] | None]  # by which it is taken back; None: it is ended in any case
+
+
 class Device(Base):
     """A device as the supervisor last saw it."""
 

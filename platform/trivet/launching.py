@@ -13,8 +13,9 @@ queueing system, or on other hosts. Nothing here assumes one host:
   then outlives the other host, and logs, diagnosis and the first crash are read as those of an engine here.
 - Whether a process lives is the launcher's word: the supervisor asks handles and never looks at processes. Of
   a host that does not answer a handle knows nothing new, and says so (`unreachable`): that alone ends no
-  instance. The engine itself is asked over its own sockets, and only where it is silent, too, it counts as
-  lost and is started elsewhere; its handle is abandoned, so that the process is ended when its host is back.
+  instance. The engine itself is asked over its own sockets, and only where it is silent, too, it is given up
+  and started elsewhere. A row of the registry (`fences`) then stands for it: whichever supervisor there is
+  asks for it until its host answers, and takes it back or, once its successor was started, ends it.
 - Both ends are of one version: the order carries the supervisor's, and an engine of another refuses with a
   sentence that names both.
 """
@@ -97,7 +98,10 @@ class EngineHandle(Protocol):
         """End the process group (SIGKILL)."""
 
     def abandon(self) -> None:
-        """It counts as gone though its host is silent: what is left of it is ended when that is back."""
+        """It is followed no more; signals that its host has not got yet still go there.
+
+        The supervisor asks for it again by `find`, after its own restart, too, until that says None.
+        """
 
 
 class Launcher(Protocol):
@@ -111,7 +115,11 @@ class Launcher(Protocol):
     name: str
 
     def start(self, order: ProcessOrder) -> EngineHandle:
-        """Raises: Unavailable where the process cannot be started or confined, with the reason."""
+        """Raises: Unavailable where the process cannot be started or confined, with the reason.
+
+        Also where an order for another host was not answered in time: it may be carried out all the same, but
+        never after `find` has said None of its lease.
+        """
 
     def adopt(
         self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
@@ -133,7 +141,11 @@ class Launcher(Protocol):
         """What was started and not discarded, on every host that answers."""
 
     def discard(self, instance_id: str, lease: str) -> None:
-        """Remove the order and the sockets of an engine that is gone. What cannot be removed is logged."""
+        """Remove the order and the sockets of an engine that is gone, and give back what it had claimed.
+
+        Called once it is known to be gone, never for one that was only given up; perhaps twice. A successor
+        of the same instance, with another lease, keeps its own. What cannot be removed is logged.
+        """
 
 
 @runtime_checkable

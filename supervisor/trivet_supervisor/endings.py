@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from trivet_registry.fences_store import add_fence
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance, move_instance
 from trivet_registry.served import has_served
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
 from trivet_supervisor.exit_reason import CANNOT_START, REBOOTED, UNSEEN, exit_reason, stopped_reason
+from trivet_supervisor.fences import Fences
 from trivet_supervisor.instance_watch import Watched
 from trivet_supervisor.means import Means
 
 logger = logging.getLogger(__name__)
 
 S = InstanceState
+
+
+@dataclass(frozen=True, slots=True)
+class _NewFence:
+    """For an engine of which nobody knows that it has ended."""
+
+    why: str
+    may_return: bool  # if its host answers before another has taken its place
 
 
 class Endings:
@@ -29,8 +40,9 @@ class Endings:
     One that never has is given up for good, after some boots or at once: a person waits for the verdict.
     """
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: Means, fences: Fences) -> None:
         self._means = means
+        self._fences = fences
         self._failures: dict[str, int] = {}
         self._retry_s: dict[str, float] = {}
         self._counted: set[str] = set()  # those of whose boot failures the last was counted here
@@ -46,11 +58,25 @@ class Endings:
 
     def ended(self, instance_id: str, watched: Watched, code: int) -> None:
         """A followed process is gone."""
-        was_boot = watched.ready_s is None
+        self._forget_if_stable(instance_id, watched)
+        reason, was_boot = exit_reason(code, watched.beat), watched.ready_s is None
+        self._write(instance_id, reason, code, was_boot, note=watched.memory_note)
+
+    def given_up(self, instance_id: str, watched: Watched) -> None:
+        """Its host does not answer: a fence stays, until that has said what became of it."""
+        self._forget_if_stable(instance_id, watched)
+        why, was_boot = watched.handle.unreachable(), watched.ready_s is None
+        fence = _NewFence(why, may_return=watched.killed_s is None)
+        self._write(instance_id, why, None, was_boot, fence=fence)
+
+    def _forget_if_stable(self, instance_id: str, watched: Watched) -> None:
         stable_s = self._means.backoff.stable_s
         if watched.ready_s is not None and self._means.clock() - watched.ready_s > stable_s:
             self._failures.pop(instance_id, None)
-        self._write(instance_id, exit_reason(code, watched.beat), code, was_boot, note=watched.memory_note)
+
+    def unconfirmed(self, instance_id: str, why: str) -> None:
+        """Of one that was to end nobody can say whether it has."""
+        self._write(instance_id, why, None, was_boot=False, fence=_NewFence(why, may_return=False))
 
     def ended_unseen(self, instance: Instance) -> None:
         """A process ended while no supervisor was there: nobody's failure, and no crash that is known."""
@@ -66,9 +92,10 @@ class Endings:
         """
         self._write(instance.id, reason, None, was_boot=True, is_final=True, needs_change=needs_change)
 
-    def not_spawned(self, instance_id: str, reason: str) -> None:
-        """The launcher could not start the process."""
-        self._write(instance_id, reason, None, was_boot=True)
+    def not_spawned(self, instance_id: str, reason: str, host: str = "") -> None:
+        """The launcher could not start the process; on another host it may have been started all the same."""
+        fence = _NewFence(reason, may_return=True) if host else None
+        self._write(instance_id, reason, None, was_boot=True, fence=fence)
 
     def _write(
         self,
@@ -80,15 +107,21 @@ class Endings:
         needs_change: bool = False,
         was_seen: bool = True,
         note: str = "",  # for one that was told to stop
+        fence: _NewFence | None = None,  # where nobody knows that it has ended
     ) -> None:
         failures = 0
         with self._means.database.session() as session:
             instance = get_instance(session, instance_id)
             state = instance.instance_state
             lease = instance.lease or ""
+            if fence is not None and lease:
+                may_return = fence.may_return and state not in (S.DRAINING, S.STOPPING)
+                add_fence(session, instance, fence.why, may_return=may_return)
             gone = {"pid": None, "process_start_time": None, "processes": None, "exit_code": code}
             if state in (S.DRAINING, S.STOPPING):
                 stopped = "; ".join(filter(None, (stopped_reason(code), note)))
+                if fence is not None:
+                    stopped = f"told to stop; nobody knows whether it has ended: {fence.why}"
                 move_instance(session, instance_id, S.STOPPED, stopped, **gone)
                 self.forget(instance_id)
             else:
@@ -96,7 +129,10 @@ class Endings:
                     reason = instance.reason
                 is_final = needs_change or ((is_final or code == CANNOT_START) and not has_served(instance))
                 failures = self._write_failure(session, instance, reason, was_boot, is_final, was_seen, gone)
-        self._discard(instance_id, lease)
+        if fence is None:
+            self._discard(instance_id, lease)
+        else:
+            self._fences.reload()
         if state not in (S.DRAINING, S.STOPPING):  # once it is written: else it is tried again
             self._count(instance_id, failures, needs_change)
         logger.info("instance=%s state=%s ended reason=%s", instance_id, state, reason)

@@ -9,27 +9,24 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy.exc import SQLAlchemyError
 
-from trivet.endpoints import Endpoints, local_endpoints
 from trivet.engine.assembly import Placement
-from trivet.errors import Unavailable
-from trivet.launching import UNSEEN_EXIT, EngineHandle, ProcessIdentity
+from trivet.launching import EngineHandle
 from trivet.messages import Drain, Phase, Stop, Watch
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance, update_instance
-from trivet_registry.tables import Instance
+from trivet_registry.tables import Fence, Instance
+from trivet_supervisor.arrivals import Arrivals
 from trivet_supervisor.endings import Endings
+from trivet_supervisor.fences import Fences
 from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judge
 from trivet_supervisor.means import Means
-from trivet_supervisor.memory_return import ended_unseen, why_memory_is_missing
-from trivet_supervisor.process_rows import identified, named, processes_of
-from trivet_supervisor.starting import start_engine
+from trivet_supervisor.memory_return import why_memory_is_missing
+from trivet_supervisor.process_rows import identified, processes_of
 from trivet_supervisor.unwritten_end import UnwrittenEnd
 
 logger = logging.getLogger(__name__)
@@ -49,8 +46,10 @@ class Fleet:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self.endings = Endings(means)
+        self.fences = Fences(means)
+        self.endings = Endings(means, self.fences)
         self._watched: dict[str, Watched] = {}
+        self._arrivals = Arrivals(means, self.endings, self._watched)
         self._unwritten_end = UnwrittenEnd(means)
         self._losses_s: deque[float] = deque()
         self._heard_s = means.clock()
@@ -64,87 +63,12 @@ class Fleet:
     # ---- processes ----
 
     def start(self, instance: Instance, placement: Placement, launch_env: Mapping[str, str]) -> None:
-        """Spawn the next attempt of a placed instance."""
-        try:
-            handle, lease = start_engine(self._means, instance, placement, launch_env)
-        except SQLAlchemyError:
-            raise  # the row is as before: the turn is tried again
-        except Unavailable as error:
-            self.endings.not_spawned(instance.id, str(error))
-            return
-        except Exception as error:  # a stranger's launcher: the row says `starting`, and nothing follows
-            logger.exception("instance=%s no process could be started", instance.id)
-            failure = f"no process could be started: {type(error).__name__}: {error}"
-            self.endings.not_spawned(instance.id, failure)
-            return
-        self._follow(instance.id, handle, lease, S.STARTING, None)
+        """Begin the next attempt of a placed instance."""
+        self._arrivals.start(instance, placement, launch_env)
 
-    def adopt(self, instance: Instance) -> bool:
-        """Take over an engine that outlived its supervisor, or write down that it did not.
-
-        False where neither can be told yet: its host does not answer, or is another launcher's.
-        """
-        try:
-            handle = self._find(instance)
-        except Unavailable as error:
-            if str(error) != instance.reason:
-                self._tell(instance, str(error))
-            return False
-        if handle is None or instance.lease is None:
-            gone = ended_unseen(instance)
-            if gone is None:
-                self.endings.ended_unseen(instance)
-            else:  # its device may not have its memory back
-                self._follow(instance.id, gone, instance.lease or "", instance.instance_state, instance)
-            return True
-        self._follow(instance.id, handle, instance.lease, instance.instance_state, instance)
-        if not handle.identity.host:  # elsewhere it may have outlived the clock of this host, too
-            self._watched[instance.id].resume(instance.entered_s, self._means.clock())
-        with self._means.database.session() as session:
-            update_instance(session, instance.id, processes=processes_of(handle))
-            record_event(
-                session,
-                "supervisor",
-                handle.unreachable() or f"adopted {named(handle.identity)}, which is {instance.state}",
-                deployment=instance.deployment.name,
-                instance=instance.id,
-            )
-        return True
-
-    def _find(self, instance: Instance) -> EngineHandle | None:
-        launcher, lease = self._means.launcher, instance.lease
-        if lease is None:
-            return None
-        log_file = Path(instance.log_file) if instance.log_file else None
-        if instance.pid is not None and instance.process_start_time is not None:
-            identity = ProcessIdentity(instance.pid, instance.process_start_time, instance.host or "")
-            handle = launcher.adopt(identity, lease, log_file)
-            if handle is not None:
-                return handle
-        return launcher.find(lease, log_file, instance.host or "")
-
-    def _follow(
-        self,
-        instance_id: str,
-        handle: EngineHandle,
-        lease: str,
-        state: InstanceState,
-        adopted: Instance | None,
-    ) -> None:
-        now = self._means.clock()
-        watched = Watched(handle, lease, state, now, now, now, now)
-        watched.ready_s = now if state in (S.READY, S.DRAINING) else None
-        self._watched[instance_id] = watched
-        with self._means.database.session() as session:
-            update_instance(session, instance_id, **identified(handle.identity))
-        if handle.identity.host:
-            if adopted is not None and adopted.endpoints:
-                watched.endpoints = msgspec.convert(adopted.endpoints, Endpoints)
-                self._means.wire.follow(instance_id, watched.endpoints)
-            return  # else as soon as it is known where it listens
-        run_dir = (adopted.run_dir if adopted else None) or str(self._means.settings.paths.run)
-        watched.endpoints = local_endpoints(run_dir, instance_id)
-        self._means.wire.follow(instance_id, watched.endpoints)
+    def take_back(self, instance: Instance, fence: Fence, handle: EngineHandle) -> None:
+        """Follow what had been given up."""
+        self._arrivals.take_back(instance, fence, handle)
 
     def _reach(self, instance: Instance, watched: Watched) -> None:
         """An engine on another host listens where its launcher says, once that knows."""
@@ -184,8 +108,10 @@ class Fleet:
         watched = self._watched.get(instance_id)
         return 0.0 if watched is None else self._means.clock() - watched.busy_s
 
-    def has_ended(self) -> bool:
-        """Whether a process is gone that `check` has not seen go; cheap enough for every turn."""
+    def has_news(self) -> bool:
+        """Whether a process is gone or a launcher has answered, unseen by `check`; cheap: for every turn."""
+        if self._arrivals.has_news() or self.fences.has_news():
+            return True
         return any(watched.handle.exit_code() is not None for watched in self._watched.values())
 
     def tell_of_watch(self) -> None:
@@ -232,7 +158,7 @@ class Fleet:
         """Bring a row up to what is true of its process. True if it moved."""
         watched = self._watched.get(instance.id)
         if watched is None:
-            return self.adopt(instance)
+            return self._arrivals.take(instance)
         code = watched.handle.exit_code()
         if code is not None:
             if self._waits_for_memory(instance, watched):
@@ -244,8 +170,8 @@ class Fleet:
         if instance.pid != watched.handle.identity.pid or instance.state != watched.state:
             self._repair(instance, watched)
         self._reach(instance, watched)
-        if watched.killed_s is not None and watched.handle.unreachable():
-            self._abandon(instance, watched)
+        if watched.handle.unreachable() and (watched.killed_s is not None or watched.state is S.LOST):
+            self._give_up(instance, watched)
             return True
         match instance.instance_state:
             case S.DRAINING:
@@ -258,12 +184,11 @@ class Fleet:
                 return False
         return self._act_on_verdict(instance, watched)
 
-    def _abandon(self, instance: Instance, watched: Watched) -> None:
-        """It was told to end, or was given up after it gave no answer; and neither does its host."""
-        watched.memory_note = watched.handle.unreachable()
-        watched.handle.abandon()
-        self.endings.ended(instance.id, watched, UNSEEN_EXIT)
+    def _give_up(self, instance: Instance, watched: Watched) -> None:
+        """It was told to end, or gave no answer when it was asked; and neither does its host."""
+        self.endings.given_up(instance.id, watched)
         del self._watched[instance.id]
+        watched.handle.abandon()
         self._means.wire.forget(instance.id)
 
     def _waits_for_memory(self, instance: Instance, watched: Watched) -> bool:
@@ -273,18 +198,28 @@ class Fleet:
                 update_instance(session, instance.id, reason=reason)
         return reason is not None
 
-    def stop(self, instance: Instance, drain_timeout_s: float, reason: str) -> None:
-        """End an engine: drained first where it serves."""
+    def stop(self, instance: Instance, drain_timeout_s: float, reason: str) -> bool:
+        """End an engine: drained first where it serves. False where it is not found yet."""
         watched = self._watched.get(instance.id)
         if watched is None:
-            self.adopt(instance)
-        elif instance.instance_state is S.READY and drain_timeout_s > 0:
+            return self._stop_unfollowed(instance, reason)
+        if instance.instance_state is S.READY and drain_timeout_s > 0:
             limit = f"drains for at most {drain_timeout_s:g} s"
             self._move(instance, watched, S.DRAINING, f"{reason}: {limit}")
             self._tell_to_drain(instance, watched, drain_timeout_s)
         else:
             self._move(instance, watched, S.STOPPING, f"{reason}: was told to stop")
             self._means.wire.tell(instance.id, Stop(watched.lease))
+        return True
+
+    def _stop_unfollowed(self, instance: Instance, reason: str) -> bool:
+        """What its launcher finds soon is drained first; else it is ended as soon as it is found."""
+        if not self._arrivals.is_doubtful(instance.id) or instance.instance_state is S.STOPPING:
+            return False
+        with self._means.database.session() as session:
+            told = f"{reason}: is to stop, as soon as its launcher says where it is"
+            move_instance(session, instance.id, S.STOPPING, told, entered_s=self._means.clock())
+        return True
 
     def _act_on_verdict(self, instance: Instance, watched: Watched) -> bool:
         now = self._means.clock()
@@ -302,7 +237,10 @@ class Fleet:
                 if for_silence and self._is_kept(instance, watched, reason, now):
                     return False
                 self._move(instance, watched, S.LOST, reason)
-                self._kill(instance, watched)
+                if why_far:
+                    self._give_up(instance, watched)  # not killed: it may serve again before another does
+                else:
+                    self._kill(instance, watched)
                 return True
             case None if watched.is_kept and watched.asked_s is None:
                 watched.is_kept = False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from trivet.launching import EngineHandle
 from trivet.messages import LaunchOrder
 from trivet_registry.events_store import record_event
+from trivet_registry.fences_store import list_fences
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_supervisor.means import Means
@@ -25,11 +26,16 @@ LOOK_INTERVAL_S = 0.05
 
 
 def end_orphans(means: Means) -> int:
-    """End them before anything is placed, within `SIGTERM_S + SIGKILL_S`. Returns how many there were."""
-    with means.database.reading() as session:
-        known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
+    """End them, within `SIGTERM_S + SIGKILL_S` once they are known. Returns how many there were.
+
+    Of those on other hosts the launcher may wait to hear: then this is for a thread of its own.
+    """
     orphans: list[tuple[LaunchOrder, EngineHandle]] = []
-    for order in means.launcher.orders():
+    orders = means.launcher.orders()
+    with means.database.reading() as session:  # after them: a lease is written down before its order is
+        known = {instance.lease for instance in list_instances(session, states=PROCESS_STATES)}
+        known |= {fence.lease for fence in list_fences(session)}
+    for order in orders:
         if order.lease in known:
             continue
         handle = means.launcher.find(order.lease)

@@ -5,14 +5,14 @@ A backend or a file system may hang, and the ends and stops of others must not w
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from trivet.engine.assembly import Placement
 from trivet.engine.ledger import Ledger
 from trivet.errors import Unavailable
+from trivet_supervisor.threaded_call import ThreadedCall
 
 PATIENCE_S = 0.25  # for one choice in one turn; most take milliseconds
 
@@ -23,27 +23,12 @@ class StillPlacing(Exception):
     """The choice goes on; a later turn takes it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Choice:
     """One call into strangers' code, which may never return."""
 
-    since_s: float
+    call: ThreadedCall[Chosen]
     ledger: Ledger
-    choose: Callable[[], Chosen]
-    answer: Chosen | None = None
-    failure: BaseException | None = None
-    thread: threading.Thread = field(init=False)
-
-    def start(self) -> None:
-        # A daemon: one that hangs in a driver must not keep the process from ending.
-        self.thread = threading.Thread(target=self._run, name="placing", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.answer = self.choose()
-        except BaseException as error:  # whatever it is: it is raised again, where it was asked for
-            self.failure = error
 
 
 class Placing:
@@ -63,26 +48,24 @@ class Placing:
         if self._hangs(instance_id):  # one more thread would hang, too
             raise Unavailable(f"its last placing, given up after {self._limit_s:g} s, still hangs")
         choice = self._choices.get(instance_id)
-        if choice is None or (choice.answer is not None and ledger.has_more_than(choice.ledger)):
-            choice = self._choices[instance_id] = _Choice(self._clock(), ledger, choose)
-            choice.start()
-        choice.thread.join(PATIENCE_S)
-        if choice.thread.is_alive() and not self._is_late(choice):
+        if choice is None or (choice.call.has_answered and ledger.has_more_than(choice.ledger)):
+            choice = _Choice(ThreadedCall("placing", choose, self._clock()), ledger)
+            self._choices[instance_id] = choice
+        is_under_way = choice.call.is_under_way(PATIENCE_S)
+        if is_under_way and not self._is_late(choice):
             raise StillPlacing
         del self._choices[instance_id]
-        if choice.failure is not None:
-            raise choice.failure
-        if choice.answer is None:
+        if is_under_way:
             self._hung[instance_id] = choice
             raise Unavailable(
                 f"placing took more than {self._limit_s:g} s; its backend or a file system may hang"
             )
-        return choice.answer
+        return choice.call.result()
 
     def is_under_way(self, instance_id: str) -> bool:
         """Whether there is nothing to take yet."""
         choice = self._choices.get(instance_id)
-        return choice is not None and choice.thread.is_alive() and not self._is_late(choice)
+        return choice is not None and choice.call.is_under_way() and not self._is_late(choice)
 
     def has_news(self) -> bool:
         """Whether one is to be taken that did not end in its first turn."""
@@ -93,8 +76,8 @@ class Placing:
         self._choices.pop(instance_id, None)
 
     def _hangs(self, instance_id: str) -> bool:
-        self._hung = {key: choice for key, choice in self._hung.items() if choice.thread.is_alive()}
+        self._hung = {key: choice for key, choice in self._hung.items() if choice.call.is_under_way()}
         return instance_id in self._hung
 
     def _is_late(self, choice: _Choice) -> bool:
-        return self._clock() - choice.since_s > self._limit_s
+        return self._clock() - choice.call.since_s > self._limit_s

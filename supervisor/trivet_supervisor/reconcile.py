@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from trivet.errors import ConfigError, TrivetError
+from trivet.launching import EngineHandle
 from trivet_registry.claims import ledger_of
 from trivet_registry.deployment_changes import sleep_deployment
 from trivet_registry.deployments_store import RUNNING, list_deployments
@@ -17,7 +18,7 @@ from trivet_registry.instances_store import (
     update_instance,
 )
 from trivet_registry.served import served_rules
-from trivet_registry.tables import Deployment, Instance
+from trivet_registry.tables import Deployment, Fence, Instance
 from trivet_supervisor.choosing import Places, choose, older_than
 from trivet_supervisor.faults import Faults
 from trivet_supervisor.fleet import Fleet
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 ROOM_INTERVAL_S = 2.0  # between looks for room
 SHUTS_DOWN = "the server is being stopped"
 PLACING = "chooses a backend and devices"
+HELD = "waits for its host to say what became of the engine that was given up there"
 
 S = InstanceState
 
@@ -81,6 +83,7 @@ class Reconciler:
             deployments = list_deployments(session)
             instances = list_instances(session, states=LIVE_STATES)
         moved = self._check_processes(instances)
+        moved |= self._turn_fences([i for i in instances if i.id not in moved])
         wanted: list[Instance] = []
         for deployment in deployments:
             own = [i for i in instances if i.deployment_id == deployment.id]
@@ -104,6 +107,15 @@ class Reconciler:
                 if self.fleet.check(instance, self._drain_timeout_s(instance)):
                     moved.add(instance.id)
         return moved
+
+    def _turn_fences(self, instances: Sequence[Instance]) -> set[str]:
+        """What was given up is taken back or ended, where its host answers."""
+
+        def take_back(instance: Instance, fence: Fence, handle: EngineHandle) -> None:
+            self.fleet.take_back(instance, fence, handle)
+            self._forget_wait(instance)
+
+        return self.fleet.fences.turn(instances, self.is_shutting_down, take_back)
 
     # ---- what is wanted ----
 
@@ -153,7 +165,7 @@ class Reconciler:
                 self.fleet.endings.forget(instance.id)
                 self._forget_wait(instance)
             case _:
-                self.fleet.stop(instance, self._drain_timeout_s(instance), reason)
+                return self.fleet.stop(instance, self._drain_timeout_s(instance), reason)
         return True
 
     def _drain_timeout_s(self, instance: Instance) -> float:
@@ -212,6 +224,9 @@ class Reconciler:
             failure = f"the backend failed: {type(error).__name__}: {error}"
         else:
             failure = ""
+        if not failure and self.fleet.fences.holds(instance.id, placement.devices[0].host):
+            self._wait_for_room(instance, HELD)  # it answers: what lives there goes on instead
+            return True
         if instance.instance_state is S.PENDING:  # it had waited for room
             with self._means.database.session() as session:
                 move_instance(session, instance.id, S.PLACING, PLACING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from trivet import __version__
 from trivet.confining import confinement
@@ -20,16 +20,18 @@ from trivet_supervisor import engine_logs
 from trivet_supervisor.launch_order import engine_environment, planned_settings
 from trivet_supervisor.means import Means
 
+FAR_ORPHAN_TIMEOUT_S = 1800.0  # of an engine on another host, where the site sets none
 
-def start_engine(
+
+def prepare_start(
     means: Means, instance: Instance, placement: Placement, launch_env: Mapping[str, str]
-) -> tuple[EngineHandle, str]:
-    """Spawn the engine; the instance is `starting` afterwards. Returns its handle and its lease.
+) -> tuple[Callable[[], EngineHandle], str]:
+    """Write down that it is `starting`. Returns what spawns its engine, on any thread, and its lease.
 
     `launch_env` is what the placement's backend wants in the environment. It was asked before: nothing
     here runs a plugin's code, because an instance whose row says `starting` must get its process.
 
-    Raises: Unavailable where no process could be started.
+    What is returned raises Unavailable where no process could be started.
     """
     attempt, lease = instance.attempt + 1, secrets.token_hex(16)
     paths, name = means.settings.paths, instance.deployment.name
@@ -60,21 +62,26 @@ def start_engine(
             notices=None,
             ended_at=None,
             processes=None,
+            pid=None,
+            process_start_time=None,
             entered_s=means.clock(),
         )
-    handle = means.launcher.start(
-        ProcessOrder(
-            launch=_order(means, instance, placement, lease),
-            command=means.command(means.settings, placement.backend.name),
-            env=engine_environment(
-                means.settings, means.inherited, placement.backend.name, launch_env, lease
-            ),
-            log_file=log,
-            host=placement.devices[0].host,
-            confinement=confinement(means.settings, placement.backend.name),
+
+    def start() -> EngineHandle:
+        return means.launcher.start(
+            ProcessOrder(
+                launch=_order(means, instance, placement, lease),
+                command=means.command(means.settings, placement.backend.name),
+                env=engine_environment(
+                    means.settings, means.inherited, placement.backend.name, launch_env, lease
+                ),
+                log_file=log,
+                host=placement.devices[0].host,
+                confinement=confinement(means.settings, placement.backend.name),
+            )
         )
-    )
-    return handle, lease
+
+    return start, lease
 
 
 def _described(attempt: int, placement: Placement) -> str:
@@ -101,7 +108,7 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         settings=planned_settings(settings, placement),
         run_dir=str(means.settings.paths.run),
         peaks_dir="" if placement.devices[0].host else str(means.settings.paths.peaks),
-        orphan_timeout_s=means.settings.orphan_timeout_s,
+        orphan_timeout_s=_orphan_timeout_s(means, placement),
         version=__version__,
     )
 
@@ -117,6 +124,12 @@ def _written(plan: MemoryPlan) -> dict[str, object]:
         "max_model_len": plan.max_model_len,
         "max_num_batched_tokens": plan.max_num_batched_tokens,
     }
+
+
+def _orphan_timeout_s(means: Means, placement: Placement) -> float | None:
+    """Elsewhere each has one: no supervisor may ever reach its host again, and nobody else would end it."""
+    set_s = means.settings.orphan_timeout_s
+    return FAR_ORPHAN_TIMEOUT_S if set_s is None and placement.devices[0].host else set_s
 
 
 def uid_on_host(device: DeviceInfo) -> str:

@@ -94,7 +94,7 @@ class SupervisorProcess:
         fleet = self._reconciler.fleet
         is_due = time.monotonic() >= self._next_tick_s
         # What a failed turn left undone is no news: without this it would be tried in every turn.
-        is_news = fleet.hear() or fleet.has_ended() or self._reconciler.placing.has_news()
+        is_news = fleet.hear() or fleet.has_news() or self._reconciler.placing.has_news()
         is_news &= not self._problem
         if not (is_news or self._is_woken or is_due):
             return

@@ -68,6 +68,10 @@ ROWS_OF = {  # by the revision that made their tables; ids are the database's, w
             ('done1', 'hf:org/m', 'done', '', 9, 9, 'tiny:2', FALSE, {AT})""",
     ),
     "0009": (f"""INSERT INTO login_places (place, seen_at) VALUES ('p', {AT})""",),
+    "0012": (
+        f"""INSERT INTO fences (lease, host, instance_id, deployment, pid, since, why, engine)
+            VALUES ('given-up', 'b', 'ab', 'chat', 9, {AT}, 'no route', '{{"pid": 9}}')""",
+    ),
 }
 
 

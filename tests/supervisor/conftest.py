@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -28,7 +29,7 @@ from trivet_registry.instances_store import list_instances
 from trivet_registry.models_store import register_model
 from trivet_registry.references import find_version
 from trivet_registry.tables import Base, Event, Instance, Version
-from trivet_supervisor import placing
+from trivet_supervisor import arrivals, fences, placing
 from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
 from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
@@ -113,32 +114,49 @@ class FakeProcess:
 
 
 class FakeLauncher:
-    """Remembers what it started. `breaks_with`: the next start fails."""
+    """Remembers what it started. `breaks_with`: the next start fails, also one that `starts_all_the_same`."""
 
     name = "fake"
 
     def __init__(self) -> None:
         self.processes: list[FakeProcess] = []
         self.breaks_with: str | Exception | None = None
+        self.starts_all_the_same = False
         self.silent: set[str] = set()  # hosts
+        self.discarded: list[str] = []  # leases
+        self.held = threading.Event()  # while it is not set, starts and looks on other hosts wait
+        self.held.set()
 
     def start(self, order: ProcessOrder) -> EngineHandle:
-        if isinstance(self.breaks_with, Exception):
-            raise self.breaks_with
-        if self.breaks_with is not None:
-            raise Unavailable(self.breaks_with)
+        if order.host:
+            self.held.wait(DEADLINE_S)
+        if self.breaks_with is not None and not self.starts_all_the_same:
+            raise self._broken()
         number = len(self.processes) + 1
         order = replace(order, command=[*order.command, str(write_order(order.launch))])
         identity = ProcessIdentity(1000 + number, float(number), order.host)
         self.processes.append(FakeProcess(order, identity))
+        if self.breaks_with is not None:
+            raise self._broken()
         return self.processes[-1]
+
+    def _broken(self) -> Exception:
+        return (
+            Unavailable(self.breaks_with)
+            if isinstance(self.breaks_with, str)
+            else cast(Exception, self.breaks_with)
+        )
 
     def adopt(
         self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
     ) -> EngineHandle | None:
+        if identity.host:
+            self.held.wait(DEADLINE_S)
         return next((p for p in self._living(lease) if p.identity == identity), None)
 
     def find(self, lease: str, log_file: Path | None = None, host: str = "") -> EngineHandle | None:
+        if host:
+            self.held.wait(DEADLINE_S)
         if host in self.silent:
             raise Unavailable(f"it is not known whether it runs: host {host} does not answer")
         return next(self._living(lease), None)
@@ -147,6 +165,7 @@ class FakeLauncher:
         return [order for run_dir in self._run_dirs() for order in orders_in(run_dir)]
 
     def discard(self, instance_id: str, lease: str) -> None:
+        self.discarded.append(lease)
         for run_dir in self._run_dirs():
             remove_run_files(run_dir, instance_id)
 
@@ -376,7 +395,13 @@ def database(registry: Database) -> Database:
 @pytest.fixture
 def site(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> Site:
     # A turn takes what placing answers at once, and here that is all: also where its thread is starved.
-    monkeypatch.setattr(placing, "PATIENCE_S", DEADLINE_S)
+    for patient, name in (
+        (placing, "PATIENCE_S"),
+        (arrivals, "PATIENCE_S"),
+        (arrivals, "FAR_PATIENCE_S"),
+        (fences, "PATIENCE_S"),
+    ):
+        monkeypatch.setattr(patient, name, DEADLINE_S)
     settings = Settings(home=str(tmp_path))
     settings.paths.create()
     file = tmp_path / "tiny.gguf"

@@ -112,7 +112,7 @@ def test_an_engine_whose_pid_was_never_written_down_is_found_by_its_lease(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(site.reconciler.fleet, "_follow", die)
+    monkeypatch.setattr(site.reconciler.fleet._arrivals, "_follow", die)
     with pytest.raises(KeyboardInterrupt):
         site.settle()
     assert (site.only().state, site.only().pid) == ("starting", None)

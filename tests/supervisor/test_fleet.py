@@ -99,7 +99,7 @@ class Supervised:
                     os.kill(pid, signal.SIGKILL)
         self.until(lambda i: not any(list(leased_pids(lease)) for lease in self.leases))
         for reconciler in self.earlier:  # whose children only this process can reap
-            reconciler.fleet.has_ended()
+            reconciler.fleet.has_news()
         assert self.wire is not None
         self.wire.close()
 

@@ -316,12 +316,14 @@ def test_a_pid_that_could_not_be_written_is_written_later(
         raise DiskFull
 
     with monkeypatch.context() as patch:
-        patch.setattr("trivet_supervisor.fleet.update_instance", fail)
+        patch.setattr("trivet_supervisor.arrivals.update_instance", fail)
         with pytest.raises(DiskFull):
             site.settle()
     assert site.only().pid is None
+    assert site.wire.followed == {site.only().id}, "else it would be taken for silent"
     site.settle()
     assert (site.only().pid, len(site.launcher.processes)) == (1001, 1)
+    assert not site.reconciler.fleet.has_news()
 
 
 def test_engines_hear_that_somebody_watches_while_nothing_can_be_written(

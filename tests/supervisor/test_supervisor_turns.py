@@ -26,7 +26,7 @@ class EndedFleet:
     def hear(self) -> bool:
         return False
 
-    def has_ended(self) -> bool:
+    def has_news(self) -> bool:
         return True
 
     def tell_of_watch(self) -> None:

@@ -72,7 +72,9 @@ class HostAgent:
         self._prober = Prober()
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
-        self._killed: set[str] = set()  # leases: a start that was held up on its way comes too late
+        # Leases that were told to end, or that somebody heard are not here: a start that was held up on its
+        # way comes too late.
+        self._never: set[str] = set()
 
     def answer(self, message: bytes) -> bytes:
         """What is wrong with a call is an answer, too."""
@@ -125,7 +127,7 @@ class HostAgent:
 
     def _start(self, call: Start, launch_env: Mapping[str, str]) -> Started | Refused:
         """Raises: Unavailable."""
-        if call.launch.lease in self._killed:
+        if call.launch.lease in self._never:
             return Refused("it was told to end before it was started")
         try:
             (self._folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -155,12 +157,10 @@ class HostAgent:
         return self._folder / "logs" / f"{lease}.log"
 
     def _discard(self, instance_id: str, lease: str) -> None:
-        """Its next attempt may have been started meanwhile, under the same name: that one stays."""
         for file in self._folder.glob(f"logs/{lease}.log*"):
             file.unlink(missing_ok=True)
         self._instances.pop(lease, None)
-        if any(order.lease == lease for order in self._launcher.orders()):
-            self._launcher.discard(instance_id, lease)
+        self._launcher.discard(instance_id, lease)
 
     def _handle(self, lease: str) -> LocalHandle | None:
         handle = self._handles.get(lease) or self._launcher.find(lease)
@@ -171,11 +171,12 @@ class HostAgent:
     def _find(self, lease: str) -> Started | Gone:
         handle = self._handle(lease)
         if handle is None or handle.exit_code() is not None:
+            self._never.add(lease)
             return Gone()
         return Started(handle.identity.pid, handle.identity.start_time)
 
     def _look(self, call: Look) -> Seen:
-        self._killed.update(call.kill)
+        self._never.update(call.kill)
         for leases, name in ((call.terminate, "terminate"), (call.kill, "kill")):
             for lease in leases:
                 if (handle := self._handle(lease)) is not None:

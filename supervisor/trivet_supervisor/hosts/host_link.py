@@ -73,7 +73,6 @@ class HostLink:
         self._tracked: dict[str, Tracked] = {}
         self._terminate: set[str] = set()
         self._kill: set[str] = set()
-        self._fenced: set[str] = set()
         self._errands: list[Call] = []
         self._answered_s = clock()
         self._silence = ""  # of the last call
@@ -126,7 +125,7 @@ class HostLink:
         return "no other host answers, either: it may be this one that is cut off"
 
     def track(self, lease: str, log_file: Path | None) -> Tracked:
-        """Look at it from now on, until it has ended or is fenced."""
+        """Look at it from now on, until it has ended or is abandoned."""
         offset = log_file.stat().st_size if log_file is not None and log_file.exists() else 0
         with self._lock:
             tracked = self._tracked.setdefault(lease, Tracked(lease, log_file, offset))
@@ -145,12 +144,10 @@ class HostLink:
             (self._kill if is_kill else self._terminate).add(lease)
         self._wake.set()
 
-    def fence(self, lease: str) -> None:
-        """Kill it as soon as the host answers, and look until it is gone."""
+    def untrack(self, lease: str) -> None:
+        """Look at it no more; signals that were not delivered still are."""
         with self._lock:
             self._tracked.pop(lease, None)
-            self._fenced.add(lease)
-        self._wake.set()
 
     # ---- the thread ----
 
@@ -169,7 +166,7 @@ class HostLink:
             except Exception as error:  # a border: without this thread nothing is seen of the host any more
                 self._silence = f"{type(error).__name__}: {error}"
                 logger.exception("host=%s cannot be looked at", self.host)
-            busy = self._tracked or self._fenced or self._kill or self._terminate or self._errands
+            busy = self._tracked or self._kill or self._terminate or self._errands
             self._wake.wait(LOOK_INTERVAL_S if busy else HELLO_INTERVAL_S)
             if self._silence and not self._is_closing:
                 time.sleep(LOOK_INTERVAL_S)
@@ -186,10 +183,9 @@ class HostLink:
     def _look(self) -> None:
         with self._lock:
             tracked = list(self._tracked.values())
-            terminate, kill, fenced = set(self._terminate), set(self._kill), set(self._fenced)
+            terminate, kill = set(self._terminate), set(self._kill)
         followed = [Followed(one.lease, one.log_offset) for one in tracked]
-        followed += [Followed(lease) for lease in fenced]
-        answer = self._ask(Look(followed, sorted(terminate), sorted(kill | fenced)), LOOK_TIMEOUT_S)
+        answer = self._ask(Look(followed, sorted(terminate), sorted(kill)), LOOK_TIMEOUT_S)
         if not isinstance(answer, Seen):  # of another version, perhaps: nothing is known of its engines
             self._version = ""
             raise Unavailable(f"host {self.host} does not tell of its engines: {answer}")
@@ -198,11 +194,9 @@ class HostLink:
             if (seen := answer.engines.get(one.lease)) is not None:
                 _append(one, seen)
                 one.log_offset, one.seen = seen.log_offset, seen
-        gone = {lease for lease in fenced if answer.engines[lease].exit_code is not None}
         with self._lock:
             self._terminate -= terminate
             self._kill -= kill
-            self._fenced -= gone
             for one in tracked:
                 if one.has_ended:
                     self._tracked.pop(one.lease, None)

@@ -45,4 +45,4 @@ class RemoteHandle:
         self._link.signal(self._lease, is_kill=True)
 
     def abandon(self) -> None:
-        self._link.fence(self._lease)
+        self._link.untrack(self._lease)

@@ -62,11 +62,7 @@ class RemoteLauncher:
             raise Unavailable(f"launcher {self.name!r} was given a device of no host; see `trivet devices`")
         launch = msgspec.structs.replace(order.launch, client_key=client_keys(self._key_file).public)
         link = self._link(order.host)
-        try:
-            answer = link.call(Start(launch), START_TIMEOUT_S)
-        except HostSilent:
-            link.fence(order.lease)  # it may have been started all the same
-            raise
+        answer = link.call(Start(launch), START_TIMEOUT_S)
         if not isinstance(answer, Started):
             raise Unavailable(f"host {order.host}: {_told(answer)}")
         identity = ProcessIdentity(answer.pid, answer.start_time, order.host)

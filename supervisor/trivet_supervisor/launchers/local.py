@@ -13,7 +13,7 @@ from trivet.confining import confine, on_cpus
 from trivet.errors import Unavailable
 from trivet.launching import UNSEEN_EXIT, ProcessIdentity, ProcessOrder
 from trivet.messages import LaunchOrder
-from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
+from trivet_supervisor.launchers.order_files import orders_in, read_order, remove_run_files, write_order
 from trivet_supervisor.launchers.process_table import has_lease, leased_pids, start_time
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,9 @@ class LocalLauncher:
         return list(orders_in(self._run_dir))
 
     def discard(self, instance_id: str, lease: str) -> None:
-        remove_run_files(self._run_dir, instance_id)
+        written = read_order(self._run_dir, instance_id)
+        if written is None or written.lease == lease:  # else a successor has them by now
+            remove_run_files(self._run_dir, instance_id)
 
     def start(self, order: ProcessOrder) -> LocalHandle:
         """Raises: Unavailable with the system's words, and how to repair it."""

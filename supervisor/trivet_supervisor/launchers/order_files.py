@@ -36,11 +36,21 @@ def write_order(order: LaunchOrder) -> Path:
 
 def orders_in(run_dir: Path) -> Iterator[LaunchOrder]:
     """Of every engine that was started from this run directory and not discarded."""
-    for file in run_dir.glob("engine-*.json"):
-        try:
-            yield msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
-        except (OSError, msgspec.MsgspecError) as error:
-            logger.warning("order=%s cannot be read: %s", file, error)
+    return (order for file in run_dir.glob("engine-*.json") if (order := _read(file)) is not None)
+
+
+def read_order(run_dir: Path, instance_id: str) -> LaunchOrder | None:
+    """None where there is none, or none that can be read."""
+    file = order_file(run_dir, instance_id)
+    return _read(file) if file.exists() else None
+
+
+def _read(file: Path) -> LaunchOrder | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=LaunchOrder)
+    except (OSError, msgspec.MsgspecError) as error:
+        logger.warning("order=%s cannot be read: %s", file, error)
+        return None
 
 
 def remove_run_files(run_dir: Path, instance_id: str) -> None:

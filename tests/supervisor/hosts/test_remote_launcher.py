@@ -157,12 +157,26 @@ def test_of_a_host_that_does_not_answer_nothing_is_said_but_that(far: Far) -> No
     assert list(leased_pids(LEASE))
 
 
-def test_what_was_abandoned_is_ended_when_its_host_is_back(far: Far) -> None:
+def test_what_was_abandoned_lives_and_is_found_again_when_its_host_is_back(far: Far) -> None:
     handle = far.start()
     far.wire.is_cut = True
     eventually(handle.unreachable)
     handle.abandon()
-    assert list(leased_pids(LEASE))
+    with pytest.raises(Unavailable, match="not known whether it runs"):
+        far.launcher.find(LEASE, far.log, "b")
+    far.wire.is_cut = False
+    eventually(lambda: not handle.unreachable())
+    found = far.launcher.find(LEASE, far.log, "b")
+    assert found is not None
+    assert eventually(found.processes)[0] == handle.identity
+
+
+def test_a_signal_that_its_host_had_not_got_reaches_what_was_abandoned(far: Far) -> None:
+    handle = far.start()
+    far.wire.is_cut = True
+    eventually(handle.unreachable)
+    handle.kill()
+    handle.abandon()
     far.wire.is_cut = False
     eventually(lambda: not list(leased_pids(LEASE)))
 
@@ -255,7 +269,7 @@ def test_a_start_that_was_held_up_comes_too_late_for_what_was_given_up(far: Far)
     far.wire.agent.answer = hold  # type: ignore[method-assign]
     with pytest.raises(HostSilent):
         far.start()
-    eventually(lambda: LEASE in far.wire.agent._killed)
+    assert far.launcher.find(LEASE, None, "b") is None
     late = agent_calls.decode_answer(answer(held[0]))
     assert isinstance(late, agent_calls.Refused)
     assert not list(leased_pids(LEASE))
