@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,33 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trivet.errors import BackendError, DeviceLost, OutOfMemory
+from trivet.errors import BackendError, DoesNotFit
+from trivet_cuda.failures import cure_for, first_error, is_out_of_memory
+from trivet_cuda.memory_plan import CONTEXT_BYTES
 from trivet_cuda.visibility import VISIBLE
 
 logger = logging.getLogger(__name__)
-CURES = (
-    (r"no kernel image|not compatible with the current PyTorch", "this torch was built for other GPUs"),
-    (r"driver version is insufficient|driver.*too old", "install a newer driver, or torch for an older CUDA"),
-    (r"uncorrectable ECC|ECC error", "the GPU's memory is faulty: nvidia-smi -q -d ECC tells more"),
-    (r"No CUDA GPUs are available|no CUDA-capable device", "check CUDA_VISIBLE_DEVICES and nvidia-smi"),
-    (r"NCCL|ncclUnhandled", "NCCL_DEBUG=INFO tells more; all ranks need the same network and NCCL"),
-    (
-        r"[Ff]ailed to find C compiler|Python\.h|gcc.*non-zero exit",
-        "Triton compiles its launchers on this machine: install gcc and Python's headers (python3-dev)",
-    ),
-    (r"out of memory", "lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs"),
-)
-# What CUDA says once its context is beyond use (the "sticky" errors of its runtime API); the process has to
-# end. Torch and Triton each put words of their own before it.
-FATAL = re.compile(
-    r"(CUDA error|Triton Error \[CUDA\]|CUDA driver error): (an illegal|unspecified launch failure"
-    r"|device-side assert|misaligned|operation not supported on global|invalid program counter|uncorrectable"
-    r"|the launch timed out|hardware stack error|context is destroyed|unknown error)|Xid"
-)
-# Of the driver, cuBLAS or Triton; torch's own allocator has a class for it.
-OUT_OF_MEMORY = re.compile(
-    r"(CUDA error|Triton Error \[CUDA\]|CUDA driver error): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-)
 
 
 class Mark(Protocol):
@@ -71,6 +49,9 @@ class Device(Protocol):
     arch: int  # compute capability times ten
     num_sms: int
 
+    def use(self) -> None:
+        """Make it the current device of this thread, which kernels and events of libraries go by."""
+
     def free_bytes(self) -> int:
         """Of the device's memory, now."""
 
@@ -97,7 +78,7 @@ class CudaDevice:
     """One GPU of this process, by its place among the visible ones."""
 
     def __init__(self, index: int) -> None:
-        """Raises: BackendError with what to do."""
+        """Opens CUDA's context. Raises: BackendError with what to do; DoesNotFit where it has no room."""
         if not torch.cuda.is_available():
             built = torch.version.cuda
             reason = (
@@ -116,7 +97,13 @@ class CudaDevice:
         try:
             torch.cuda.set_device(index)
             properties = torch.cuda.get_device_properties(index)
+            torch.zeros(1, device=self.torch_device)
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise DoesNotFit(
+                    f"GPU {index} has no room for CUDA itself, which takes some {CONTEXT_BYTES >> 20} MiB; "
+                    "end what else runs there, or choose another device"
+                ) from error
             raise BackendError(f"GPU {index} cannot be opened: {error}{cure_for(str(error))}") from error
         self.arch = properties.major * 10 + properties.minor
         self.num_sms = int(properties.multi_processor_count)
@@ -125,9 +112,15 @@ class CudaDevice:
             f"{properties.name}, sm_{self.arch}, {self.num_sms} SMs, {properties.total_memory >> 20} MiB, "
             f"{getattr(properties, 'uuid', 'unknown')}"
         )
+        # Of captures: torch's own one is that of whichever device captured first in this process.
+        self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         # Keeps the graphs' pool alive between captures: torch refuses a pool whose last graph has gone.
         self._first_graph: torch.cuda.CUDAGraph | None = None
         self._held_bytes = 0
+
+    def use(self) -> None:
+        """As `Device`."""
+        torch.cuda.set_device(self.torch_device)
 
     def free_bytes(self) -> int:
         """As `Device`; torch's allocator gives back what it does not use.
@@ -162,7 +155,7 @@ class CudaDevice:
         stream = torch.cuda.current_stream(self.torch_device)
         try:
             # Other threads may ask the driver for things that a capture forbids, as NCCL's watchdog does.
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
                 output = run()
         except RuntimeError as error:
             torch.cuda.set_stream(stream)
@@ -225,37 +218,3 @@ class CudaMark:
         """As `Mark`."""
         assert isinstance(earlier, CudaMark)
         return float(earlier._event.elapsed_time(self._event)) / 1000
-
-
-def first_error(error: RuntimeError) -> RuntimeError:
-    """That in whose handling the others were raised."""
-    while isinstance(error.__context__, RuntimeError):
-        error = error.__context__
-    return error
-
-
-def cure_for(text: str) -> str:
-    """ "; " and what to do about an error of this text; empty where nothing is known."""
-    return next((f"; {cure}" for pattern, cure in CURES if re.search(pattern, text)), "")
-
-
-def is_fatal(error: Exception) -> bool:
-    """Whether the context is beyond use: every later call fails, too."""
-    return bool(FATAL.search(str(error)))
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whoever asked for the memory."""
-    return isinstance(error, torch.OutOfMemoryError) or bool(OUT_OF_MEMORY.search(str(error)))
-
-
-def as_step_failure(error: RuntimeError) -> OutOfMemory:
-    """Raises: DeviceLost for a fault of the GPU; BackendError with a cure where it is anything else."""
-    text = str(error)
-    if is_out_of_memory(error):
-        return OutOfMemory(
-            f"the step ran out of the GPU's memory ({text}); lower max_num_batched_tokens or max_num_seqs"
-        )
-    if is_fatal(error):
-        raise DeviceLost(f"the GPU failed in a step: {text}{cure_for(text)}") from error
-    raise BackendError(f"an operation of the GPU failed: {text}{cure_for(text)}") from error

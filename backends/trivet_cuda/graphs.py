@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch
-from trivet_cuda.device import Capture, Captured, cure_for, is_out_of_memory
+from trivet_cuda.device import Capture, Captured
+from trivet_cuda.failures import cure_for, is_out_of_memory
 from trivet_cuda.step_view import StepView, padded_arrays
 from trivet_cuda.upload import layout, packed, upload, upload_into, views
 

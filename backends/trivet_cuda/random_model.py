@@ -26,12 +26,12 @@ from trivet.runners.sharded_weights import Linear, Packer, Plain, Vector
 from trivet.runners.slices import Rank, Span
 from trivet.self_test import OpOutcome
 from trivet_cuda.device import Device
+from trivet_cuda.failures import compiler_errors
 from trivet_cuda.memory_plan import Shape, activation_bytes, kv_cache_spec, logits_bytes
 from trivet_cuda.op_cases import TOLERANCES
 from trivet_cuda.op_table import OpTable
 from trivet_cuda.options import CudaOptions
 from trivet_cuda.runner import CudaRunner
-from trivet_cuda.self_test import compiler_errors
 from trivet_cuda.step_view import StepView
 
 DTYPE = torch.bfloat16

@@ -7,7 +7,8 @@ from functools import partial
 from trivet.config import inherited_environment
 from trivet.runners.rank_order import OpenedRank, RankOrder
 from trivet_cuda.backend import runner_shape
-from trivet_cuda.device import cure_for, open_by_uid
+from trivet_cuda.device import open_by_uid
+from trivet_cuda.failures import cure_for
 from trivet_cuda.op_table import attention_table
 from trivet_cuda.runner import CudaRunner
 

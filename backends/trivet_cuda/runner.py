@@ -7,7 +7,7 @@ seen is taken from the device's own table of the newest token of each slot.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,21 +22,22 @@ from trivet.models.torch_ops import DTYPES, TorchOps
 from trivet.runners.collectives import Collectives
 from trivet.runners.device_runner import GIB, STEP_PARTS, DeviceRunner
 from trivet.runners.op_check import twin_notices
-from trivet.runners.pooling import pooled_spans
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank
 from trivet.runners.step_state import NewestTokens
 from trivet.runners.warm_up import edited, warm_up_sampling, warm_up_steps
 from trivet_cuda import device_sampler, memory_plan
 from trivet_cuda.cuda_ops import CudaOps
-from trivet_cuda.device import Device, Mark, as_step_failure, is_out_of_memory
+from trivet_cuda.device import Device, Mark
 from trivet_cuda.device_sampler import Drawn
+from trivet_cuda.failures import as_step_failure, is_out_of_memory, told_in_words
 from trivet_cuda.graphs import DecodeGraphs, idle_arrays
 from trivet_cuda.memory_plan import Shape
 from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.packed_weights import Layout
 from trivet_cuda.paged_kv import PagedKV
-from trivet_cuda.self_test import compiler_errors, without_failing_ops
+from trivet_cuda.pooled import pooled
+from trivet_cuda.self_test import without_failing_ops
 from trivet_cuda.step_view import StepView
 from trivet_cuda.upload import upload
 
@@ -51,7 +52,7 @@ class _Step:
     """One step between `forward` and `collect`."""
 
     batch: Batch
-    began: Mark
+    began: Mark | None = None
     hidden: Tensor | None = None  # [R, hidden_size] of the logits rows
     pooled: Tensor | None = None  # [S, hidden_size] on the host, complete once the step has ended
     sampling: Sampling | None = None
@@ -106,6 +107,11 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         )
         return self.ops, self.ops.packer
 
+    def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
+        """As the contract."""
+        with told_in_words(lambda: self._does_not_fit("the weights", "weights")):
+            super().load(weights, on_progress)
+
     def _new_cache(self) -> PagedKV:
         """As `DeviceRunner`."""
         num_blocks, kv = self._plan.num_blocks[0], self._plan.kv
@@ -118,7 +124,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
 
         Raises: DoesNotFit where a step takes more than is planned, or more than graphs have left.
         """
-        try:
+        with told_in_words(lambda: self._does_not_fit("a full step", "activations")):
             with self._measured_as("activations"):
                 for step in self._warm_up_steps():
                     self._run(step)
@@ -129,16 +135,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
                 self._capture_graphs()
             if self._graphs is None and not self._have_all_ranks(self._decodes_by_twin):
                 self._run_every_bucket()
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise self._does_not_fit("a full step", "activations") from error
-            raise as_step_failure(error) from error
-        except compiler_errors() as error:
-            raise BackendError(
-                f"a kernel does not compile for this GPU: {error}; with options.self_test on, its twin in "
-                "plain torch runs instead"
-            ) from error
-        self._device.synchronise()
+            self._device.synchronise()
         self._leave_room_for_a_step()
 
     def _warm_up_steps(self) -> tuple[Batch, ...]:
@@ -186,19 +183,19 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         return max(self._measured[part] for part in STEP_PARTS)
 
     def _leave_room_for_a_step(self) -> None:
-        """Graphs and libraries take memory that nobody can plan to the byte."""
-        peak, free = self._peak_bytes(), self._device.free_bytes()
-        self._refuse_together(
-            peak > free,
-            f"a full step takes {peak / GIB:.3f} GiB of the GPU and {free / GIB:.3f} GiB is left beside "
-            "weights, KV and graphs; lower gpu_memory_utilization or set options.graphs to off",
-        )
+        """Graphs and libraries take memory that nobody can plan to the byte.
 
-    def _refuse_together(self, is_refused: bool, reason: str) -> None:
-        """On every rank at the same place: the others would wait for one that has left."""
-        if self._have_all_ranks(not is_refused):
+        Refused on every rank at the same place: the others would wait for one that has left.
+        """
+        peak, free = self._peak_bytes(), self._device.free_bytes()
+        if self._have_all_ranks(peak <= free):
             return
-        raise DoesNotFit(reason if is_refused else "a full step does not fit on another rank's GPU")
+        raise DoesNotFit(
+            f"a full step takes {peak / GIB:.3f} GiB of the GPU and {free / GIB:.3f} GiB is left beside "
+            "weights, KV and graphs; lower gpu_memory_utilization or set options.graphs to off"
+            if peak > free
+            else "a full step does not fit on another rank's GPU"
+        )
 
     @property
     def _decodes_by_twin(self) -> bool:
@@ -267,15 +264,17 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
 
     def forward(self, batch: Batch) -> None:
         """As the contract."""
-        step = self._steps[batch.step] = _Step(batch, self._device.mark())
+        step = self._steps[batch.step] = _Step(batch)
         try:
+            self._device.use()
+            step.began = self._device.mark()
             self._copy_blocks(batch)
             hidden = self._run(batch)
             with torch.inference_mode():
                 rows = upload({"rows": batch.logits_rows}, hidden.device)["rows"]
                 # A copy: a graph's own result is overwritten by the next step.
                 step.hidden = hidden.index_select(0, rows)
-                step.pooled = _pooled(batch, hidden)
+                step.pooled = pooled(batch, hidden)
         except RuntimeError as error:
             step.failure = as_step_failure(error)
 
@@ -286,6 +285,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             return
         device = self._device.torch_device
         try:
+            self._device.use()
             with torch.inference_mode():
                 current.sampling = sampling
                 current.drawn = device_sampler.draw(self._logits(current), sampling, device)
@@ -299,7 +299,10 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         current = self._current(step)
         if current.failure is not None:
             self._steps.clear()  # nothing of this step or those behind it counts
-            self._device.synchronise()
+            try:
+                self._device.synchronise()
+            except RuntimeError as error:  # it was not the memory alone
+                raise as_step_failure(error) from error
             raise current.failure
         if current.drawn is None or current.sampling is None or current.ended is None:
             raise BackendError(f"collect({step}) was called before sample({step})")
@@ -310,9 +313,10 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         del self._steps[step]
         output = current.drawn.output(current.batch, current.sampling)
         self._seen.keep(current.batch, current.sampling, output)
+        assert current.began is not None  # of every step that was sampled
         taken_s = current.ended.seconds_since(current.began)
-        pooled = None if current.pooled is None else current.pooled.numpy()
-        return replace(output, pooled=pooled, device_time_s=taken_s)
+        means = None if current.pooled is None else current.pooled.numpy()
+        return replace(output, pooled=means, device_time_s=taken_s)
 
     def is_ready(self, step: int) -> bool:
         """As `DeviceRunner`; also where `collect` would raise."""
@@ -385,14 +389,3 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         self._steps.clear()
         self.ops.release()
         self._device.release()
-
-
-def _pooled(batch: Batch, hidden: Tensor) -> Tensor | None:
-    """As `pooling.pool`, on its way to the host: nobody waits for it here."""
-    if batch.pooling is None:
-        return None
-    sums = torch.zeros((len(batch.slots), hidden.shape[1]), dtype=torch.float32, device=hidden.device)
-    for index, first, stop in pooled_spans(batch):
-        torch.sum(hidden[first:stop], 0, dtype=torch.float32, out=sums[index])
-    host = torch.empty(sums.shape, pin_memory=sums.device.type == "cuda")
-    return host.copy_(sums, non_blocking=True)

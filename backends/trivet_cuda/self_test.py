@@ -22,7 +22,7 @@ from trivet.runners.slices import Rank, local_spec
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_cuda.backend import FIRST_FP8
-from trivet_cuda.device import cure_for, is_fatal
+from trivet_cuda.failures import compiler_errors, cure_for, is_fatal
 from trivet_cuda.op_cases import TOLERANCES, CaseMaker, ModelShape, Product
 from trivet_cuda.op_table import EXACT, TWINS, OpTable
 from trivet_cuda.tiles import decode_splits
@@ -106,19 +106,12 @@ def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch
 
 
 def check_of(table: OpTable, right: OpTable = TWINS) -> OpCheck[OpTable]:
-    """Triton's compiler raises errors of its own; none of them is torch's lack of memory."""
-    raises = (RuntimeError, AttributeError, TypeError, ValueError, *compiler_errors())
+    """Triton's compiler raises errors of its own; none of them is torch's lack of memory.
+
+    Its driver asserts that it finds libcuda.so.
+    """
+    raises = (RuntimeError, AttributeError, TypeError, ValueError, AssertionError, *compiler_errors())
     return OpCheck(table, right, cure_for, raises, is_fatal)
-
-
-def compiler_errors() -> tuple[type[Exception], ...]:
-    """Triton's own, which are no RuntimeError; none where it is not installed."""
-    try:
-        from triton.compiler.errors import CompilationError
-        from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
-    except ImportError:  # the twins alone
-        return ()
-    return (CompilationError, InterpreterError, OutOfResources, PTXASError)
 
 
 def without_failing_ops(

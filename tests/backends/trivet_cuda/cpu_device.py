@@ -47,6 +47,9 @@ class CpuDevice:
     def __init__(self, peak: int = 0, refuses: str = "") -> None:
         self._peak, self._refuses, self.free = peak, refuses, 1 << 36
 
+    def use(self) -> None:
+        """There is no other."""
+
     def free_bytes(self) -> int:
         return self.free
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from trivet.errors import BackendError, DeviceLost, OutOfMemory
+from trivet.errors import BackendError, DeviceLost, DoesNotFit, OutOfMemory
 from trivet.runners.op_check import OpCase
-from trivet_cuda.device import CudaDevice, CudaMark, as_step_failure, cure_for, is_fatal, open_by_uid
+from trivet_cuda.device import CudaDevice, CudaMark, open_by_uid
+from trivet_cuda.failures import as_step_failure, cure_for, is_fatal
 from trivet_cuda.op_table import TWINS
 from trivet_cuda.self_test import check_of
 
@@ -43,16 +45,21 @@ class FakeGraph:
 
 
 @contextmanager
-def fake_capture(graph: FakeGraph, pool: object, capture_error_mode: str) -> Iterator[None]:
+def fake_capture(graph: FakeGraph, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
     assert capture_error_mode == "thread_local"
     graph.begin(pool)
     before = torch.cuda.current_stream()
-    torch.cuda.set_stream("of captures")  # type: ignore[arg-type]
+    torch.cuda.set_stream(stream)  # type: ignore[arg-type]
     try:
         yield
     except RuntimeError:
         raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904  # as torch
     torch.cuda.set_stream(before)
+
+
+def without_a_gpu(make: Callable[..., torch.Tensor], *sizes: int, **options: Any) -> torch.Tensor:
+    """What would be made there."""
+    return make(*sizes, **{**options, "device": "cpu"})
 
 
 def properties(uuid: str) -> SimpleNamespace:
@@ -75,8 +82,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
         "current_stream": lambda device=None: stream[0],
         "set_stream": lambda chosen: stream.__setitem__(0, chosen),
         "empty_cache": lambda: None,
+        "Stream": lambda device: f"of captures on {device}",
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "zeros", partial(without_a_gpu, torch.zeros))
     return CudaDevice(0)
 
 
@@ -85,6 +94,46 @@ def test_a_device_says_what_it_is(device: CudaDevice) -> None:
     assert device.label == "NVIDIA H100, sm_90, 132 SMs, 81920 MiB, a"
     with pytest.raises(BackendError, match="needs number 1"):
         CudaDevice(1)
+
+
+def test_captures_of_two_devices_have_streams_of_their_own(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own one stays that of whichever device was first in this process."""
+    two_gpus(monkeypatch)
+    other = CudaDevice(1)
+    streams = []
+    for each in (device, other):
+        each.capture(lambda: streams.append(torch.cuda.current_stream()) or torch.zeros(1))  # type: ignore[func-returns-value]
+    assert streams == ["of captures on cuda:0", "of captures on cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), DoesNotFit, "no room for CUDA itself"),
+        (RuntimeError("CUDA error: out of memory"), DoesNotFit, "end what else runs there"),
+        (
+            RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+            BackendError,
+            "another process has it for itself",
+        ),
+        (RuntimeError("CUDA error: no kernel image is available"), BackendError, "built for other GPUs"),
+    ],
+)
+def test_a_device_whose_context_cannot_be_made_is_told_in_words(
+    device: CudaDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: RuntimeError,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(torch, "zeros", fail)
+    with pytest.raises(kind, match=words):
+        CudaDevice(0)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +215,8 @@ FATAL = [
     AcceleratorError("CUDA error: device-side assert triggered"),
     RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
     RuntimeError("Triton Error [CUDA]: misaligned address"),
+    AcceleratorError("CUDA error: uncorrectable ECC error encountered"),
+    AcceleratorError("CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"),
 ]
 LACKS_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory"),
@@ -205,6 +256,9 @@ def test_any_other_error_is_told_and_the_device_is_not_lost(error: RuntimeError)
     ("text", "cure"),
     [
         ("Failed to find C compiler. Please specify via CC environment variable", "install gcc"),
+        ("Command '['/usr/bin/gcc', '-O3']' returned non-zero exit status 1.", "python3-dev"),
+        ("libcuda.so cannot found!\nPlease make sure GPU is set up", "run ldconfig"),
+        ("[Errno 13] Permission denied: '/root/.triton'", "TRITON_CACHE_DIR"),
         ("fatal error: Python.h: No such file or directory", "python3-dev"),
         ("CUDA error: no kernel image is available for execution", "built for other GPUs"),
         ("NCCL error: unhandled system error", "NCCL_DEBUG=INFO"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from torch import Tensor
 from trivet.contract import Batch, PoolKind, Sampling
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
-from trivet.errors import BackendError, Unsupported
+from trivet.errors import BackendError, DeviceLost, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.model_files import ModelFiles
 from trivet.models.spec import Norm
 from trivet.runners.rank_order import RankOrder
@@ -23,8 +25,9 @@ from trivet.runners.sharded_weights import Vector
 from trivet.runners.slices import Rank
 from trivet.runners.warm_up import warm_up_sampling, warm_up_step
 from trivet_cuda import device as device_module
-from trivet_cuda import device_sampler, ranks
+from trivet_cuda import device_sampler, failures, ranks
 from trivet_cuda.backend import CudaBackend
+from trivet_cuda.device import Mark
 from trivet_cuda.op_table import TWINS
 from trivet_cuda.runner import CudaRunner
 from trivet_cuda.step_view import StepView
@@ -112,6 +115,78 @@ def test_what_is_pooled_is_not_waited_for(
     assert pooled is not None
     assert pooled.shape == (1, files.spec.hidden_size)
     assert np.abs(pooled).max() > 0
+
+
+def test_a_step_is_queued_on_the_runner_s_device_whatever_thread_calls(
+    start: Callable[..., CudaRunner], files: ModelFiles
+) -> None:
+    """A new thread begins with device 0, where Triton would launch and events would be recorded."""
+    current, used = threading.local(), []
+
+    class SecondDevice(CpuDevice):
+        def use(self) -> None:
+            current.index = 1
+
+        def mark(self) -> Mark:
+            used.append(getattr(current, "index", 0))
+            return super().mark()
+
+    runner = start(SecondDevice())
+    assert files.spec is not None
+    sampling = warm_up_sampling(1, files.spec.num_tokens)
+
+    def run(call: Callable[[], object]) -> None:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    run(lambda: runner.forward(warm_up_step((5,), 16)))
+    run(lambda: runner.sample(0, sampling))
+    assert used == [1, 1]
+    assert runner.collect(0).num_tokens.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), DoesNotFit, "the weights should take"),
+        (RuntimeError("CUDA error: out of memory"), DoesNotFit, "the weights should take"),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), DeviceLost, "memory is faulty"),
+        (RuntimeError("CUDA error: no kernel image is available"), BackendError, "built for other GPUs"),
+        (CalledProcessError(1, ["/usr/bin/gcc"]), BackendError, "install gcc and Python's headers"),
+    ],
+)
+def test_a_load_that_fails_is_told_in_words(
+    start: Callable[..., CudaRunner],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setattr(failures, "compiler_errors", lambda: (CalledProcessError,))  # as where Triton is
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(CudaRunner, "_prepared_ops", fail)
+    with pytest.raises(kind, match=words):
+        start(CpuDevice())
+
+
+def test_a_device_that_fails_behind_a_lack_of_memory_is_lost(start: Callable[..., CudaRunner]) -> None:
+    """Nothing of a step counts, and the process has to end: the words are not the step's alone."""
+    device = CpuDevice()
+    runner = start(device)
+    step = warm_up_step((5,), 16)
+    runner.forward(step)
+    runner._steps[0].failure = OutOfMemory("the step ran out of memory")
+
+    def fail() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    device.synchronise = fail  # type: ignore[method-assign]
+    with pytest.raises(DeviceLost, match="illegal memory access"):
+        runner.collect(0)
 
 
 def test_a_captured_decode_gives_the_eager_tokens(

@@ -11,7 +11,8 @@ from torch import Tensor
 from trivet.contract import Batch
 from trivet.contract_suite.recorded_graph import RecordedGraph
 from trivet.runners.warm_up import warm_up_step
-from trivet_cuda.device import Captured, Mark, as_step_failure
+from trivet_cuda.device import Captured, Mark
+from trivet_cuda.failures import as_step_failure
 from trivet_cuda.runner import CudaRunner
 
 TOTAL_BYTES = 12 << 30
@@ -43,6 +44,9 @@ class InterpretedDevice:
         self.arch, self.num_sms = ARCH, num_sms
         self._total_bytes = total_bytes
         self.num_captured = self.num_replayed = 0
+
+    def use(self) -> None:
+        """There is no other."""
 
     def free_bytes(self) -> int:
         return self._total_bytes
