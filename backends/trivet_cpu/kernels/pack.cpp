@@ -167,11 +167,11 @@ extern "C" void trivet_pack(void* pool, const TrivetPack* pack) {
     Pool* pool;
   } job{pack, (Pool*)pool};
   job.pool->run(
-      [](void* argument, int) {
+      [](void* argument, int thread) {
         const Job& job = *(Job*)argument;
         const TrivetPack& p = *job.pack;
         const int columns = padded(p.columns), tiles = padded(p.rows) / TILE_ROWS;
-        for (int tile; (tile = job.pool->next_unit()) < tiles;)
+        for (int tile; (tile = job.pool->next_unit(thread)) < tiles;)
           p.kind == F32 || p.kind == BF16 ? pack_floats_tile(p, tile, columns) : pack_bytes_tile(p, tile, columns);
       },
       &job);

@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -45,7 +44,7 @@ int64_t nanoseconds(clockid_t clock) {
 
 Pool::Pool(int num_threads)
     : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]), parts_(new Part[num_threads]),
-      helpers_(new std::thread[num_threads]) {
+      members_(new Member[num_threads]), helpers_(new std::thread[num_threads]) {
   try {
     for (int thread = 1; thread < num_threads; thread++)
       helpers_[thread] = std::thread([this, thread] { helper(thread); });
@@ -74,15 +73,18 @@ void Pool::run(Task task, void* argument) {
   const int64_t start = nanoseconds(CLOCK_MONOTONIC);
   task_ = task;
   argument_ = argument;
-  crew_size_ = crew_.size();
+  const int crew_size = crew_.size();
+  crew_size_.store(crew_size, std::memory_order_relaxed);
+  first_phase_ = phase_.load(std::memory_order_relaxed);
   lost_.store(0, std::memory_order_relaxed);
   unit_.store(0, std::memory_order_relaxed);
   // Phases are counted in 32 bits, and a part that is not used for long would see its number again.
   for (int thread = 0; thread < num_threads_; thread++)
-    parts_[thread].taken.store((uint64_t)phase_.load(std::memory_order_relaxed) << 32, std::memory_order_relaxed);
-  for (int thread = 1; thread < crew_size_; thread++) call(berths_[thread]);
+    parts_[thread].taken.store((uint64_t)first_phase_ << 32, std::memory_order_relaxed);
+  meeting_.store({first_phase_, 1, 0});
+  for (int thread = 1; thread < crew_size; thread++) call(berths_[thread]);
   work(0);
-  barrier();
+  pass(0, true);
   const int64_t end = nanoseconds(CLOCK_MONOTONIC);
   crew_.note(end, end - start, lost_.load(std::memory_order_relaxed));
 }
@@ -98,22 +100,32 @@ void Pool::work(int thread) {
   lost_.fetch_add(nanoseconds(CLOCK_MONOTONIC) - wall - used - asleep, std::memory_order_relaxed);
 }
 
-void Pool::barrier() {
-  // Read before arriving: when the last has come, the next run may already change it.
-  const int crew_size = crew_size_;
-  if (crew_size == 1) {
-    phase_.store(phase_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    unit_.store(0, std::memory_order_relaxed);
+// Take part in the running task from its current phase on. False: there is none, or not for this thread.
+bool Pool::join(int thread) {
+  Meeting seen = meeting_.load(std::memory_order_acquire);
+  for (;;) {
+    // A task that has ended meanwhile has another phase, so that what was read of it does no harm.
+    if (!seen.num_joined || thread >= crew_size_.load(std::memory_order_relaxed)) return false;
+    if (seen.num_arrived == seen.num_joined) {
+      relax();
+      seen = meeting_.load(std::memory_order_acquire);
+    } else if (meeting_.compare_exchange_weak(seen, {seen.phase, uint16_t(seen.num_joined + 1), seen.num_arrived},
+                                              std::memory_order_acq_rel, std::memory_order_acquire)) {
+      break;
+    }
+  }
+  members_[thread].num_missed = seen.phase - first_phase_;
+  while (phase_.load(std::memory_order_acquire) != seen.phase) relax();  // which follows at once
+  return true;
+}
+
+void Pool::pass(int thread, bool is_end) {
+  if (members_[thread].num_missed) {
+    members_[thread].num_missed--;
     return;
   }
   const uint32_t phase = phase_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == crew_size - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    unit_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1);
-    if (num_asleep_.load()) futex(&phase_, FUTEX_WAKE_PRIVATE, INT_MAX);
-    return;
-  }
+  if (arrive(phase, is_end)) return;
   for (int spin = 0; spin < SPINS_IN_STEP; spin++) {
     if (phase_.load(std::memory_order_acquire) != phase) return;
     relax();
@@ -125,12 +137,27 @@ void Pool::barrier() {
   asleep += nanoseconds(CLOCK_MONOTONIC) - start;
 }
 
+// True for the last of a phase, which has opened the next one.
+bool Pool::arrive(uint32_t phase, bool is_end) {
+  Meeting seen = meeting_.load(std::memory_order_relaxed);
+  while (!meeting_.compare_exchange_weak(seen, {phase, seen.num_joined, uint16_t(seen.num_arrived + 1)},
+                                         std::memory_order_acq_rel, std::memory_order_relaxed))
+    continue;
+  if (seen.num_arrived + 1 < seen.num_joined) return false;
+  unit_.store(0, std::memory_order_relaxed);
+  meeting_.store({phase + 1, is_end ? uint16_t(0) : seen.num_joined, 0}, std::memory_order_release);
+  phase_.store(phase + 1);
+  if (num_asleep_.load()) futex(&phase_, FUTEX_WAKE_PRIVATE, INT_MAX);
+  return true;
+}
+
 void Pool::helper(int thread) {
-  for (uint32_t seen = 0;; seen++) {
-    sleep_until_called(berths_[thread], seen);
+  for (uint32_t seen = 0;;) {
+    seen = sleep_until_called(berths_[thread], seen);
     if (is_closing_) return;
+    if (!join(thread)) continue;
     work(thread);
-    barrier();
+    pass(thread, true);
   }
 }
 
@@ -139,15 +166,18 @@ void Pool::call(Berth& berth) {
   if (berth.is_sleeping.load()) futex(&berth.calls, FUTEX_WAKE_PRIVATE, 1);
 }
 
-void Pool::sleep_until_called(Berth& berth, uint32_t seen) {
+// How often it was called until now, once that is more than `seen`.
+uint32_t Pool::sleep_until_called(Berth& berth, uint32_t seen) {
   for (int spin = 0; spin < SPINS_BETWEEN_STEPS; spin++) {
-    if (berth.calls.load(std::memory_order_acquire) != seen) return;
+    if (const uint32_t calls = berth.calls.load(std::memory_order_acquire); calls != seen) return calls;
     relax();
   }
   berth.is_sleeping.store(true);
   // The kernel compares before it sleeps, so a call made meanwhile is not missed.
-  while (berth.calls.load() == seen) futex(&berth.calls, FUTEX_WAIT_PRIVATE, seen);
+  uint32_t calls;
+  while ((calls = berth.calls.load()) == seen) futex(&berth.calls, FUTEX_WAIT_PRIVATE, seen);
   berth.is_sleeping.store(false);
+  return calls;
 }
 
 }  // namespace trivet

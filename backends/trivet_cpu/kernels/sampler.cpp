@@ -312,7 +312,7 @@ extern "C" int32_t trivet_sample(void* pool, const TrivetSampling* sampling) {
         const TrivetSampling& s = *job.sampling;
         float* scratch = s.scratch + (size_t)thread * 2 * s.scratch_stride;
         try {
-          for (int row; (row = job.pool->next_unit()) < s.num_rows;) Row(s, row, scratch).run();
+          for (int row; (row = job.pool->next_unit(thread)) < s.num_rows;) Row(s, row, scratch).run();
         } catch (const std::bad_alloc&) {
           job.status = 1;
         }

@@ -95,14 +95,14 @@ void trivet_multiply(void* pool, const Weight* weight, const Activations* in, in
     int num_rows;
   } job{(Pool*)pool, {weight, in, out, (int)stride, 0, 0, false, 1.0f, nullptr}, num_rows};
   job.pool->run(
-      [](void* argument, int) {
+      [](void* argument, int thread) {
         const Job& job = *(Job*)argument;
         const int units = (job.product.weight->rows + UNIT_ROWS - 1) / UNIT_ROWS;
         const TilesInUse in_use;
         TileScratch scratch;
         Product product = job.product;
         product.tiles = &scratch;
-        for (int unit; (unit = job.pool->next_unit()) < units;) multiply(product, unit, 0, job.num_rows);
+        for (int unit; (unit = job.pool->next_unit(thread)) < units;) multiply(product, unit, 0, job.num_rows);
       },
       &job);
 }

@@ -158,6 +158,7 @@ class Step {
 
   void norm(const float* weight) {
     if (repeats_norms_) {
+      if (!pool_.has_joined(thread_)) return;
       for (int token = 0; token < s_.num_tokens; token++) norm_of(token, weight);
       return;
     }

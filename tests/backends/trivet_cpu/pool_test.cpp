@@ -2,12 +2,15 @@
 // what did not. Compiled and run by test_pool.py.
 #include "pool.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <system_error>
 #include <vector>
 
@@ -41,9 +44,9 @@ void run_phases(void* argument, int thread) {
       for (int first, last; p.pool->take(thread, p.num_units, first, last);)
         for (int unit = first; unit < last; unit++) unit_of(unit);
     } else {
-      for (int unit; (unit = p.pool->next_unit()) < p.num_units;) unit_of(unit);
+      for (int unit; (unit = p.pool->next_unit(thread)) < p.num_units;) unit_of(unit);
     }
-    p.pool->barrier();
+    p.pool->barrier(thread);
   }
 }
 
@@ -81,7 +84,7 @@ void own() {
           if (!has_some || first != 16 * thread || last > 16 * (thread + 1)) seen.strange++;
           for (seen.arrived++; seen.arrived < 4 * phase;) usleep(1);  // until then nobody helps another
           while (seen.pool->take(thread, 64, first, last)) continue;
-          seen.pool->barrier();
+          seen.pool->barrier(thread);
         }
       },
       &seen);
@@ -100,12 +103,65 @@ void threads() {
   expect(pool.num_threads() == 7 && pool.crew_size() >= 1 && pool.crew_size() <= 7, "the crew is part of the pool");
 }
 
+// A helper that comes late takes part from there on, and nobody waits for it before.
+std::atomic<bool> is_held{false}, may_go{false};
+
+void hold(int) {
+  is_held = true;
+  while (!may_go) continue;
+}
+
+void late() {
+  constexpr int PHASES = 10, COMES_AT = 4, UNITS = 8;
+  struct Seen {
+    Pool* pool;
+    std::atomic<pthread_t> helper{};
+    std::atomic<int> first_phase{PHASES}, done[PHASES][2]{};  // of the helper; units by thread
+  };
+  Pool pool(2);
+  Seen seen{&pool};
+  const auto come = [](void* argument, int thread) {
+    Seen& seen = *(Seen*)argument;
+    if (thread) seen.helper = pthread_self();
+    while (!seen.helper.load()) usleep(1);
+  };
+  pool.run(come, &seen);
+  signal(SIGUSR1, hold);
+  pthread_kill(seen.helper, SIGUSR1);
+  while (!is_held) usleep(1);
+  pool.run(
+      [](void* argument, int thread) {
+        Seen& seen = *(Seen*)argument;
+        for (int phase = 0; phase < PHASES; phase++) {
+          if (thread && seen.pool->has_joined(thread) && phase < seen.first_phase) seen.first_phase = phase;
+          if (!thread && phase == COMES_AT) {
+            may_go = true;
+            while (seen.first_phase == PHASES) usleep(1);
+          }
+          for (int first, last; seen.pool->take(thread, UNITS, first, last);) {
+            seen.done[phase][thread] += last - first;
+            while (!thread && phase >= COMES_AT && !seen.done[phase][1]) usleep(1);
+          }
+          seen.pool->barrier(thread);
+        }
+      },
+      &seen);
+  expect(seen.first_phase == COMES_AT, "a late helper joins at the phase that runs then");
+  for (int phase = 0; phase < PHASES; phase++) {
+    expect(seen.done[phase][0] + seen.done[phase][1] == UNITS, "every unit of every phase runs once");
+    expect(phase >= COMES_AT || !seen.done[phase][1], "it takes no unit of a phase that is over");
+  }
+}
+
 void idle() {
   for (int i = 0; i < 200; i++) Pool pool(3);                               // never used
   for (int i = 0; i < 200; i++) Pool(3).run([](void*, int) {}, nullptr);  // helpers spin, or sleep already
   Pool pool(3);
   pool.run([](void*, int) {}, nullptr);
-  usleep(20'000);  // long enough for helpers to sleep; nothing fails where it is not
+  usleep(20'000);  // long enough for helpers to sleep
+  const clock_t before = clock();
+  usleep(100'000);
+  expect(clock() - before < CLOCKS_PER_SEC / 20, "a pool without a task takes no CPU time");
 }
 
 // Two threads that use one pool take turns.
@@ -196,6 +252,7 @@ int main(int, char** arguments) {
   if (!strcmp(name, "shares")) units(true);
   if (!strcmp(name, "own")) own();
   if (!strcmp(name, "threads")) threads();
+  if (!strcmp(name, "late")) late();
   if (!strcmp(name, "idle")) idle();
   if (!strcmp(name, "shared")) shared();
   if (!strcmp(name, "nested")) nested();

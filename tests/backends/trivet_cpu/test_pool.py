@@ -42,7 +42,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "pool_test"
 
 
-@pytest.mark.parametrize("case", ["units", "shares", "own", "threads", "idle", "shared", "refused", "crew"])
+@pytest.mark.parametrize(
+    "case", ["units", "shares", "own", "threads", "late", "idle", "shared", "refused", "crew"]
+)
 def test_the_pool_alone(program: Path, case: str) -> None:
     ended = subprocess.run([str(program), case], capture_output=True, text=True, timeout=DEADLINE_S)
     assert (ended.returncode, ended.stderr) == (0, "")
