@@ -18,7 +18,12 @@ from trivet_registry.tables import Deployment, Instance, Version, utc_now
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.LOST)
 
 
-def create_instance(session: Session, deployment: Deployment, rules: EngineRules | None = None) -> Instance:
+def create_instance(
+    session: Session,
+    deployment: Deployment,
+    rules: EngineRules | None = None,
+    reason: str | None = None,
+) -> Instance:
     """One more instance, `pending`: of the newest generation, or of the one that `rules` are of.
 
     Raises: NotFound where the version of `rules` was removed.
@@ -33,7 +38,7 @@ def create_instance(session: Session, deployment: Deployment, rules: EngineRules
         version=version,
         generation=deployment.generation if rules is None else rules.generation,
         state=InstanceState.PENDING,
-        reason="waits to be placed",
+        reason=reason or "waits to be placed",
     )
     session.add(instance)
     session.flush()

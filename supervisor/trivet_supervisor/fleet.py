@@ -26,6 +26,7 @@ from trivet_supervisor.fences import Fences
 from trivet_supervisor.instance_watch import Advance, Ask, GiveUp, Watched, judge
 from trivet_supervisor.means import Means
 from trivet_supervisor.memory_return import why_memory_is_missing
+from trivet_supervisor.outside_stops import OutsideStops
 from trivet_supervisor.process_rows import identified, processes_of
 from trivet_supervisor.unwritten_end import UnwrittenEnd
 
@@ -48,6 +49,7 @@ class Fleet:
         self._means = means
         self.fences = Fences(means)
         self.endings = Endings(means, self.fences)
+        self.outside_stops = OutsideStops(means.backoff, means.clock)
         self._watched: dict[str, Watched] = {}
         self._arrivals = Arrivals(means, self.endings, self._watched)
         self._unwritten_end = UnwrittenEnd(means)
@@ -225,6 +227,8 @@ class Fleet:
         now = self._means.clock()
         match judge(watched, now, self._means.limits):
             case Advance(to=to, reason=reason):
+                if to is S.STOPPING:
+                    self.outside_stops.count(instance.deployment, watched.ready_s)
                 self._move(instance, watched, to, reason)
                 return True
             case Ask():

@@ -150,7 +150,8 @@ class Reconciler:
             moved |= {i.id for i in failed if self.fleet.endings.retry(i)}
         for rules in [served] * changes.num_served + [None] * changes.num_new:
             with self._means.database.session() as session:
-                moved.add(create_instance(session, deployment, rules).id)
+                why_wait = self.fleet.outside_stops.why_wait(deployment)
+                moved.add(create_instance(session, deployment, rules, why_wait).id)
         return moved
 
     def _end(self, instance: Instance, deployment: Deployment, reason: str) -> bool:
@@ -202,6 +203,8 @@ class Reconciler:
 
     def _is_due(self, instance: Instance) -> bool:
         has_room_due = self._means.clock() >= self._room_s.get(instance.id, 0.0)
+        if self.fleet.outside_stops.wait_s(instance.deployment):
+            return False
         return has_room_due and self.fleet.endings.retry_in_s(instance.id) <= 0
 
     def _place(self, instance: Instance, living: Sequence[Instance]) -> bool:

@@ -123,6 +123,47 @@ def test_an_engine_stopped_by_someone_else_is_replaced(site: Site) -> None:
     assert site.states() == ["stopped", "starting"]
 
 
+def come_up(site: Site) -> None:
+    (starting,) = site.instances(InstanceState.STARTING)
+    site.say(Phase.READY, starting)
+
+
+def test_who_stops_engines_again_and_again_is_waited_for_longer_each_time(site: Site) -> None:
+    site.make_ready()
+    waits = []
+    for _ in range(5):
+        (ready,) = site.instances(InstanceState.READY)
+        process = site.process
+        site.say(Phase.STOPPING, ready)
+        process.code = 0
+        site.settle()
+        since_s = site.clock.now_s
+        while not site.instances(InstanceState.STARTING):
+            (waiting,) = site.instances(InstanceState.PENDING)
+            assert "someone else has stopped its engine" in waiting.reason
+            site.wait(0.25, step_s=0.25)
+        waits.append(site.clock.now_s - since_s)
+        come_up(site)
+        site.keep_alive(1)
+    assert waits == pytest.approx([0, 0.5, 1, 2, 4], abs=0.3)
+    site.keep_alive(70)
+    process = site.process
+    site.say(Phase.STOPPING, site.instances(InstanceState.READY)[0])
+    process.code = 0
+    site.settle()
+    assert site.instances(InstanceState.STARTING), "it had been up for a minute"
+
+
+def test_several_that_are_stopped_at_one_time_count_once(site: Site) -> None:
+    site.make_ready(replicas=3)
+    for instance in site.instances(InstanceState.READY):
+        site.say(Phase.STOPPING, instance)
+    for process in site.launcher.processes[:3]:
+        process.code = 0
+    site.settle()
+    assert len(site.instances(InstanceState.STARTING)) == 3
+
+
 def test_a_process_that_cannot_be_started_is_retried_then_given_up(site: Site) -> None:
     site.launcher.breaks_with = "no such interpreter"
     site.launch()
