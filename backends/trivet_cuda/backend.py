@@ -29,6 +29,8 @@ FIRST_ARCH = 80  # Ampere: bfloat16, and asynchronous copies that the kernels ar
 FIRST_FP8 = 89  # Ada: converts float8
 MAX_HEAD_DIM = 256
 PROBE_S = 5.0
+# Of the whole self-test 300 s; a first run compiles some 300 kernels, half a second each.
+SELF_TEST_S = {"kernels": 150.0, "sampler": 15.0, "speeds": 30.0, "model": 90.0}
 KV_DTYPES = ("int8", "fp8_e4m3")
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
 
@@ -78,7 +80,7 @@ class CudaBackend:
         from trivet_cuda.op_table import triton_table
         from trivet_cuda.random_model import run_random_model
         from trivet_cuda.sampler_check import run_sampler_check
-        from trivet_cuda.self_test import run_full
+        from trivet_cuda.self_test import run_full, within
 
         usable = [each for each in self.probe(PROBE_S) if each.unusable_because is None]
         if device < len(usable):  # counted as nvidia-smi does; CUDA may have its fastest first
@@ -87,10 +89,10 @@ class CudaBackend:
             opened = CudaDevice(device)
         table = triton_table()
         yield OpOutcome(("device",), opened.label, "", 0.0, 0.0)
-        yield from run_full(table, opened)
-        yield from run_sampler_check(opened)
-        yield from run_measures(table, opened)
-        yield from run_random_model(table, opened)
+        yield from within(SELF_TEST_S["kernels"], run_full(table, opened), ("self-test",))
+        yield from within(SELF_TEST_S["sampler"], run_sampler_check(opened), ("draw",))
+        yield from within(SELF_TEST_S["speeds"], run_measures(table, opened), ("self-test",))
+        yield from within(SELF_TEST_S["model"], run_random_model(table, opened), ("decoder",))
 
     def self_test_versions(self) -> dict[str, str]:
         """As `trivet.self_test.TestsItself`."""

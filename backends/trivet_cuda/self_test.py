@@ -5,7 +5,8 @@ At start the twins in float32 are what is right, since they are what would run i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -82,6 +83,23 @@ def guarded(
         if is_fatal(error):
             raise DeviceLost(f"{'+'.join(ops)} ({case}) left the device beyond use: {text}") from error
         yield OpOutcome(ops, case, str(dtype).removeprefix("torch."), float("inf"), 0.0, text)
+
+
+def within(
+    limit_s: float,
+    outcomes: Iterator[OpOutcome],
+    ops: tuple[str, ...],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[OpOutcome]:
+    """Where time is up, what is left is a last case that has failed: a report comes in the promised time."""
+    began_s = clock()
+    for count, outcome in enumerate(outcomes, 1):
+        yield outcome
+        if clock() - began_s > limit_s:
+            reason = f"{limit_s:.0f} s are up; run it again: kernels that were compiled are kept"
+            case = f"what comes after {count} cases did not run"
+            yield OpOutcome(ops, case, "", float("inf"), 0.0, reason)
+            return
 
 
 def replayed(case: OpCase[OpTable], table: OpTable, device: Device, dtype: torch.dtype) -> OpOutcome:

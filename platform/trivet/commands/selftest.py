@@ -20,6 +20,8 @@ from trivet.errors import DeviceLost, TrivetError, Unsupported
 from trivet.plugins import Command, load_plugins
 from trivet.self_test import OpOutcome, TestsItself
 
+SCHEMA = 1  # of the JSON; another number where a name changes what it says or goes
+
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("backend", metavar="BACKEND", help="whose operations, such as ascend")
@@ -103,7 +105,7 @@ def report(outcomes: Iterable[OpOutcome], versions: Mapping[str, str], *, as_jso
             _print_line("+".join(each.ops), each.dtype or "-", *numbers, each.case, _result(each))
     failed = sum(not each.passed for each in found)
     if as_json:
-        print_json({"versions": versions, "cases": [_as_object(each) for each in found]})
+        print_json({"schema": SCHEMA, "versions": versions, "cases": [_as_object(each) for each in found]})
     else:
         print(f"{len(found) - failed} of {len(found)} cases passed")
     return not failed

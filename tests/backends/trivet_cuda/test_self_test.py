@@ -15,6 +15,7 @@ from torch import Tensor
 from trivet.errors import DeviceLost
 from trivet.self_test import OpOutcome
 from trivet_cuda import device_sampler, measures, self_test
+from trivet_cuda.backend import SELF_TEST_S
 from trivet_cuda.op_cases import ModelShape
 from trivet_cuda.op_table import TWINS, OpTable
 from trivet_cuda.sampler_check import Draws, run_sampler_check
@@ -69,6 +70,29 @@ def test_a_kernel_that_cannot_run_fails_its_cases_and_its_speed_alone(error: Exc
         "product",
         "extend_attention",
     ]
+
+
+def test_a_kernel_s_speed_is_told_beside_what_the_device_does_at_best() -> None:
+    found = {each.ops[0]: each.measured for each in measures.run_measures(TWINS, Cpu(), SPEEDS)}
+    for kernel, ceiling, unit in (
+        ("decode_attention", "copy", "gb_per_s"),
+        ("extend_attention", "product", "tflop_per_s"),
+    ):
+        share = found[kernel][unit] / found[ceiling][unit]
+        assert found[kernel]["share_of_ceiling"] == pytest.approx(share)
+
+
+def test_the_self_test_ends_in_the_time_that_it_promises() -> None:
+    """What is left is told as such, and has failed."""
+    passed = OpOutcome(("op",), "a case", "bfloat16", 0.0, 0.1)
+    now = iter((0.0, 4.0, 9.0, 11.0, 12.0))
+    *before, last = self_test.within(10.0, iter([passed] * 9), ("self-test",), lambda: next(now))
+    assert before == [passed] * 3
+    assert not last.passed
+    assert last.case == "what comes after 3 cases did not run"
+    assert last.failure.startswith("10 s are up")
+    assert list(self_test.within(10.0, iter([passed]), ("op",), lambda: 0.0)) == [passed]
+    assert sum(SELF_TEST_S.values()) < 300
 
 
 def test_arguments_that_do_not_fit_fail_what_is_left_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,8 +264,8 @@ def test_speeds_are_told_and_fail_nothing(table: OpTable) -> None:
     assert all(len(source.unique()) > 5 for source in moved.sources)
     assert [(outcome.ops, list(outcome.measured)) for outcome in found] == [
         (("copy",), ["gb_per_s"]),
-        (("decode_attention",), ["gb_per_s"]),
+        (("decode_attention",), ["gb_per_s", "share_of_ceiling"]),
         (("product",), ["tflop_per_s"]),
-        (("extend_attention",), ["tflop_per_s"]),
+        (("extend_attention",), ["tflop_per_s", "share_of_ceiling"]),
     ]
     assert all(outcome.passed and min(outcome.measured.values()) > 0 for outcome in found)

@@ -84,6 +84,10 @@ def test_an_error_that_is_no_number_is_null_in_json(capsys: pytest.CaptureFixtur
     report(OUTCOMES, {"cann": "9.1.0"}, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["versions"] == {"cann": "9.1.0"}
+    assert told["schema"] == 1  # who reads reports of others' cards goes by it and these names
+    assert told.keys() == {"schema", "versions", "cases"}
+    names = {"ops", "case", "dtype", "error", "allowed", "passed", "failure", "measured"}
+    assert all(case.keys() == names for case in told["cases"])
     assert [case["passed"] for case in told["cases"]] == [True, False]
     assert told["cases"][1]["error"] is None
 
