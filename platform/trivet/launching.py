@@ -56,6 +56,15 @@ class Confinement:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file of the model, as it was registered."""
+
+    path: str  # the same on every host
+    size_bytes: int
+    sha256: str = ""  # empty: nobody has read it through yet
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessOrder:
     """What to start. `command`, `env` and `confinement` are this host's: another has its own settings."""
 
@@ -65,6 +74,7 @@ class ProcessOrder:
     log_file: Path  # standard output and error
     confinement: Confinement = Confinement()
     host: str = ""  # where the devices are; empty: here
+    model_files: Sequence[ModelFile] = ()  # another host has copies of its own
 
     @property
     def lease(self) -> str:
@@ -159,7 +169,11 @@ class PlacesOnHosts(Protocol):
         """
 
     def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
-        """Of every host; `host` is its name, and `uid` begins with it. One that is silent has none."""
+        """Of every host; `host` is its name, and `uid` begins with it.
+
+        A host that is silent, or cannot be asked, has one that is unusable and says why. Never raises, and
+        takes little longer than `timeout_s`, however many hosts there are.
+        """
 
     def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
-        """How busy devices are, by `uid` as `devices` names them. Of one that is missing nothing is known."""
+        """How busy they are, by the same uids; of those whose host and backend tell. As quick."""

@@ -47,6 +47,7 @@ class DeviceUser:
 
     pid: int
     used_bytes: int | None = None
+    name: str = ""  # of the process, where another host was asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def users_of(
         key: [
             {
                 "pid": user.pid,
-                "name": "" if hosts.get(key) else process_name(user.pid),
+                "name": user.name if hosts.get(key) else process_name(user.pid),
                 "used_bytes": user.used_bytes,
                 "instance": owners.get((hosts.get(key, ""), user.pid)),
             }

@@ -10,10 +10,11 @@ from trivet.confining import confinement
 from trivet.contract import DeviceInfo, MemoryPlan
 from trivet.engine.assembly import Placement
 from trivet.engine.backend_answers import NoDevice
-from trivet.launching import EngineHandle, ProcessOrder
+from trivet.launching import EngineHandle, ModelFile, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance
+from trivet_registry.models_store import version_files
 from trivet_registry.served import rules_of
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
@@ -66,6 +67,7 @@ def prepare_start(
             process_start_time=None,
             entered_s=means.clock(),
         )
+    model_files = _model_files(instance)
 
     def start() -> EngineHandle:
         return means.launcher.start(
@@ -78,6 +80,7 @@ def prepare_start(
                 log_file=log,
                 host=placement.devices[0].host,
                 confinement=confinement(means.settings, placement.backend.name),
+                model_files=model_files,
             )
         )
 
@@ -130,6 +133,14 @@ def _orphan_timeout_s(means: Means, placement: Placement) -> float | None:
     """Elsewhere each has one: no supervisor may ever reach its host again, and nobody else would end it."""
     set_s = means.settings.orphan_timeout_s
     return FAR_ORPHAN_TIMEOUT_S if set_s is None and placement.devices[0].host else set_s
+
+
+def _model_files(instance: Instance) -> list[ModelFile]:
+    digests = instance.version.digests or {}
+    return [
+        ModelFile(file["name"], file["size_bytes"], digests.get(name, ""))
+        for name, file in version_files(instance.version).items()
+    ]
 
 
 def uid_on_host(device: DeviceInfo) -> str:

@@ -172,10 +172,14 @@ def test_users_of_a_device_are_ours_by_rank_or_strangers() -> None:
 
 def test_a_pid_is_of_its_own_host() -> None:
     ours, other = Instance(id="ab", pid=17), Instance(id="cd", pid=17, host="b")
-    told = {("cpu", "b/host"): DeviceUsage(1, 1, users=(DeviceUser(17), DeviceUser(os.getpid())))}
+    told = {
+        ("cpu", "b/host"): DeviceUsage(1, 1, users=(DeviceUser(17, name="serve"), DeviceUser(os.getpid())))
+    }
     users = users_of(told, [other, ours], [replace(GOOD, uid="b/host", host="b")])[("cpu", "b/host")]
     assert [user["instance"] for user in users] == ["cd", None]
-    assert [user["name"] for user in users] == ["", ""], "the names of this host's processes are not theirs"
+    assert [user["name"] for user in users] == ["serve", ""], (
+        "the names of this host's processes are not theirs"
+    )
 
 
 class Elsewhere:

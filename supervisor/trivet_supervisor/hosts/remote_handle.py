@@ -33,7 +33,11 @@ class RemoteHandle:
         return self._tracked.seen.endpoints if self._tracked.seen is not None else None
 
     def unreachable(self) -> str:
-        return self._link.unreachable()
+        """Also where its host answers and cannot tell whether it lives."""
+        if silence := self._link.unreachable():
+            return silence
+        untold = "" if self._tracked.seen is None else self._tracked.seen.untold
+        return untold and f"host {self.identity.host} cannot tell whether it lives: {untold}"
 
     def cut_off(self) -> str:
         return self._link.cut_off()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,11 @@ from trivet.launching import EngineHandle, ProcessIdentity, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet.optional_contract import DeviceUsage
 from trivet_supervisor.hosts.agent_calls import (
+    Answer,
+    AskUsage,
+    Call,
+    Claims,
+    Devices,
     Discard,
     Find,
     Gone,
@@ -33,7 +40,10 @@ from trivet_supervisor.hosts.agent_calls import (
     Refused,
     Start,
     Started,
+    Untold,
+    Usage,
 )
+from trivet_supervisor.hosts.asking_all import AskingAll
 from trivet_supervisor.hosts.host_link import HostLink
 from trivet_supervisor.hosts.remote_handle import RemoteHandle
 from trivet_supervisor.launchers.local import LocalLauncher
@@ -42,15 +52,24 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 15.0
 CALL_TIMEOUT_S = 5.0
+PROBE_GRACE_S = 3.0  # on the way; a backend that hangs is given up there (`prober`)
 
 
 class RemoteLauncher:
     """Thread-safe; `close` ends its threads and leaves the engines alone."""
 
-    def __init__(self, name: str, hosts: Hosts, paths: Paths) -> None:
-        """Args: paths: of this site; engines admit its keys."""
+    def __init__(self, name: str, hosts: Hosts, paths: Paths, claims: Claims | None = None) -> None:
+        """Nobody is asked yet.
+
+        Args:
+            paths: of this site; engines admit its keys.
+            claims: a scheduler that has to know which devices engines hold.
+        """
         self.name = name
         self._hosts = hosts
+        self._claims = claims
+        self._log_positions = paths.run / "far-logs"
+        self._asking = AskingAll()
         self._key_file = paths.engine_keys_file
         self._here = LocalLauncher(paths.run)  # what was started before the site had this one
         self._links: dict[str, HostLink] = {}
@@ -62,11 +81,24 @@ class RemoteLauncher:
             raise Unavailable(f"launcher {self.name!r} was given a device of no host; see `trivet devices`")
         launch = msgspec.structs.replace(order.launch, client_key=client_keys(self._key_file).public)
         link = self._link(order.host)
-        answer = link.call(Start(launch), START_TIMEOUT_S)
+        with self._claimed(order.host, launch):
+            answer = link.call(Start(launch, list(order.model_files)), START_TIMEOUT_S)
         if not isinstance(answer, Started):
             raise Unavailable(f"host {order.host}: {_told(answer)}")
         identity = ProcessIdentity(answer.pid, answer.start_time, order.host)
         return RemoteHandle(identity, order.lease, link, order.log_file)
+
+    @contextmanager
+    def _claimed(self, host: str, launch: LaunchOrder) -> Iterator[None]:
+        """What is not started then is given back when its host has told what it has."""
+        if self._claims is None:
+            yield
+            return
+        self._claims.take(host, launch)
+        try:
+            yield
+        finally:
+            self._claims.taken(launch.lease)
 
     def adopt(
         self, identity: ProcessIdentity, lease: str, log_file: Path | None = None
@@ -90,33 +122,41 @@ class RemoteLauncher:
 
     def find(self, lease: str, log_file: Path | None = None, host: str = "") -> EngineHandle | None:
         """Where it was to be started, if that is known; else on any host that answers."""
-        for name in [host] if host else list(self._hosts.names()):
-            link = self._link(name)
-            try:
-                answer = link.call(Find(lease), CALL_TIMEOUT_S)
-            except Unavailable as error:
-                if host:
-                    raise Unavailable(f"it is not known whether it runs: {error}") from error
-                logger.warning("%s", error)
-                continue
-            if isinstance(answer, Started):
-                identity = ProcessIdentity(answer.pid, answer.start_time, name)
+        if not host:
+            return self._find_anywhere(lease, log_file)
+        link = self._link(host)
+        try:
+            answer = link.call(Find(lease), CALL_TIMEOUT_S)
+        except Unavailable as error:
+            raise Unavailable(f"it is not known whether it runs: {error}") from error
+        match answer:
+            case Started():
+                identity = ProcessIdentity(answer.pid, answer.start_time, host)
                 return RemoteHandle(identity, lease, link, log_file)
-            if host and not isinstance(answer, Gone):
-                raise Unavailable(f"it is not known whether it runs: host {host}: {_told(answer)}")
-        return None if host else self._here.find(lease)
+            case Gone():
+                return None
+        raise Unavailable(f"it is not known whether it runs: host {host}: {_told(answer)}")
+
+    def _find_anywhere(self, lease: str, log_file: Path | None) -> EngineHandle | None:
+        for name, answer in self._ask_all(Find(lease), CALL_TIMEOUT_S):
+            match answer:
+                case Started():
+                    identity = ProcessIdentity(answer.pid, answer.start_time, name)
+                    return RemoteHandle(identity, lease, self._link(name), log_file)
+                case Unavailable():
+                    logger.warning("lease=%s %s", lease[:8], answer)
+                case Untold() | Refused():
+                    logger.warning("lease=%s host=%s %s", lease[:8], name, answer.reason)
+        return self._here.find(lease)
 
     def orders(self) -> list[LaunchOrder]:
         """Of every host that answers."""
         found = self._here.orders()
-        for name in self._hosts.names():
-            try:
-                answer = self._link(name).call(ListOrders(), CALL_TIMEOUT_S)
-            except Unavailable as error:
-                logger.warning("%s", error)
-                continue
+        for _, answer in self._ask_all(ListOrders(), CALL_TIMEOUT_S):
             if isinstance(answer, Orders):
                 found += answer.orders
+            elif isinstance(answer, Unavailable):
+                logger.warning("%s", answer)
         return found
 
     def discard(self, instance_id: str, lease: str) -> None:
@@ -133,26 +173,31 @@ class RemoteLauncher:
         silence = {name: self._link(name).unreachable() for name in sorted(known)}
         return {n: why or ("" if n in there else f"host {n} is not there") for n, why in silence.items()}
 
-    def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
-        """Nothing is known: no agent is asked yet."""
-        return {}
-
     def devices(self, backend: str, timeout_s: float) -> list[DeviceInfo]:
         """As `launching.PlacesOnHosts`."""
         found: list[DeviceInfo] = []
-        for name in sorted(self._hosts.names()):
-            link = self._link(name)
-            if link.unreachable():
-                continue
-            try:
-                answer = link.call(Probe(backend, timeout_s), timeout_s + CALL_TIMEOUT_S)
-            except HostSilent as error:
-                logger.warning("%s", error)
-            except Unavailable as error:
-                found.append(_unusable(backend, name, str(error)))
-            else:
-                found += [_of_host(device, name) for device in getattr(answer, "devices", [])]
+        for host, answer in self._ask_all(Probe(backend, timeout_s), timeout_s + PROBE_GRACE_S):
+            match answer:
+                case Devices():
+                    found += [_of_host(device, host) for device in answer.devices]
+                case Unavailable():
+                    found.append(_unusable(backend, host, str(answer)))
+                case _:
+                    found.append(_unusable(backend, host, f"host {host}: {_told(answer)}"))
         return found
+
+    def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
+        """As `launching.PlacesOnHosts`."""
+        return {
+            f"{host}/{uid}": usage
+            for host, answer in self._ask_all(AskUsage(backend, timeout_s), timeout_s + PROBE_GRACE_S)
+            if isinstance(answer, Usage)
+            for uid, usage in answer.usage.items()
+        }
+
+    def _ask_all(self, call: Call, timeout_s: float) -> list[tuple[str, Answer | Unavailable]]:
+        links = {name: self._link(name) for name in sorted(self._hosts.names())}
+        return list(self._asking.ask(links, call, timeout_s).items())
 
     def close(self) -> None:
         """Its threads end; the engines stay."""
@@ -168,7 +213,10 @@ class RemoteLauncher:
     def _link(self, host: str) -> HostLink:
         with self._lock:
             if host not in self._links:
-                self._links[host] = HostLink(host, self._hosts, self._reaches_nobody)
+                settle = None if self._claims is None else self._claims.settle
+                self._links[host] = HostLink(
+                    host, self._hosts, self._reaches_nobody, self._log_positions, settle
+                )
             return self._links[host]
 
 
@@ -181,4 +229,8 @@ def _unusable(backend: str, host: str, reason: str) -> DeviceInfo:
 
 
 def _told(answer: object) -> str:
-    return answer.reason if isinstance(answer, Refused) else f"its agent answered {type(answer).__name__}"
+    return (
+        answer.reason
+        if isinstance(answer, Refused | Untold)
+        else f"its agent answered {type(answer).__name__}"
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from trivet.launching import LEASE_VARIABLE
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MARK = f"{LEASE_VARIABLE}=".encode()
 _ENDED_STATES = (b"Z", b"X")
 
 
@@ -41,3 +42,23 @@ def leased_pids(lease: str) -> Iterator[int]:
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and has_lease(int(entry), lease) and start_time(int(entry)) is not None:
             yield int(entry)
+
+
+def leased_processes() -> dict[str, list[int]]:
+    """Every living process that carries a lease, by lease; one walk for all of them."""
+    found: dict[str, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal() and (lease := _lease_of(int(entry))) and start_time(int(entry)) is not None:
+            found.setdefault(lease, []).append(int(entry))
+    return found
+
+
+def _lease_of(pid: int) -> str:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return ""
+    if _MARK not in environ:
+        return ""
+    leases = [value[len(_MARK) :] for value in environ.split(b"\0") if value.startswith(_MARK)]
+    return leases[0].decode(errors="replace") if leases else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,15 +17,18 @@ import pytest
 from trivet import __version__
 from trivet.config import BackendSettings, Settings
 from trivet.contract import DeviceInfo
-from trivet.endpoints import Endpoints
+from trivet.endpoints import Endpoints, client_keys
 from trivet.engine.doors import endpoints_file
 from trivet.errors import Unavailable
 from trivet.launching import EngineHandle, ProcessOrder
 from trivet.messages import LaunchOrder
-from trivet_supervisor.hosts import agent_calls, host_agent, host_link
+from trivet.optional_contract import DeviceUsage, DeviceUser
+from trivet_supervisor.device_users import process_name
+from trivet_supervisor.hosts import agent_calls, host_agent, host_link, remote_launcher
 from trivet_supervisor.hosts.agent_calls import HostSilent
 from trivet_supervisor.hosts.host_agent import HostAgent
 from trivet_supervisor.hosts.remote_launcher import RemoteLauncher
+from trivet_supervisor.launchers import local, process_table
 from trivet_supervisor.launchers.process_table import leased_pids
 
 T = TypeVar("T")
@@ -75,18 +79,22 @@ class Far:
         return self.there.paths.home / "hosts" / "b"
 
     def start(self, lease: str = LEASE, device_uids: Sequence[str] = ()) -> EngineHandle:
-        launch = LaunchOrder(
-            instance_id="i",
-            lease=lease,
-            model_path="m",
-            served_model_name="m",
-            backend="null",
-            device_uids=list(device_uids),
-            settings={},
-            run_dir=str(self.here.paths.run),
-            version=__version__,
-        )
+        launch = order_of("i", lease, device_uids)
         return self.launcher.start(ProcessOrder(launch, ["not used"], {}, self.log, host="b"))
+
+
+def order_of(instance_id: str, lease: str, device_uids: Sequence[str] = ()) -> LaunchOrder:
+    return LaunchOrder(
+        instance_id=instance_id,
+        lease=lease,
+        model_path="m",
+        served_model_name="m",
+        backend="null",
+        device_uids=list(device_uids),
+        settings={},
+        run_dir="not used",
+        version=__version__,
+    )
 
 
 def eventually(get: Callable[[], T | None], deadline_s: float = 60.0) -> T:
@@ -252,7 +260,15 @@ def test_devices_carry_the_name_of_their_host(far: Far) -> None:
     (device,) = far.launcher.devices("null", 5.0)
     assert (device.host, device.uid, device.kind) == ("b", "b/null", "null")
     far.wire.is_cut = True
-    eventually(lambda: not far.launcher.devices("null", 5.0))
+    (silent,) = eventually(
+        lambda: [d for d in far.launcher.devices("null", 5.0) if "has not answered for" in d.unusable_because]
+    )
+    assert (silent.host, silent.uid) == ("b", "b/?")
+    far.wire.is_cut = False
+    (unknown,) = eventually(
+        lambda: [d for d in far.launcher.devices("no", 5.0) if "not answered" not in d.unusable_because]
+    )
+    assert unknown.unusable_because == "host b: backend no is not installed there"
 
 
 def test_a_start_that_was_held_up_comes_too_late_for_what_was_given_up(far: Far) -> None:
@@ -270,9 +286,135 @@ def test_a_start_that_was_held_up_comes_too_late_for_what_was_given_up(far: Far)
     with pytest.raises(HostSilent):
         far.start()
     assert far.launcher.find(LEASE, None, "b") is None
-    late = agent_calls.decode_answer(answer(held[0]))
-    assert isinstance(late, agent_calls.Refused)
+    for agent in (far.wire.agent, far.new_agent()):  # also one that has come anew
+        late = agent_calls.decode_answer((answer if agent is far.wire.agent else agent.answer)(held[0]))
+        assert late == agent_calls.Refused("it was told to end before it was started")
     assert not list(leased_pids(LEASE))
+
+
+def test_a_start_that_nobody_waits_for_any_more_is_refused(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    eventually(lambda: far.launcher._link("b")._ahead_s is not None)
+    monkeypatch.setattr(remote_launcher, "START_TIMEOUT_S", -0.5)
+    with pytest.raises(Unavailable, match="nobody waits for it any more"):
+        far.start()
+    assert not list(leased_pids(LEASE))
+
+
+def test_an_engine_that_the_agent_may_not_see_is_not_gone(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = far.start()
+    eventually(handle.processes)
+    far.wire.agent = far.new_agent()
+    monkeypatch.setattr(process_table, "_lease_of", lambda pid: "")  # as /proc of another account
+    monkeypatch.setattr(local, "has_lease", lambda pid, lease: False)
+    told = eventually(handle.unreachable)
+    assert f"process {handle.identity.pid} runs, and the account of this agent may not look at it" in told
+    assert handle.exit_code() is None
+    adopted = far.launcher.adopt(handle.identity, LEASE, far.log)
+    assert adopted is not None
+    with pytest.raises(Unavailable, match="not known whether it runs"):
+        far.launcher.find(LEASE, far.log, "b")
+    far.launcher.discard("i", LEASE)
+    monkeypatch.undo()
+    eventually(lambda: not handle.unreachable())
+    assert [order.lease for order in far.launcher.orders()] == [LEASE], "its order stays while it lives"
+
+
+def test_one_walk_over_all_processes_serves_every_engine(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = far.wire.agent
+    leases = [f"{LEASE}-{n}" for n in range(8)]
+    for n, lease in enumerate(leases):
+        order = order_of(f"i{n}", lease)
+        assert isinstance(
+            agent_calls.decode_answer(agent.answer(agent_calls.encode(agent_calls.Start(order)))),
+            agent_calls.Started,
+        )
+    agent._processes = None
+    walks: list[str] = []
+    original = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: walks.append(path) or original(path))
+    look = agent_calls.encode(agent_calls.Look([agent_calls.Followed(lease) for lease in leases]))
+    seen = agent_calls.decode_answer(agent.answer(look))
+    assert isinstance(seen, agent_calls.Seen)
+    assert all(len(engine.processes) == 1 for engine in seen.engines.values())
+    assert walks == ["/proc"]
+
+
+def test_hosts_are_asked_at_once_and_one_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_launcher, "PROBE_GRACE_S", 0.5)
+    agent = HostAgent("b", "127.0.0.1", Settings(home=str(tmp_path)))
+    agent.answer(agent_calls.encode(agent_calls.Probe("null", 5.0)))  # its plugins are loaded
+    hang, here = threading.Event(), Settings(home=str(tmp_path / "here"))
+
+    class Many:
+        def names(self) -> Mapping[str, str]:
+            return {f"h{n}": "" for n in range(10)}
+
+        def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
+            if isinstance(agent_calls.decode_call(message), agent_calls.Probe):
+                hang.wait(None if host == "h3" else 0.5)
+            return agent.answer(message)
+
+    launcher = RemoteLauncher("far", Many(), here.paths)
+    began = time.monotonic()
+    found = {device.host: device for device in launcher.devices("null", 1.0)}
+    assert time.monotonic() - began < 4.9, "one after the other takes 5 s"
+    assert found.pop("h3").unusable_because == "host h3 gave no answer in time"
+    assert len(found) == 9
+    assert all(not device.unusable_because for device in found.values())
+    hang.set()
+    launcher.close()
+
+
+def test_a_question_that_hangs_past_its_timeout_counts_as_silence(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_link, "LOOK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(host_link, "HANGS_S", 0.2)
+    handle = far.start()
+    hang = threading.Event()
+    answer = far.wire.agent.answer
+    far.wire.agent.answer = lambda message: (hang.wait(), answer(message))[1]  # type: ignore[method-assign]
+    assert "a question to it has hung for" in eventually(handle.unreachable)
+    hang.set()
+    eventually(lambda: not handle.unreachable())
+
+
+def test_an_order_with_the_key_of_another_site_is_refused(far: Far) -> None:
+    far.wire.agent = HostAgent("b", "127.0.0.1", far.there, site_key="another")
+    with pytest.raises(Unavailable, match="starts engines of another site only"):
+        far.start()
+    ours = client_keys(far.here.paths.engine_keys_file).public
+    far.wire.agent = HostAgent("b", "127.0.0.1", far.there, site_key=ours)
+    far.agents.append(far.wire.agent)
+    far.start()
+
+
+def test_users_of_far_devices_carry_their_names(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = {"GPU-1": DeviceUsage(5, 9, users=(DeviceUser(os.getpid(), 5), DeviceUser(2**22 + 1)))}
+    backend = SimpleNamespace(probe=lambda timeout_s: [], usage=lambda: usage)
+    monkeypatch.setattr(far.wire.agent, "_plugins", SimpleNamespace(backends={"null": backend}))
+    (told,) = far.launcher.usage("null", 5.0).items()
+    assert told[0] == "b/GPU-1"
+    assert told[1].users is not None
+    assert [user.name for user in told[1].users] == [process_name(os.getpid()), "?"]
+    assert far.launcher.usage("no", 5.0) == {}
+
+
+def test_a_log_that_cannot_be_written_here_stays_there_until_it_can(far: Far) -> None:
+    far.log.parent.parent.mkdir(parents=True, exist_ok=True)
+    far.log.parent.write_text("in the way")
+    handle = far.start()
+    eventually(handle.processes)
+    handle.kill()
+    assert eventually(handle.exit_code) == -9, "its end is told all the same"
+    far.launcher.discard("i", LEASE)
+    time.sleep(0.3)  # the errand would have been run by now
+    assert (far.folder / "logs" / f"{LEASE}.log").exists()
+    far.log.parent.unlink()
+    eventually(lambda: far.log.exists() and "told by" in far.log.read_text())
+    eventually(lambda: not (far.folder / "logs" / f"{LEASE}.log").exists())
 
 
 def test_what_cannot_be_started_there_is_told_in_its_own_words(tmp_path: Path) -> None:
