@@ -103,7 +103,10 @@ class LocalHandle:
 
     def _signal_group(self, number: signal.Signals) -> None:
         # Our unreaped child keeps its pid; an adopted one is looked at again just before.
-        is_ours = self._own_exit_code() is None and has_lease(self.identity.pid, self._lease)
+        # (Whose environment cannot be read for a moment, while it is in exec(2).)
+        is_ours = self._own_exit_code() is None and (
+            self._child is not None or has_lease(self.identity.pid, self._lease)
+        )
         if is_ours:
             try:
                 os.killpg(self.identity.pid, number)
