@@ -183,6 +183,9 @@ class Hosts(Protocol):
     def names(self) -> Mapping[str, str]:
         """Those that are there now, each with its address. Returns at once, and never raises."""
 
+    def trouble(self) -> str:
+        """Why there may be hosts that are not known; empty where nothing is wrong. Returns at once."""
+
     def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
         """Ask the agent of a host. Raises: HostSilent, within `timeout_s`."""
 

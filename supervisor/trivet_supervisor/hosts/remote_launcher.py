@@ -184,6 +184,8 @@ class RemoteLauncher:
                     found.append(_unusable(backend, host, str(answer)))
                 case _:
                     found.append(_unusable(backend, host, f"host {host}: {_told(answer)}"))
+        if not found and (trouble := self._hosts.trouble()):
+            found.append(_unusable(backend, "", trouble))
         return found
 
     def usage(self, backend: str, timeout_s: float) -> dict[str, DeviceUsage]:
@@ -225,7 +227,7 @@ def _of_host(device: DeviceInfo, host: str) -> DeviceInfo:
 
 
 def _unusable(backend: str, host: str, reason: str) -> DeviceInfo:
-    return DeviceInfo(backend, 0, f"{host}/?", host, "", 0, 0, frozenset(), (), reason, host)
+    return DeviceInfo(backend, 0, f"{host}/?".lstrip("/"), host, "", 0, 0, frozenset(), (), reason, host)
 
 
 def _told(answer: object) -> str:

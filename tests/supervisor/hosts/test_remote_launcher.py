@@ -49,6 +49,9 @@ class Wire:
     def names(self) -> Mapping[str, str]:
         return {"b": "127.0.0.1"}
 
+    def trouble(self) -> str:
+        return ""
+
     def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
         if self.is_cut or host != "b":
             raise HostSilent("no route")
@@ -350,6 +353,9 @@ def test_hosts_are_asked_at_once_and_one_that_hangs_holds_up_nobody(
     class Many:
         def names(self) -> Mapping[str, str]:
             return {f"h{n}": "" for n in range(10)}
+
+        def trouble(self) -> str:
+            return ""
 
         def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
             if isinstance(agent_calls.decode_call(message), agent_calls.Probe):
