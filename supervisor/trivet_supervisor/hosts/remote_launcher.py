@@ -33,7 +33,6 @@ from trivet_supervisor.hosts.agent_calls import (
     Find,
     Gone,
     Hosts,
-    HostSilent,
     ListOrders,
     Orders,
     Probe,
