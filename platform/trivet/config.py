@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     web_workers: int = 1
     web_threads: int = 512  # a whole answer holds one, a stream none; they start on demand
     launcher: str = "local"  # how engine processes are started; plugins offer others
+    ray_address: str = ""  # of the Ray cluster's head, HOST:PORT; empty: the cluster of this host
     drain_timeout_s: float = 30.0
     orphan_timeout_s: float | None = None  # an engine ends itself after so long without a supervisor
     store_responses: bool = False  # keep what /v1/responses answers, as OpenAI does

@@ -1,16 +1,34 @@
-"""What joins the far hosts: here the tests' own agents."""
+"""What joins the far hosts: the tests' own agents, or Ray."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Protocol
 
-from far_hosts import FarHost
+from far_hosts import NET, FarHost
+
+from trivet.config import inherited_environment
 
 HERE = Path(__file__).parent
 AGENT_PORT = "7070"
+RAY_PORT = "6390"
+TESTS = HERE.parent
+PLUGINS = {  # which backend is installed where: a GPU that Triton interprets, and an NPU that is emulated
+    "a": [TESTS / "cuda/interpreter", TESTS / "cuda/interpreter_plugin"],
+    "b": [
+        TESTS / "backends/trivet_ascend/emulated",
+        TESTS / "backends/trivet_ascend/emulated_plugin",
+    ],
+}
+RESOURCES = {  # what an operator says of each host; Ray finds no device of these itself
+    "a": ["--num-gpus=1", '--resources={"null": 2}'],
+    "b": ["--num-gpus=0", '--resources={"null": 2, "NPU": 1}'],
+}
 
 
 class Cluster(Protocol):
@@ -59,3 +77,109 @@ class FarCluster:
 
     def close(self) -> None:
         """Its agents end with their hosts."""
+
+
+class RayCluster:
+    """`ray start` on every host, its head on the site's own."""
+
+    def __init__(self, hosts: dict[str, FarHost], folder: Path) -> None:
+        self._folder = folder / "ray"  # one path for all; each far host has a folder of its own there
+        self._folder.mkdir()
+        self.environ = {
+            "TRIVET_LAUNCHER": "ray",
+            "TRIVET_RAY_ADDRESS": f"{NET}.1:{RAY_PORT}",
+            "PYTHONPATH": _path(*PLUGINS["a"], *PLUGINS["b"]),
+        }
+        # Of the interpreter of the far host's own backend: the agent there has none of it.
+        (hosts["a"].home / "trivet.toml").write_text(
+            '[backend.cuda-interpreted]\nenv = {TRITON_INTERPRET = "1", OMP_NUM_THREADS = "1"}\n'
+        )
+        self._log = (folder / "ray.log").open("ab")
+        self._start_head()
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--num-cpus=0",
+            "--object-store-memory=80000000",
+            "--disable-usage-stats",
+            *arguments,
+        ]
+
+    def _start_head(self) -> None:
+        head = self._command(
+            "--head",
+            f"--node-ip-address={NET}.1",
+            f"--port={RAY_PORT}",
+            "--node-name=head",
+            "--num-gpus=0",
+            "--include-dashboard=false",
+            f"--temp-dir={self._folder}",
+        )
+        home = self._folder.with_name("head-of-ray")
+        env = {**inherited_environment(), "TRIVET_HOME": str(home)}
+        subprocess.run(head, env=env, stdout=self._log, stderr=self._log, check=True, timeout=120)
+
+    def prepare(self, home: Path) -> None:
+        """The head runs already."""
+
+    def join(self, host: FarHost) -> None:
+        start = self._command(
+            f"--address={NET}.1:{RAY_PORT}",
+            f"--node-ip-address={host.address}",
+            f"--node-name={host.name}",
+            *RESOURCES[host.name],
+        )
+        mount = f'mount -t tmpfs tmpfs {self._folder}; exec "$@"'
+        path = _path(*PLUGINS[host.name])
+        host.run(["sh", "-c", mount, "sh", *start, "--block"], PYTHONPATH=path)
+
+    def end_agent(self, host: FarHost) -> None:
+        """And all of Ray there."""
+        host.kill_by("trivet_supervisor.hosts.agent_process")
+        host.kill_by(str(self._folder))
+
+    def restart_head(self) -> None:
+        self._end_head()
+        self._start_head()
+
+    def _end_head(self) -> None:
+        """By process: `ray stop` would end what runs on the far hosts, too: they are this machine."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and str(self._folder) in _command_of(entry) and _is_here(entry):
+                try:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+    def close(self) -> None:
+        """Its agent on the site's own host, too."""
+        self._end_head()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and _is_here(entry):
+                command = _command_of(entry)
+                if "hosts.agent_process" in command and f"\0{NET}.1\0" in command:
+                    os.kill(int(entry.name), signal.SIGKILL)
+        self._log.close()
+
+
+def _path(*folders: Path) -> str:
+    known = os.environ.get("PYTHONPATH", "")  # the tier's: Triton
+    return ":".join([*map(str, folders), *([known] if known else [])])
+
+
+def _command_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_here(process: Path) -> bool:
+    try:
+        return (process / "ns" / "net").readlink() == Path("/proc/self/ns/net").readlink()
+    except OSError:
+        return False

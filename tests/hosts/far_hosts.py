@@ -54,9 +54,9 @@ class FarHost:
         subprocess.run(["ip", "netns", "del", self._link], check=False)
         subprocess.run(["ip", "link", "del", self._link], check=False, stderr=subprocess.DEVNULL)
 
-    def run(self, command: list[str]) -> None:
+    def run(self, command: list[str], **environ: str) -> None:
         """Its output goes to `agent.log` in its home."""
-        env = {**os.environ, "TRIVET_HOME": str(self.home), "TMPDIR": str(self.tmp)}
+        env = {**os.environ, **environ, "TRIVET_HOME": str(self.home), "TMPDIR": str(self.tmp)}
         with (self.home / "agent.log").open("ab") as log:
             self._started.append(
                 subprocess.Popen(

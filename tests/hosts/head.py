@@ -96,6 +96,18 @@ class Head:
             )
         wait_for(f"{name} is ready", lambda: self.where(name))
 
+    def launch_model(self, model: Path, name: str, backend: str, settings: dict[str, str]) -> None:
+        """And wait until it is ready."""
+        with self.client() as client:
+            client.deployments.create(str(model), name=name, backend=backend, settings=settings)
+
+        def is_ready() -> bool:
+            (one,) = self.instances(name) or [None]
+            assert one is None or one.state != "failed", one.reason
+            return bool(self.where(name))
+
+        wait_for(f"{name} is ready", is_ready)
+
     def stop(self, name: str) -> None:
         with self.client() as client:
             client.deployments.stop(name, 0.0)

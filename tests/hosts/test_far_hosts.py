@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import Cluster, FarCluster
+from clusters import Cluster, FarCluster, RayCluster
 from far_hosts import FarHost, wait_for
 from head import Head, Stream, engines_of
 
 LONG = 8000  # tokens, of 20 ms each
 SLOW = {"options.step_ms": "20", "max_model_len": "8192"}
-CLUSTERS = {"far": FarCluster}
+CLUSTERS = {"far": FarCluster, "ray": RayCluster}
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)

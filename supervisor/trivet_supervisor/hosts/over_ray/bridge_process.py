@@ -15,7 +15,9 @@ import zmq
 
 from trivet.config import Paths, inherited_environment, socket_address
 from trivet.errors import Unavailable
+from trivet_supervisor.hosts.agent_calls import HostSilent
 from trivet_supervisor.hosts.over_ray.calls import Asked, Reply
+from trivet_supervisor.launchers.process_table import start_time
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,6 @@ class BridgeProcess:
         self._ask_round = ask_round
         self._socket_file = paths.run / f"ray-{os.getpid()}.sock"
         self._log_file = paths.logs / "ray.log"
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closing = threading.Event()
@@ -66,13 +67,14 @@ class BridgeProcess:
         self._socket_file.unlink(missing_ok=True)
 
     def ask(self, asked: Asked, timeout_s: float) -> Reply:
-        """Raises: Unavailable."""
-        with self._context.socket(zmq.REQ) as socket:
+        """Raises: HostSilent where nobody answers; Unavailable with what is answered instead."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        with context.socket(zmq.REQ) as socket:
             socket.linger = 0
             socket.connect(socket_address(self._socket_file))
             socket.send(msgspec.msgpack.encode(asked))
             if not socket.poll(int((timeout_s + GRACE_S) * 1000)):
-                raise Unavailable(self.failure or f"Ray gave no answer within {timeout_s:g} s")
+                raise HostSilent(self.failure or f"Ray gave no answer within {timeout_s:g} s")
             reply = msgspec.msgpack.decode(socket.recv(), type=Reply)
         if reply.failure:
             raise Unavailable(reply.failure)
@@ -121,6 +123,9 @@ class BridgeProcess:
         return told[-1].partition(" ERROR ")[2].partition(" ")[2] if told else ""
 
     def _start(self) -> subprocess.Popen[bytes]:
+        for left in self._socket_file.parent.glob("ray-*.sock"):  # by one that was killed
+            if start_time(int(left.stem.removeprefix("ray-"))) is None:
+                left.unlink(missing_ok=True)
         with self._log_file.open("wb") as log:  # of one process: what is wrong is said again
             return subprocess.Popen(
                 [*self._command, *self._arguments(), socket_address(self._socket_file)],

@@ -76,10 +76,10 @@ class RayCluster:
         return Host(host.agent, host.trouble, dict(node["Resources"]))
 
     def claim(self, claim: Claim) -> None:
-        """Raises: Unavailable where the node has not so much left."""
+        """Nothing is to be had of a host that is no node now. Raises: Unavailable where others have it."""
         node = self._nodes().get(claim.host)
         if node is None:
-            raise Unavailable(f"host {claim.host} is no node of the Ray cluster now")
+            return
         share = max(SMALLEST_SHARE, round(claim.share, 4))
         bundle = {claim.resource: share, f"node:{node['NodeManagerAddress']}": PINNED_SHARE}
         group = self._ray.util.placement_group(

@@ -49,7 +49,6 @@ class RayHosts:
         self._known: dict[str, _Known] | None = None  # None: not read yet
         self._heard_s: dict[str, float] = {}
         self._bridge = BridgeProcess(paths, self._arguments, self._round)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lock = threading.Lock()
         self._taken_s: dict[str, float] = {}  # by lease; infinite while its start is on its way
         self._orders: dict[str, tuple[float, list[LaunchOrder]]] = {}  # asked when, by host
@@ -73,7 +72,8 @@ class RayHosts:
         if known.agent is None:
             raise HostSilent(known.trouble or "no agent runs there yet")
         try:
-            answer = call_agent(self._context, known.agent, client_keys(self._key_file), message, timeout_s)
+            keys = client_keys(self._key_file)
+            answer = call_agent(zmq.Context.instance(), known.agent, keys, message, timeout_s)
         except HostSilent as error:
             raise HostSilent("; ".join(filter(None, (str(error), known.trouble)))) from error
         except ConfigError as error:
@@ -88,20 +88,26 @@ class RayHosts:
     # ---- Claims ----
 
     def take(self, host: str, launch: LaunchOrder) -> None:
-        """Raises: Unavailable where Ray has given it to others, or does not answer."""
+        """A Ray that is away gives nothing to anybody: then it is claimed when it is back.
+
+        Raises: Unavailable where Ray has given it to others.
+        """
         claim = self._claim(host, launch, CLAIM_TIMEOUT_S)
-        if claim is None:
+        if claim is None or self._bridge.failure:
             return
         self._taken_s[launch.lease] = math.inf
         try:
             self._bridge.ask(claim, CLAIM_TIMEOUT_S)
+        except HostSilent as error:
+            logger.warning("host=%s lease=%s is not claimed yet: %s", host, launch.lease[:8], error)
         except Unavailable:
             self._taken_s.pop(launch.lease, None)
             raise
 
     def taken(self, lease: str) -> None:
         """As `Claims.taken`."""
-        self._taken_s[lease] = time.monotonic()
+        if lease in self._taken_s:
+            self._taken_s[lease] = time.monotonic()
 
     def settle(self, host: str, orders: Sequence[LaunchOrder], asked_s: float) -> None:
         """With the next round."""
