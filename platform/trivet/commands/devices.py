@@ -1,19 +1,27 @@
-"""`trivet devices`: what the installed backends see on this host, and why not where they see nothing."""
+"""`trivet devices`: what the installed backends see on this host, and why not where they see nothing.
+
+Where the site's launcher has hosts of its own, its server is asked: what they have, its supervisor knows.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trivet.commands.output import add_json_option, bytes_text, note, print_json, print_table
 from trivet.contract import Backend, DeviceInfo
+from trivet.errors import Unavailable
 from trivet.launching import LEASE_VARIABLE
 from trivet.optional_contract import DeviceUsage
 from trivet.plugins import Command, load_plugins
 from trivet.prober import Prober
+
+if TYPE_CHECKING:
+    from trivet.client.results import Device
 
 PROBE_TIMEOUT_S = 10.0
 HEADERS = ("BACKEND", "INDEX", "UID", "NAME", "ARCH", "MEMORY", "FREE", "USE", "DTYPES", "STATE")
@@ -25,6 +33,70 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
+    known = _devices_of_hosts()
+    if known is not None:
+        return _print_known([device for device in known if given.all or device.kind != "null"], given.json)
+    return _print_probed(given)
+
+
+def _devices_of_hosts() -> list[Device] | None:
+    """None where it is this host that serves, or where no server answers."""
+    from trivet.config import load_settings
+    from trivet.launching import PlacesOnHosts
+
+    settings = load_settings()
+    if settings.launcher == "local" or not settings.paths.url_file.exists():
+        return None
+    if not isinstance(load_plugins().launcher(settings), PlacesOnHosts):
+        return None
+    from trivet.client import Client
+
+    try:
+        with Client() as client:
+            return list(client.devices())
+    except Unavailable:  # its serve was killed, or has just begun
+        return None
+
+
+def _print_known(devices: list[Device], as_json: bool) -> int:
+    if as_json:
+        print_json(devices)
+        return 0
+    told = [(_info(device), _usage(device)) for device in devices]
+    print_table(HEADERS, [_row(info, usage) for info, usage in told])
+    for device in devices:
+        for user in device.users or ():
+            if user.instance is None:
+                held = "memory" if user.used_bytes is None else bytes_text(user.used_bytes)
+                note(f"{device.uid}: pid {user.pid} ({user.name}) holds {held} and is none of Trivet's")
+    return 0
+
+
+def _info(device: Device) -> DeviceInfo:
+    return DeviceInfo(
+        kind=device.kind,
+        index=device.index,
+        uid=device.uid,
+        name=device.name,
+        arch=device.arch,
+        total_bytes=device.total_bytes,
+        free_bytes=device.free_bytes,
+        dtypes=frozenset(device.dtypes),
+        unusable_because=device.unusable_because,
+    )
+
+
+def _usage(device: Device) -> DeviceUsage:
+    return DeviceUsage(
+        device.used_bytes or 0,
+        device.total_bytes,
+        device.utilisation_percent,
+        device.temperature_c,
+        device.power_w,
+    )
+
+
+def _print_probed(given: argparse.Namespace) -> int:
     host, prober = load_plugins(), Prober()
     backends = host.backends
     found = probe_all(prober, backends, with_null=given.all)
@@ -114,4 +186,6 @@ def _name_of(pid: int) -> str:
         return "of another namespace"
 
 
-COMMANDS = (Command("devices", "list the devices of this host", _add_arguments, _run),)
+COMMANDS = (
+    Command("devices", "list the devices of this host, or of all hosts of its site", _add_arguments, _run),
+)
