@@ -1,21 +1,18 @@
-"""What joins the far hosts: the tests' own agents, or Ray."""
+"""What joins the far hosts: a Ray cluster."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
 
 from far_hosts import NET, FarHost
 
 from trivet.config import inherited_environment
 
 HERE = Path(__file__).parent
-AGENT_PORT = "7070"
 RAY_PORT = "6390"
 TESTS = HERE.parent
 PLUGINS = {  # which backend is installed where: a GPU that Triton interprets, and an NPU that is emulated
@@ -29,54 +26,6 @@ RESOURCES = {  # what an operator says of each host; Ray finds no device of thes
     "a": ["--num-gpus=1", '--resources={"null": 2}'],
     "b": ["--num-gpus=0", '--resources={"null": 2, "NPU": 1}'],
 }
-
-
-class Cluster(Protocol):
-    """How a site reaches its hosts."""
-
-    environ: dict[str, str]  # of the site's own host
-
-    def prepare(self, home: Path) -> None:
-        """The home of the site's own host exists; it does not serve yet."""
-
-    def join(self, host: FarHost) -> None:
-        """Start on a host what answers for it, at first or after it had died."""
-
-    def end_agent(self, host: FarHost) -> None:
-        """What answers for the host dies; its engines do not."""
-
-    def restart_head(self) -> None:
-        """What the cluster cannot do without is gone for a while."""
-
-    def close(self) -> None:
-        """Nothing is left on the site's own host."""
-
-
-class FarCluster:
-    """Agents of the tests, reached over tcp (`trivet_far`)."""
-
-    def __init__(self, hosts: dict[str, FarHost], folder: Path) -> None:
-        info = folder / "trivet_far-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trivet-far\nVersion: 1\n")
-        (info / "entry_points.txt").write_text("[trivet.plugins]\nfar = trivet_far\n")
-        self.environ = {"TRIVET_LAUNCHER": "far", "PYTHONPATH": f"{folder}:{HERE}"}
-        self._addresses = {name: host.address for name, host in hosts.items()}
-
-    def prepare(self, home: Path) -> None:
-        (home / "far_hosts.json").write_text(json.dumps(self._addresses))
-
-    def join(self, host: FarHost) -> None:
-        host.run([sys.executable, str(HERE / "far_agent.py"), host.name, host.address, AGENT_PORT])
-
-    def end_agent(self, host: FarHost) -> None:
-        host.kill_by("far_agent.py")
-
-    def restart_head(self) -> None:
-        """It has none."""
-
-    def close(self) -> None:
-        """Its agents end with their hosts."""
 
 
 class RayCluster:
@@ -123,10 +72,9 @@ class RayCluster:
         env = {**inherited_environment(), "TRIVET_HOME": str(home)}
         subprocess.run(head, env=env, stdout=self._log, stderr=self._log, check=True, timeout=120)
 
-    def prepare(self, home: Path) -> None:
-        """The head runs already."""
-
     def join(self, host: FarHost) -> None:
+        """Start Ray on a host, at first or after it had died; what is left of it there ends."""
+        host.kill_by(str(self._folder))
         start = self._command(
             f"--address={NET}.1:{RAY_PORT}",
             f"--node-ip-address={host.address}",
@@ -138,11 +86,12 @@ class RayCluster:
         host.run(["sh", "-c", mount, "sh", *start, "--block"], PYTHONPATH=path)
 
     def end_agent(self, host: FarHost) -> None:
-        """And all of Ray there."""
+        """The agent of the host dies, and all of Ray there; its engines do not."""
         host.kill_by("trivet_supervisor.hosts.agent_process")
         host.kill_by(str(self._folder))
 
     def restart_head(self) -> None:
+        """It forgets all: nodes, actors and claims."""
         self._end_head()
         self._start_head()
 

@@ -11,19 +11,21 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
+from clusters import RayCluster
 from far_hosts import FarHost, close_bridge, open_bridge
+from head import Head, engines_of
 
 # Plain `pytest` may not make namespaces: these tests are `tests/run hosts`.
 collect_ignore_glob = [] if "TRIVET_FAR_HOSTS" in os.environ else ["test_*.py"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tv") as made:  # short: socket paths hold 107 bytes
         yield Path(made)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hosts(folder: Path) -> Iterator[dict[str, FarHost]]:
     open_bridge()
     made = {name: FarHost(name, number, folder) for name, number in (("a", 2), ("b", 3))}
@@ -35,3 +37,26 @@ def hosts(folder: Path) -> Iterator[dict[str, FarHost]]:
         for host in made.values():
             host.close()
         close_bridge()
+
+
+@pytest.fixture(scope="session")
+def cluster(hosts: dict[str, FarHost], folder: Path) -> Iterator[RayCluster]:
+    made = RayCluster(hosts, folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def head(cluster: RayCluster, hosts: dict[str, FarHost], folder: Path) -> Iterator[Head]:
+    for host in hosts.values():
+        cluster.join(host)
+    made = Head(folder / "head", cluster.environ)
+    made.serve()
+    for host in hosts.values():
+        made.knows(host)
+    yield made
+    made.close()
+    left = engines_of(hosts)
+    for host in hosts.values():
+        host.kill()
+    assert left == {"a": 0, "b": 0}, "Ctrl-C ends engines wherever they are"

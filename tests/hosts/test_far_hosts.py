@@ -5,40 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from clusters import Cluster, FarCluster, RayCluster
+from clusters import RayCluster
 from far_hosts import FarHost, wait_for
 from head import Head, Stream, engines_of
 
 LONG = 8000  # tokens, of 20 ms each
 SLOW = {"options.step_ms": "20", "max_model_len": "8192"}
-CLUSTERS = {"far": FarCluster, "ray": RayCluster}
-
-
-@pytest.fixture(scope="module", params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest, hosts: dict[str, FarHost], folder: Path) -> Iterator[Cluster]:
-    made = CLUSTERS[request.param](hosts, folder)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def head(cluster: Cluster, hosts: dict[str, FarHost], folder: Path) -> Iterator[Head]:
-    for host in hosts.values():
-        cluster.join(host)
-    made = Head(folder / f"head-{cluster.environ['TRIVET_LAUNCHER']}", cluster.environ)
-    cluster.prepare(made.home)
-    made.serve()
-    for host in hosts.values():
-        made.knows(host)
-    yield made
-    made.close()
-    left = engines_of(hosts)
-    for host in hosts.values():
-        host.kill()
-    assert left == {"a": 0, "b": 0}, "Ctrl-C ends engines wherever they are"
 
 
 @pytest.fixture
@@ -82,7 +56,7 @@ def test_the_death_of_the_supervisor_touches_no_stream(head: Head, null: str) ->
 
 
 def test_an_agent_that_dies_ends_no_engine(
-    head: Head, cluster: Cluster, hosts: dict[str, FarHost], null: str
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], null: str
 ) -> None:
     stream = begun(head, null)
     pid = head.instance(null).pid
@@ -97,7 +71,7 @@ def test_an_agent_that_dies_ends_no_engine(
 
 
 def test_a_cut_link_moves_its_engine_with_the_reason_and_the_old_one_ends_when_it_is_mended(
-    head: Head, cluster: Cluster, hosts: dict[str, FarHost]
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost]
 ) -> None:
     head.launch("cut", **SLOW)
     first = head.where("cut")
@@ -118,7 +92,7 @@ def test_a_cut_link_moves_its_engine_with_the_reason_and_the_old_one_ends_when_i
 
 
 def test_a_host_that_dies_loses_its_engine_to_another(
-    head: Head, cluster: Cluster, hosts: dict[str, FarHost]
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost]
 ) -> None:
     head.launch("dies", **SLOW)
     first = head.where("dies")

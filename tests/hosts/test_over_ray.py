@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,29 +40,6 @@ print("claims", json.dumps(sorted(
     for g in groups if g["state"] == "CREATED" for b in g["bundles"].values()
 )))
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(hosts: dict[str, FarHost], folder: Path) -> Iterator[RayCluster]:
-    made = RayCluster(hosts, folder)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def head(cluster: RayCluster, hosts: dict[str, FarHost], folder: Path) -> Iterator[Head]:
-    for host in hosts.values():
-        cluster.join(host)
-    made = Head(folder / "head", cluster.environ)
-    made.serve()
-    for host in hosts.values():
-        made.knows(host)
-    yield made
-    made.close()
-    left = engines_of(hosts)
-    for host in hosts.values():
-        host.kill()
-    assert left == {"a": 0, "b": 0}, "Ctrl-C ends engines wherever they are"
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +108,7 @@ def test_a_head_that_is_started_anew_touches_no_stream(
     wait_for("it has begun", lambda: stream.num_chunks > 3 or stream.failure)
     pid = head.instance("m").pid
     cluster.restart_head()
-    for host in hosts.values():
-        host.kill_by("raylet")  # Ray's own processes end by themselves within a minute
+    for host in hosts.values():  # else Ray's own processes end by themselves within a minute
         cluster.join(host)
     wait_for("Ray knows of its engine again", lambda: claims(cluster) == [["a", "null"]])
     stream.goes_on()

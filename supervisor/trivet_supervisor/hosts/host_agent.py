@@ -204,7 +204,7 @@ class HostAgent:
     # ---- engines ----
 
     def _discard(self, instance_id: str, lease: str) -> Orders | Refused:
-        if (found := self._find(lease)) != Gone():
+        if (found := self._whereabouts(lease)) != Gone():
             why = found.reason if isinstance(found, Untold) else "a process of it lives"
             return Refused(f"{why}: its order stays")
         for file in self._folder.glob(f"logs/{lease}.log*"):
@@ -231,13 +231,17 @@ class HostAgent:
         return self._processes[1].get(lease, [])
 
     def _find(self, lease: str) -> Started | Gone | Untold:
+        found = self._whereabouts(lease)
+        if isinstance(found, Gone):  # who asked relies on it: a start that was held up comes too late
+            self._records.kill([lease])
+        return found
+
+    def _whereabouts(self, lease: str) -> Started | Gone | Untold:
         handle = self._handle(lease, max_age_s=0.0)
         if handle is not None and handle.exit_code() is None:
             return Started(handle.identity.pid, handle.identity.start_time)
-        if handle is None and (why := self._records.why_untold(lease)):
-            return Untold(why)
-        self._records.kill([lease])  # who asked relies on it: a start that was held up comes too late
-        return Gone()
+        why = self._records.why_untold(lease) if handle is None else ""
+        return Untold(why) if why else Gone()
 
     def _look(self, call: Look) -> Seen:
         self._records.kill(call.kill)

@@ -20,7 +20,7 @@ from trivet_supervisor.launchers.process_table import start_time
 
 logger = logging.getLogger(__name__)
 
-KEPT_S = 30 * 86400.0  # no message is held up so long
+KEPT_S = 7 * 86400.0  # no message is held up so long
 
 
 class _Place(msgspec.Struct, frozen=True):
