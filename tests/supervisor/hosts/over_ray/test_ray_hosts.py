@@ -14,7 +14,6 @@ from trivet import __version__
 from trivet.config import Settings
 from trivet.errors import ConfigError, Unavailable
 from trivet.messages import LaunchOrder
-from trivet.plugins import load_plugins
 from trivet_supervisor.hosts.agent_calls import HostSilent
 from trivet_supervisor.hosts.over_ray import bridge_process, plugin
 from trivet_supervisor.hosts.over_ray.hosts import RayHosts
@@ -174,6 +173,6 @@ def test_the_launcher_is_offered_and_nothing_starts_until_it_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin, "find_spec", lambda name: True)
-    launcher = load_plugins().launcher(Settings(home=str(tmp_path), launcher="ray"))
+    launcher = plugin.trivet_launcher(Settings(home=str(tmp_path), launcher="ray"))
     assert launcher.name == "ray"
     assert not list(tmp_path.iterdir())
