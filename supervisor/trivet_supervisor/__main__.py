@@ -89,7 +89,8 @@ def run(parent_fd: int | None) -> None:
             memory_holders=devices.holders,
         )
         _tell_start(database)
-        end_orphans(means)
+        if elsewhere is None:
+            end_orphans(means)  # before anything is placed; of other hosts as soon as they answer
         placer = Placer(host, devices, PeakStore(settings.paths.peaks))
         process = SupervisorProcess(means, Reconciler(means, placer), wire, server)
         leave_on_signals(process)

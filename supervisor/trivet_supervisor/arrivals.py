@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from trivet.endpoints import Endpoints, local_endpoints
 from trivet.engine.assembly import Placement
 from trivet.errors import Unavailable
-from trivet.launching import EngineHandle, Launcher, ProcessIdentity
+from trivet.launching import CALL_LIMIT_S, EngineHandle, Launcher, ProcessIdentity
 from trivet_registry.events_store import record_event
 from trivet_registry.fences_store import remove_fence
 from trivet_registry.instance_state import InstanceState
@@ -120,7 +120,7 @@ class Arrivals:
     # ---- starts ----
 
     def _take_start(self, instance_id: str, start: _Start, state: InstanceState) -> bool:
-        limit_s = self._means.limits.starting_s
+        limit_s = CALL_LIMIT_S if start.host else self._means.limits.starting_s
         if start.call.is_under_way(_patience_s(start.host)):
             if self._means.clock() - start.call.since_s <= limit_s:
                 return False

@@ -101,6 +101,7 @@ def _stop_all(given: argparse.Namespace) -> int:
         count_engines,
         end_by_orders,
         end_engines,
+        wait_until_confirmed,
         wait_until_none,
         want_nothing,
     )
@@ -134,9 +135,12 @@ def _stop_all(given: argparse.Namespace) -> int:
         if unwritten:
             raise Unavailable(f"{unwritten}; free some room, or end `trivet serve` with Ctrl-C")
         left = wait_until_none(database, limit_s + KILL_MARGIN_S)
+        unconfirmed = "" if left else wait_until_confirmed(database)
     if left:
         after_s = limit_s + KILL_MARGIN_S
         print(f"{count_engines(left)} left after {after_s:.0f} s; see trivet ps", file=sys.stderr)
         return 1
+    if unconfirmed:
+        raise Unavailable(unconfirmed)
     print(f"stopped: {', '.join(names) or 'nothing was running'}")
     return 0

@@ -10,6 +10,7 @@ from contextlib import closing, nullcontext
 
 import zmq
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from trivet.config import Settings
 from trivet.engine.assembly import Placement
@@ -18,12 +19,14 @@ from trivet.launching import Launcher, PlacesOnHosts
 from trivet.plugins import load_plugins
 from trivet_registry.database import Database, open_database
 from trivet_registry.deployments_store import RUNNING, list_deployments, stop_deployment
+from trivet_registry.fences_store import list_fences
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_registry.supervision import claim_supervision
 from trivet_supervisor.device_refresh import refreshing
 from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
+from trivet_supervisor.fences import why_unconfirmed
 from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.means import Means
 from trivet_supervisor.orphans import end_handles, end_orphans
@@ -32,6 +35,7 @@ from trivet_supervisor.reconcile import Reconciler
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 50
+CONFIRM_S = 10.0  # for what was given up on a host that answers
 SIGTERM_S = 5.0  # for an engine whose end cannot be written down
 KILL_MARGIN_S = Limits().ending_s + 2.0  # past the drain; of whoever waits for engines that end, plus turns
 
@@ -56,8 +60,8 @@ def end_engines(
 
     As soon as `is_hurried` answers yes, running requests are waited for no longer.
 
-    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends;
-    EndedUnwritten where the registry cannot be opened or written.
+    Raises: Conflict while a supervisor lives; Unavailable naming the processes that nothing ends, or that
+    are on hosts that do not answer; EndedUnwritten where the registry cannot be opened or written.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     try:
@@ -89,7 +93,7 @@ def end_engines(
         try:
             num_engines += end_orphans(means)
             with refreshing(means, devices) if num_engines else nullcontext():
-                while reconciler.has_instances():
+                while reconciler.waits_for_engines():
                     if is_hurried():
                         reconciler.shut_down(0.0)
                         deadline_s = min(deadline_s, time.monotonic() + KILL_MARGIN_S)
@@ -99,8 +103,14 @@ def end_engines(
                         wire.socket.poll(LOOK_INTERVAL_MS)
         except OperationalError as error:  # a full disk: what cannot be written down must end all the same
             with database.reading() as session:
-                leases = [i.lease for i in list_instances(session, states=PROCESS_STATES) if i.lease]
-            raise _end_unwritten(launcher, leases, f"the registry cannot be written: {error.orig}") from error
+                engines = _known(session)
+            raise _end_unwritten(
+                launcher, engines, f"the registry cannot be written: {error.orig}"
+            ) from error
+        with database.reading() as session:
+            unconfirmed = why_unconfirmed(list_fences(session))
+    if unconfirmed:
+        raise Unavailable(unconfirmed)
     return num_engines
 
 
@@ -110,16 +120,39 @@ def end_by_orders(settings: Settings, why: str) -> Unavailable:
     Returns what is to be said of it, EndedUnwritten if all have ended.
     """
     launcher = load_plugins(check_backends=False).launcher(settings)
-    return _end_unwritten(launcher, [order.lease for order in launcher.orders()], why)
+    return _end_unwritten(launcher, [(order.lease, "") for order in launcher.orders()], why)
 
 
-def _end_unwritten(launcher: Launcher, leases: Iterable[str], why: str) -> Unavailable:
+def _known(session: Session) -> list[tuple[str, str]]:
+    """Lease and host of every engine that may live."""
+    instances = list_instances(session, states=PROCESS_STATES)
+    engines = [(i.lease, i.host or "") for i in instances if i.lease]
+    return engines + [(fence.lease, fence.host) for fence in list_fences(session)]
+
+
+def _end_unwritten(launcher: Launcher, engines: Iterable[tuple[str, str]], why: str) -> Unavailable:
     """SIGTERM, then SIGKILL, for every engine that its lease finds. Returns what is to be said of it."""
-    handles = [handle for lease in leases if (handle := launcher.find(lease)) is not None]
+    handles, unknown = [], set()
+    for lease, host in engines:
+        try:
+            handle = launcher.find(lease, None, host)
+        except Unavailable as error:
+            unknown.add(str(error))
+        else:
+            handles += [] if handle is None else [handle]
+    if isinstance(launcher, PlacesOnHosts):
+        unknown |= {silence for silence in launcher.hosts().values() if silence}
     end_handles(handles, SIGTERM_S)
-    left = [str(handle.identity.pid) for handle in handles if handle.exit_code() is None]
+    living = [handle for handle in handles if handle.exit_code() is None]
+    unknown |= {silence for handle in living if (silence := handle.unreachable())}
+    left = [str(handle.identity.pid) for handle in living if not handle.unreachable()]
     if left:
-        return Unavailable(f"{why}; and SIGKILL does not end pid {', '.join(left)}: see dmesg")
+        why = f"{why}; and SIGKILL does not end pid {', '.join(left)}: see dmesg"
+    if unknown:
+        told = "; ".join(sorted(unknown))
+        why = f"{why}; what runs where nobody answers is not known to have ended ({told}): stop it again then"
+    if left or unknown:
+        return Unavailable(why)
     return EndedUnwritten(
         f"{why}; its engines have ended, if need be by signal, and the next `trivet serve` finds that out"
     )
@@ -143,6 +176,17 @@ def wait_until_none(database: Database, timeout_s: float, sleep: Callable[[float
     while (left := _num_engines(database)) and time.monotonic() < deadline_s:
         sleep(LOOK_INTERVAL_MS / 1000)
     return left
+
+
+def wait_until_confirmed(database: Database, sleep: Callable[[float], None] = time.sleep) -> str:
+    """A moment for hosts that answer. Returns what a living supervisor could not find out; empty: nothing."""
+    deadline_s = time.monotonic() + CONFIRM_S
+    while True:
+        with database.reading() as session:
+            unconfirmed = why_unconfirmed(list_fences(session))
+        if not unconfirmed or time.monotonic() > deadline_s:
+            return unconfirmed
+        sleep(LOOK_INTERVAL_MS / 1000)
 
 
 def _what_is_left(database: Database) -> str:

@@ -10,19 +10,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from trivet.launching import EngineHandle
+from trivet.launching import EngineHandle, PlacesOnHosts
 from trivet.messages import LaunchOrder
 from trivet_registry.events_store import record_event
 from trivet_registry.fences_store import list_fences
 from trivet_registry.instance_state import PROCESS_STATES
 from trivet_registry.instances_store import list_instances
 from trivet_supervisor.means import Means
+from trivet_supervisor.threaded_call import ThreadedCall
 
 logger = logging.getLogger(__name__)
 
 SIGTERM_S = 5.0  # from SIGTERM to SIGKILL
 SIGKILL_S = 2.0  # until a process is gone whose end nothing holds up
 LOOK_INTERVAL_S = 0.05
+ORPHANS_INTERVAL_S = 30.0  # for orders that no host was silent for
 
 
 def end_orphans(means: Means) -> int:
@@ -50,6 +52,41 @@ def end_orphans(means: Means) -> int:
             means.launcher.discard(order.instance_id, order.lease)
         _tell(means, order, handle, has_ended)
     return len(orphans)
+
+
+class OrphanWatch:
+    """Of a launcher with hosts of its own: looks at the start, when one comes back, and now and then.
+
+    On a thread of its own, because a host may be slow and an orphan is given time to end.
+    """
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._look: ThreadedCall[int] | None = None
+        self._next_s = 0.0
+        self._silent: frozenset[str] = frozenset()
+
+    def turn(self) -> None:
+        """Look if it is time to; returns at once."""
+        means, launcher = self._means, self._means.launcher
+        if not isinstance(launcher, PlacesOnHosts):
+            return
+        silent = frozenset(host for host, silence in launcher.hosts().items() if silence)
+        now = means.clock()
+        if self._silent - silent:
+            self._next_s = now
+        self._silent = silent
+        if self._look is not None:
+            if self._look.is_under_way():
+                return
+            look, self._look = self._look, None
+            try:
+                look.result()
+            except Exception:  # a border like the loop's: it is looked again
+                logger.exception("orphans cannot be looked for; tried again in %g s", ORPHANS_INTERVAL_S)
+        if now >= self._next_s:
+            self._next_s = now + ORPHANS_INTERVAL_S
+            self._look = ThreadedCall("orphans", lambda: end_orphans(means), now)
 
 
 def _tell(means: Means, order: LaunchOrder, handle: EngineHandle, has_ended: bool) -> None:

@@ -61,10 +61,11 @@ class Reconciler:
     def is_shutting_down(self) -> bool:
         return self._shutdown_s is not None
 
-    def has_instances(self) -> bool:
-        """Whether anything is left that a shutdown waits for."""
+    def waits_for_engines(self) -> bool:
+        """Whether anything is left that a shutdown waits for; not hosts that are silent."""
         with self._means.database.reading() as session:
-            return bool(list_instances(session, states=LIVE_STATES - {S.FAILED}))
+            is_left = bool(list_instances(session, states=LIVE_STATES - {S.FAILED}))
+        return is_left or not self.fleet.fences.are_settled(self._means.limits.kill_s)
 
     def end_unwritten(self) -> None:
         """Go on with a shutdown though the registry cannot be written."""

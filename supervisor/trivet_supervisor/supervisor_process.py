@@ -12,13 +12,12 @@ import zmq
 from sqlalchemy.exc import DBAPIError
 
 from trivet import __version__
-from trivet.launching import PlacesOnHosts
 from trivet_registry.retention import prune
 from trivet_registry.supervision import SupervisionLost
 from trivet_supervisor import engine_logs
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
-from trivet_supervisor.orphans import end_orphans
+from trivet_supervisor.orphans import OrphanWatch
 from trivet_supervisor.protocol import Request, ShutDown, SupervisorStatus, Wake
 from trivet_supervisor.reconcile import Reconciler
 from trivet_supervisor.server import Server
@@ -31,7 +30,6 @@ RETRY_S = 2.0  # after a turn that failed: a full disk, a database that is away 
 WATCH_INTERVAL_S = 0.5
 MAX_TURNS_S = 1.0  # in a row: then who asks is answered
 PRUNE_INTERVAL_S = 600.0
-ORPHANS_INTERVAL_S = 30.0
 PRUNE_DELAY_S = 5.0  # after the start: one that dies again and again prunes, too
 
 
@@ -47,7 +45,7 @@ class SupervisorProcess:
         self._is_woken = True
         self._next_tick_s = 0.0
         self._next_prune_s = time.monotonic() + PRUNE_DELAY_S
-        self._next_orphans_s = time.monotonic() + ORPHANS_INTERVAL_S
+        self._orphans = OrphanWatch(means)
         self._problem = ""  # why the last turn failed
         self._poller = zmq.Poller()
         self._poller.register(wire.socket, zmq.POLLIN)
@@ -88,7 +86,7 @@ class SupervisorProcess:
     def _has_shut_down(self) -> bool:
         if self._reconciler.has_ended_unwritten:
             return True
-        return self._reconciler.is_shutting_down and not self._reconciler.has_instances()
+        return self._reconciler.is_shutting_down and not self._reconciler.waits_for_engines()
 
     def _look(self) -> None:
         fleet = self._reconciler.fleet
@@ -107,7 +105,7 @@ class SupervisorProcess:
                     self._is_woken = True
                     break
             self._prune()
-            self._look_for_orphans()
+            self._orphans.turn()
             self._server.keep_bound()
             self._problem = ""
         except SupervisionLost:
@@ -128,12 +126,6 @@ class SupervisorProcess:
                 pruned = prune(session)
             engine_logs.remove_logs(self._means.settings.paths, pruned.deployments)
             logger.info("pruned_rows=%d", pruned.num_rows)
-
-    def _look_for_orphans(self) -> None:
-        """A host that was away may come back with engines that have been given up."""
-        if isinstance(self._means.launcher, PlacesOnHosts) and time.monotonic() >= self._next_orphans_s:
-            self._next_orphans_s = time.monotonic() + ORPHANS_INTERVAL_S
-            end_orphans(self._means)
 
     def _handle(self, request: Request) -> SupervisorStatus:
         if isinstance(request, ShutDown):

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -10,10 +14,12 @@ from trivet_registry.events_store import list_events
 from trivet_registry.tables import Instance
 from trivet_supervisor import orphans
 from trivet_supervisor.launchers.order_files import order_file
-from trivet_supervisor.orphans import end_orphans
+from trivet_supervisor.orphans import OrphanWatch, end_orphans
 
 if TYPE_CHECKING:
     from conftest import Site
+
+    from trivet.messages import LaunchOrder
 
 
 @pytest.mark.parametrize("obeys", [("terminate", "kill"), ("kill",)])
@@ -86,3 +92,45 @@ def test_an_orphan_that_nothing_ends_is_told_and_found_again(
     assert end_orphans(site.means) == 1
     assert site.process.code is not None
     assert end_orphans(site.means) == 0
+
+
+def test_orphans_are_looked_for_when_a_host_comes_back_and_now_and_then_and_nobody_waits(site: Site) -> None:
+    looks: list[float] = []
+    may_look = threading.Event()
+    silence = {"b": "host b has not answered for 9 s"}
+
+    def orders() -> list[LaunchOrder]:
+        looks.append(site.clock())
+        may_look.wait(60)
+        return []
+
+    launcher = SimpleNamespace(orders=orders, hosts=lambda: dict(silence), devices=list, usage=dict)
+    watch = OrphanWatch(replace(site.means, launcher=cast("Any", launcher)))
+
+    def until_looked(number: int) -> None:
+        deadline_s = time.monotonic() + 60
+        while len(looks) != number or (watch._look is not None and watch._look.is_under_way()):
+            assert time.monotonic() < deadline_s, looks
+            time.sleep(0.01)
+            watch.turn()
+
+    watch.turn()
+    site.clock.advance(100)
+    watch.turn()  # the first has not answered
+    may_look.set()
+    until_looked(2)
+    site.clock.advance(1)
+    watch.turn()
+    until_looked(2)
+    silence["b"] = ""
+    watch.turn()
+    until_looked(3)
+    site.clock.advance(31)
+    watch.turn()
+    until_looked(4)
+
+
+def test_of_a_launcher_without_hosts_nothing_is_looked_for_in_turns(site: Site) -> None:
+    watch = OrphanWatch(site.means)
+    watch.turn()
+    assert watch._look is None

@@ -372,11 +372,11 @@ def test_a_shutdown_ends_everything_and_the_next_supervisor_runs_it_again(site: 
     site.reconciler.shut_down(5)
     site.settle()
     assert site.states() == ["draining"] * 2
-    assert site.reconciler.has_instances()
+    assert site.reconciler.waits_for_engines()
     for process in site.launcher.processes:
         process.code = 0
     site.settle()
-    assert not site.reconciler.has_instances()
+    assert not site.reconciler.waits_for_engines()
     site.start_supervisor()
     site.settle()
     assert sorted(site.states()) == ["starting"] * 2 + ["stopped"] * 2
