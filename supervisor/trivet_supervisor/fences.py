@@ -194,7 +194,10 @@ def why_unconfirmed(fences: Sequence[Fence]) -> str:
     for fence in fences:
         by_host.setdefault(fence.host, []).append(described(fence))
     told = "; ".join(f"host {host} has not said that {', '.join(who)} ended" for host, who in by_host.items())
-    return f"{told}: that is asked again, and what is left is ended, by the next `trivet serve` or `trivet stop --all`"
+    again = (
+        "that is asked again, and what is left is ended, by the next `trivet serve` or `trivet stop --all`"
+    )
+    return f"{told}: {again}"
 
 
 def _may_return(fence: Fence, instance: Instance) -> bool:
