@@ -100,6 +100,13 @@ CASES: dict[str, dict[str, Any]] = {
         "top_p": np.linspace(0.3, 1, ROWS).astype(np.float32),
         "min_p": np.linspace(0, 0.2, ROWS).astype(np.float32),
     },
+    "nothing of top_p": {"top_p": np.zeros(ROWS, np.float32)},
+    "every limit at its end": {
+        "temperature": np.full(ROWS, 1e-6, np.float32),
+        "top_k": np.full(ROWS, np.iinfo(np.int32).max, np.int32),
+        "top_p": (np.arange(ROWS) % 2).astype(np.float32),
+        "min_p": np.ones(ROWS, np.float32),
+    },
     "a uniform of zero": {"uniform": np.zeros((ROWS, 2), np.float32)},
     "a uniform just below one": {"uniform": np.full((ROWS, 2), np.nextafter(np.float32(1), 0))},
     "scores only": {"draws": np.zeros(ROWS, np.bool_), "target_ids": np.arange(ROWS, dtype=np.int32) * 9},

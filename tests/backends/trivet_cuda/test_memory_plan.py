@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from trivet.errors import DoesNotFit
 from trivet.models.model_files import ModelFiles
+from trivet.runners.collectives import Alone
 from trivet.runners.sharded_weights import Linear, Packer, Plain
 from trivet_cuda import memory_plan
 from trivet_cuda.backend import CudaBackend
@@ -126,6 +128,21 @@ def test_a_step_that_takes_more_than_planned_is_refused(start: Callable[..., Cud
         start(CpuDevice(peak=2 * for_a_step))
     for size in (2 * for_a_step, for_a_step):
         assert f"{size / (1 << 30):.3f} GiB" in str(found.value)
+
+
+def test_the_peak_of_the_rank_that_takes_most_counts_on_all(start: Callable[..., CudaRunner]) -> None:
+    """A twin of one rank takes more than the others' kernel; then all are refused, or none."""
+
+    class OtherTakesMore(Alone):
+        def concatenate(self, x: Tensor) -> Tensor:
+            return torch.cat((x, 3 * x), -1)
+
+    runner = start(CpuDevice(peak=1 << 20))
+    assert runner.peaks() == {"activations": 1 << 20, "logits": 1 << 20}
+    runner._collectives = OtherTakesMore()
+    with runner._measured_as("activations"):
+        pass
+    assert runner.peaks() == {"activations": 3 << 20, "logits": 1 << 20}
 
 
 def test_what_graphs_leave_has_to_hold_a_step(start: Callable[..., CudaRunner]) -> None:
