@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from trivet_ascend_emulated.backend import EmulatedAscend  # noqa: E402
 
 from trivet.contract_suite.defects import Hunt  # noqa: E402
 from trivet.contract_suite.plugin import candidate_param, models, subject  # noqa: E402
-from trivet.contract_suite.subject import ModelLibrary, find_candidates  # noqa: E402
+from trivet.contract_suite.subject import Candidate, ModelLibrary, find_candidates  # noqa: E402
 from trivet.plugins import load_plugins  # noqa: E402
 
 __all__ = ["hunt", "models", "subject"]
@@ -32,9 +33,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("absent", absent, ids=[each.name for each in absent])
     if "subject" in metafunc.fixturenames:
         emulated = EmulatedAscend()
-        here = [each for each in installed if not each.absent_because]
+        here = [beside_others(each) for each in installed if not each.absent_because]
         here += find_candidates({emulated.name: emulated}, dtypes=("bf16",))
         metafunc.parametrize("subject", [candidate_param(each) for each in here], indirect=True)
+
+
+def beside_others(candidate: Candidate) -> Candidate:
+    """torch's threads of the CPU wait by turning, and other tests have the other cores."""
+    if (candidate.backend.name, candidate.options.get("kernels")) != ("cpu", "torch"):
+        return candidate
+    return replace(candidate, options={**candidate.options, "num_threads": "1"})
 
 
 @pytest.fixture(autouse=True)

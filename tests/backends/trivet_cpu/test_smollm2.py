@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,6 +33,16 @@ MAX_MODEL_LEN = 160
 BACKEND = CpuBackend()
 
 
+# Of a driver: dtype and kernels. Tests of one have the same one, which takes seconds to load.
+F32, F32_TORCH, BF16, AS_STORED, BF16_TORCH = (
+    ("f32", "native"),
+    ("f32", "torch"),
+    ("bf16", "native"),
+    ("auto", "native"),
+    ("bf16", "torch"),
+)
+
+
 @dataclass(frozen=True)
 class Continued:
     """The prompts and what the float32 runner made of them, greedily."""
@@ -43,9 +54,12 @@ class Continued:
 
 
 def _driver(files: ModelFiles, dtype: str, kernels: str = "torch", arch: str | None = None) -> Driver:
-    """`arch`: as if the CPU had these instruction sets only."""
+    """On one thread: other tests have the other cores.
+
+    `arch`: as if the CPU had these instruction sets only.
+    """
     assert files.spec is not None
-    options = {"kernels": kernels}
+    options = {"kernels": kernels, "num_threads": "1"}
     config = RunnerConfig(
         dtype=dtype,
         max_num_seqs=4,
@@ -68,12 +82,25 @@ def continued() -> Continued:
     assert files.spec is not None
     tokenizer = load_tokenizer(files.path)
     prompts = [list(tokenizer.encode(text)) for text in PROMPTS]
-    driver = _driver(files, "f32")
+    driver = _driver(files, "f32", "native")
     sequences = [driver.add(prompt) for prompt in prompts]
     driver.generate(sequences, NUM_TOKENS)
     driver.runner.close()
     oracle = read_gguf_oracle(find_demo_model(), MAX_MODEL_LEN, files.spec.num_tokens)
     return Continued(files, oracle, prompts, [sequence.token_ids for sequence in sequences])
+
+
+@pytest.fixture(scope="module")
+def driver(request: pytest.FixtureRequest, continued: Continued) -> Iterator[Driver]:
+    made = _driver(continued.files, *request.param)
+    yield made
+    made.runner.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(request: pytest.FixtureRequest) -> None:
+    if "driver" in request.fixturenames:
+        request.getfixturevalue("driver").reset()
 
 
 def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) -> None:
@@ -84,38 +111,40 @@ def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) ->
         assert sequence[len(prompt) :] == chosen.tolist()
 
 
-def test_native_float32_greedy_ids_are_the_same(continued: Continued) -> None:
-    driver = _driver(continued.files, "f32", "native")
+@pytest.mark.parametrize(("driver", "num_tokens"), [(F32, NUM_TOKENS), (F32_TORCH, 16)], indirect=["driver"])
+def test_float32_greedy_ids_are_the_same_again(continued: Continued, driver: Driver, num_tokens: int) -> None:
+    """A step in torch takes 0.2 s of processor time; scored below are all."""
     sequences = [driver.add(prompt) for prompt in continued.prompts]
-    driver.generate(sequences, NUM_TOKENS)
-    driver.runner.close()
-    assert [sequence.token_ids for sequence in sequences] == continued.sequences
+    driver.generate(sequences, num_tokens)
+    wanted = zip(continued.prompts, continued.sequences, strict=True)
+    assert [sequence.token_ids for sequence in sequences] == [
+        tokens[: len(prompt) + num_tokens] for prompt, tokens in wanted
+    ]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kernels", "mean_error"),
+    ("driver", "dtype", "mean_error"),
     [
-        ("f32", "native", 1e-4),
-        ("f32", "torch", 1e-4),
-        ("bf16", "native", 0.03),
-        ("bf16", "torch", 0.06),
-        ("auto", "native", 0.05),
+        (F32, "f32", 1e-4),
+        (F32_TORCH, "f32", 1e-4),
+        (BF16, "bf16", 0.03),
+        (AS_STORED, "auto", 0.05),
+        (BF16_TORCH, "bf16", 0.06),
     ],
+    indirect=["driver"],
 )
 def test_teacher_forced_logprobs_agree_with_transformers(
-    continued: Continued, dtype: str, kernels: str, mean_error: float
+    continued: Continued, driver: Driver, dtype: str, mean_error: float
 ) -> None:
     """Measured, at most and on average: f32 3e-5 and 4e-6; bf16 native 0.09 and 0.008, torch 0.14 and 0.017.
 
     As stored (4-bit layers, 8-bit head, activations of 8 bits): 0.15 and 0.018.
     """
-    driver = _driver(continued.files, dtype, kernels)
     measured, reference = [], []
     for sequence in continued.sequences:
         driver.reset()
         measured.append(driver.score(driver.add(sequence)))
         reference.append(scores(continued.oracle, sequence))
-    driver.runner.close()
     agreement = compare(Scores.join(reference), Scores.join(measured), dtype)
     assert agreement.agrees, str(agreement)
     assert agreement.mean_error < mean_error, str(agreement)
@@ -132,22 +161,22 @@ def test_as_stored_on_a_cpu_with_avx2_only_agrees_with_transformers(continued: C
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kernels", "cosine", "error"),
+    ("driver", "cosine", "error"),
     [
-        ("f32", "native", 0.999999, 1e-5),
-        ("f32", "torch", 0.999999, 1e-5),
-        ("bf16", "native", 0.9998, 0.01),
-        ("auto", "native", 0.998, 0.03),
+        (F32, 0.999999, 1e-5),
+        (F32_TORCH, 0.999999, 1e-5),
+        (BF16, 0.9998, 0.01),
+        (AS_STORED, 0.998, 0.03),
     ],
+    indirect=["driver"],
 )
 def test_vectors_of_length_one_agree_with_transformers(
-    continued: Continued, dtype: str, kernels: str, cosine: float, error: float
+    continued: Continued, driver: Driver, cosine: float, error: float
 ) -> None:
     """In two chunks; `error` is of one element.
 
     Measured, 1 - cosine and error: f32 1e-7 and 9e-7; bf16 8e-5 and 0.004; as stored 7e-4 and 0.008.
     """
-    driver = _driver(continued.files, dtype, kernels)
     kinds = (PoolKind.LAST, PoolKind.SUM)
     for tokens in continued.sequences:
         driver.reset()
@@ -163,7 +192,6 @@ def test_vectors_of_length_one_agree_with_transformers(
             measured, reference = vector / np.linalg.norm(vector), wanted / np.linalg.norm(wanted)
             assert measured @ reference > cosine
             assert np.abs(measured - reference).max() < error
-    driver.runner.close()
 
 
 def test_vectors_and_scores_of_the_offline_api_agree_with_transformers(continued: Continued) -> None:
@@ -196,7 +224,8 @@ def anonymous():
 
 files, backend = open_model(find_demo_model()), CpuBackend()
 dtype, kernels = sys.argv[1:]
-config = RunnerConfig(dtype=dtype, max_model_len=800, max_num_seqs=16, options={"kernels": kernels})
+options = {"kernels": kernels} | ({"num_threads": "1"} if kernels == "torch" else {})
+config = RunnerConfig(dtype=dtype, max_model_len=800, max_num_seqs=16, options=options)
 devices = backend.probe(1.0)
 plan = backend.plan(files.spec, files.weights, config, devices)
 if kernels == "torch":
