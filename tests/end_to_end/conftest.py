@@ -146,7 +146,8 @@ class Site:
     def clean_up(self) -> None:
         """Whatever a failed test has left; a passed one leaves nothing."""
         for process in self.processes():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended with its parent
+                process.kill()
         if self.parent is not None:
             self.parent.wait(DEADLINE_S)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 pytestmark = pytest.mark.faults
@@ -44,6 +46,13 @@ def serving(site: Any) -> Any:
     return site
 
 
+def kill_all_but(serving: Any, pid: int) -> None:
+    for process in serving.processes():
+        if process.pid != pid:
+            with suppress(psutil.NoSuchProcess):  # it has ended with its parent
+                process.kill()
+
+
 def test_a_killed_engine_ends_its_streams_with_an_error_and_is_restarted(serving: Any) -> None:
     stream = Stream(serving, max_tokens=7500)
     (pid,) = serving.engine_pids()
@@ -72,21 +81,21 @@ def test_a_killed_supervisor_touches_no_stream_and_adopts_its_engine(serving: An
 
 
 def test_metrics_answer_while_the_supervisor_is_stopped(serving: Any) -> None:
-    os.kill(serving.supervisor_pid(), signal.SIGSTOP)
+    supervisor = serving.supervisor_pid()
+    os.kill(supervisor, signal.SIGSTOP)
 
     def supervisor_is_reported_down() -> bool:
         text = httpx2.get(f"{serving.base_url}/metrics", timeout=10).text
         return "trivet:supervisor_up 0.0" in text
 
     serving.wait_for("metrics say that the supervisor is down", supervisor_is_reported_down, 30)
-    os.kill(serving.supervisor_pid(), signal.SIGCONT)
+    with suppress(ProcessLookupError):  # it was replaced for its silence
+        os.kill(supervisor, signal.SIGCONT)
 
 
 def test_everything_killed_at_once_leaves_engines_that_the_next_serve_adopts(serving: Any) -> None:
     (engine,) = serving.engine_pids()
-    for process in serving.processes():
-        if process.pid != engine:
-            process.kill()
+    kill_all_but(serving, engine)
     serving.parent.wait(30)
     serving.wait_for("only the engine is left", lambda: [p.pid for p in serving.processes()] == [engine])
     serving.serve()
@@ -107,13 +116,11 @@ def test_a_second_serve_refuses_and_names_the_first(serving: Any) -> None:
 
 def test_stop_all_works_without_a_supervisor(serving: Any) -> None:
     (engine,) = serving.engine_pids()
-    for process in serving.processes():
-        if process.pid != engine:
-            process.kill()
+    kill_all_but(serving, engine)
     serving.parent.wait(30)
     done = serving.run("stop", "--all")
     assert done.returncode == 0, done.stderr
-    assert not serving.processes()
+    serving.wait_for("nothing is left", lambda: not serving.processes())
 
 
 def test_an_engine_whose_sockets_were_deleted_is_reached_by_a_web_server_that_comes_anew(

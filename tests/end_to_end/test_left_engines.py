@@ -61,4 +61,4 @@ def test_a_stop_finds_engines_whose_registry_was_deleted(site: Site) -> None:
         file.unlink()
     done = site.run("stop", "--all")
     assert (done.stdout, done.returncode) == ("stopped without a supervisor: 1 engine\n", 0)
-    site.wait_for("the engine has ended", lambda: not site.processes(), 5)
+    site.wait_for("the engine has ended", lambda: not site.processes())

@@ -152,13 +152,13 @@ def test_a_frozen_replica_leaves_rotation_and_returns(site: Site) -> None:
         with ThreadPoolExecutor(8) as pool:
             assert {status for status, _ in pool.map(lambda _: ask(site, 4), range(16))} == {200}
     finally:
-        with suppress(
-            ProcessLookupError
-        ):  # killed for its silence, where this took longer than that may last
+        is_in_time = False  # or it was killed for its silence
+        with suppress(ProcessLookupError):
             os.kill(frozen, signal.SIGCONT)
+            is_in_time = True
     before = finished(site)[instance]
     site.wait_for("it serves again", lambda: ask(site, 4)[0] == 200 and finished(site)[instance] > before)
-    assert frozen in site.engine_pids(), "its process went on"
+    assert not is_in_time or frozen in site.engine_pids(), "its process went on"
 
 
 def instance_reason(site: Site, instance: str) -> str:
