@@ -144,10 +144,13 @@ class Head:
             return client.completions.complete(name, "Hello", max_tokens=4).text
 
     def knows(self, host: FarHost) -> None:
-        """Wait until its devices are listed."""
+        """Wait until its devices are listed, and can be used."""
         wait_for(
             f"host {host.name} is known",
-            lambda: any(device.uid.startswith(f"{host.name}/") for device in self.devices()),
+            lambda: any(
+                device.uid.startswith(f"{host.name}/") and not device.unusable_because
+                for device in self.devices()
+            ),
         )
 
     def supervisor_pid(self) -> int | None:

@@ -79,7 +79,7 @@ def test_a_gpu_of_one_host_and_an_npu_of_another_serve_one_site(
         ]
     assert [answer.usage.completion_tokens for answer in answers if answer.usage] == [4, 4]
     assert answers[0].text == answers[1].text, "one float32 model, whatever computes it"
-    assert claims(cluster) == [["a", "GPU"], ["b", "NPU"]]
+    wait_for("Ray knows who has them", lambda: claims(cluster) == [["a", "GPU"], ["b", "NPU"]])
 
     devices = head.run("devices")
     assert "a/interpreted" in devices

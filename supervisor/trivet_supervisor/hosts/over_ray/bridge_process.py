@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 3.0
 RESTART_S = 2.0
-MAX_FAILED = 3  # rounds in a row; a driver whose head is another one by now may wait for the old for ever
+MAX_FAILED = 2  # rounds in a row; a driver takes some seconds to join
 GRACE_S = 1.0  # past the deadline of what it is asked
 NEEDS_RAY = (
     "launcher 'ray' needs Ray, which is not installed: pip install 'trivet[ray]' here and on every host"

@@ -24,6 +24,7 @@ from trivet_supervisor.hosts.over_ray.calls import Claim, Host, KeepAgents, List
 logger = logging.getLogger(__name__)
 
 ROUND_TIMEOUT_S = 45.0
+PING_TIMEOUT_S = 8.0
 CLAIM_TIMEOUT_S = 5.0
 FORGOTTEN_S = 900.0  # a host that is no node any more, and of which nothing was heard for so long
 WHOLE_SHARE = 0.5  # who takes more than that of a device leaves nothing that Ray should give away
@@ -130,6 +131,7 @@ class RayHosts:
 
     def _round(self) -> None:
         """Raises: Unavailable."""
+        self._bridge.ask(ListClaims(), PING_TIMEOUT_S)  # a driver may wait for a head that is gone for ever
         site_key = client_keys(self._key_file).public
         self._learn(self._bridge.ask(KeepAgents(site_key), ROUND_TIMEOUT_S).hosts)
         if self._orders:
