@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 3.0
 RESTART_S = 2.0
-MAX_FAILED = 2  # rounds in a row; a driver takes some seconds to join
+MAX_FAILED = 2  # rounds in a row; then it may wait for a head that is gone
+MAX_FAILED_AT_FIRST = 6  # a driver takes some seconds to join
 GRACE_S = 1.0  # past the deadline of what it is asked
 NEEDS_RAY = (
     "launcher 'ray' needs Ray, which is not installed: pip install 'trivet[ray]' here and on every host"
@@ -95,12 +96,12 @@ class BridgeProcess:
             self.failure = NEEDS_RAY
             return
         bridge = self._start()
-        num_failed = 0
+        num_failed, most = 0, MAX_FAILED_AT_FIRST
         try:
-            while bridge.poll() is None and num_failed < MAX_FAILED:
+            while bridge.poll() is None and num_failed < most:
                 try:
                     self._ask_round()
-                    num_failed, self.failure = 0, ""
+                    num_failed, most, self.failure = 0, MAX_FAILED, ""
                 except Unavailable as error:
                     num_failed += 1
                     self.failure = self.failure or str(error)
