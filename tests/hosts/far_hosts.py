@@ -17,11 +17,16 @@ def ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def wait_for(what: str, is_done: Callable[[], object], deadline_s: float = 120.0) -> None:
-    """Raises: AssertionError naming what did not come true."""
+def wait_for(
+    what: str,
+    is_done: Callable[[], object],
+    deadline_s: float = 120.0,
+    tell: Callable[[], object] = lambda: "",
+) -> None:
+    """Raises: AssertionError naming what did not come true, and what `tell` says then."""
     end = time.monotonic() + deadline_s
     while not is_done():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
+        assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s: {tell()}"
         time.sleep(0.05)
 
 

@@ -80,7 +80,7 @@ def test_a_cut_link_moves_its_engine_with_the_reason_and_the_old_one_ends_when_i
     hosts[first].cut()
     try:
         wait_for("its client is told", lambda: stream.failure)
-        wait_for("it is elsewhere", lambda: head.where("cut") == other)
+        wait_for("it is elsewhere", lambda: head.where("cut") == other, tell=lambda: head.reasons("cut"))
         assert any(f"host {first} has not answered for" in reason for reason in head.reasons("cut"))
         assert head.ask("cut")
         assert engines_of(hosts) == {first: 1, other: 1}, "nobody could end it"
@@ -99,7 +99,7 @@ def test_a_host_that_dies_loses_its_engine_to_another(
     first = head.where("dies")
     other = {"a": "b", "b": "a"}[first]
     hosts[first].kill()
-    wait_for("it is elsewhere", lambda: head.where("dies") == other)
+    wait_for("it is elsewhere", lambda: head.where("dies") == other, tell=lambda: head.reasons("dies"))
     assert any(f"host {first} has not answered for" in reason for reason in head.reasons("dies"))
     cluster.join(hosts[first])
     head.knows(hosts[first])
