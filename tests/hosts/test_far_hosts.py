@@ -31,6 +31,12 @@ def begun(head: Head, name: str) -> Stream:
     return stream
 
 
+def elsewhere(head: Head, name: str, first: str) -> str:
+    """Where it is ready then; it may be the site's own host, too."""
+    wait_for("it is elsewhere", lambda: head.where(name) not in ("", first), tell=lambda: head.reasons(name))
+    return head.where(name)
+
+
 def test_an_engine_runs_on_its_host_and_is_reached_over_tcp(
     head: Head, hosts: dict[str, FarHost], null: str
 ) -> None:
@@ -75,18 +81,18 @@ def test_a_cut_link_moves_its_engine_with_the_reason_and_the_old_one_ends_when_i
 ) -> None:
     head.launch("cut", **SLOW)
     first = head.where("cut")
-    other = {"a": "b", "b": "a"}[first]
+    assert first in hosts, head.reasons("cut")
     stream = begun(head, "cut")
     hosts[first].cut()
     try:
         wait_for("its client is told", lambda: stream.failure)
-        wait_for("it is elsewhere", lambda: head.where("cut") == other, tell=lambda: head.reasons("cut"))
+        other = elsewhere(head, "cut", first)
         assert any(f"host {first} has not answered for" in reason for reason in head.reasons("cut"))
         assert head.ask("cut")
-        assert engines_of(hosts) == {first: 1, other: 1}, "nobody could end it"
+        assert engines_of(hosts)[first] == 1, "nobody could end it"
     finally:
         hosts[first].mend()
-    wait_for("the abandoned one has ended", lambda: engines_of(hosts) == {first: 0, other: 1})
+    wait_for("the abandoned one has ended", lambda: engines_of(hosts)[first] == 0)
     assert head.where("cut") == other
     cluster.join(hosts[first])  # Ray itself takes a node that was away for dead, and ends there
     head.stop("cut")
@@ -97,9 +103,9 @@ def test_a_host_that_dies_loses_its_engine_to_another(
 ) -> None:
     head.launch("dies", **SLOW)
     first = head.where("dies")
-    other = {"a": "b", "b": "a"}[first]
+    assert first in hosts, head.reasons("dies")
     hosts[first].kill()
-    wait_for("it is elsewhere", lambda: head.where("dies") == other, tell=lambda: head.reasons("dies"))
+    other = elsewhere(head, "dies", first)
     assert any(f"host {first} has not answered for" in reason for reason in head.reasons("dies"))
     cluster.join(hosts[first])
     head.knows(hosts[first])
