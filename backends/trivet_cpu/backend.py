@@ -134,7 +134,11 @@ class CpuBackend:
             )
         if config.block_size is not None and not 1 <= config.block_size <= 256:
             raise Unsupported(f"block_size {config.block_size} is not supported on the CPU; use 1 to 256")
-        num_threads(config.options)
+        threads, usable = num_threads(config.options), len(usable_cpus())
+        if threads is not None and threads > usable:
+            raise Unsupported(
+                f"num_threads {threads} is more than the {usable} CPUs here; use at most {usable}"
+            )
         for name, choices in CHOICES.items():
             chosen = config.options.get(name)
             if chosen not in (None, *choices):

@@ -198,7 +198,11 @@ def _reading_options(engine: Engine) -> dict[str, Any]:
 
 
 def _with_driver(url: URL) -> URL:
-    """Psycopg 3, where the URL names none, with every release of SQLAlchemy."""
+    """Psycopg 3, where the URL names none, with every release of SQLAlchemy. Raises: ConfigError."""
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ConfigError(
+            f"database_url begins with {url.drivername}:; write sqlite:///FILE or postgresql://USER@HOST/NAME"
+        )
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 

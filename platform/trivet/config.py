@@ -232,6 +232,7 @@ def load_settings(
         for key in Settings.__struct_fields__
         if key not in _SECTIONS and (variable := f"TRIVET_{key.upper()}") in environ
     }
+    _refuse_misspelt(environ)
     if "HF_ENDPOINT" in environ:  # where other tools of this host look for a mirror
         from_env.setdefault("hf_endpoint", environ["HF_ENDPOINT"])
     home = str(given.get("home") or from_env.get("home") or Settings().home)
@@ -334,6 +335,16 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
         ("retention_days", 0 < settings.retention_days < math.inf, "days, more than 0"),
         ("orphan_timeout_s", orphan_s is None or 0 < orphan_s < math.inf, "seconds, more than 0"),
     ]
+
+
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    """A variable that is nearly a setting's; others of our prefix are not ours to judge."""
+    known = [f"TRIVET_{name.upper()}" for name in Settings.__struct_fields__]
+    for variable in environ:
+        if variable.startswith("TRIVET_") and variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.9)
+            if near:
+                raise ConfigError(f"the variable {variable} is no setting; did you mean {near[0]}?")
 
 
 def settings_to_environment(settings: Settings) -> dict[str, str]:

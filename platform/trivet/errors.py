@@ -13,6 +13,7 @@
     │   │   └── ModelNotFound         404 model_not_found
     │   ├── Conflict                  409 conflict                not in this state
     │   └── Overloaded                429 overloaded              retry later
+    │       └── RateLimited           429 rate_limit_exceeded     what a key may have is had
     ├── Unavailable                   503 unavailable             nothing can serve this now
     │   ├── EngineLost                503 engine_lost             the engine ended under a request
     │   ├── InstanceStopped           503 instance_stopped        it was told to stop, or its drain was over
@@ -122,6 +123,12 @@ class Overloaded(RequestError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """A key has had what it may have, whether or not the server is busy; OpenAI's name."""
+
+    code = "rate_limit_exceeded"
 
 
 class Unavailable(TrivetError):

@@ -30,6 +30,7 @@ from trivet_supervisor.fences import why_unconfirmed
 from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.means import Means
 from trivet_supervisor.orphans import end_handles, end_orphans
+from trivet_supervisor.other_home import other_home
 from trivet_supervisor.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def end_engines(
                         wire.socket.poll(LOOK_INTERVAL_MS)
         except OperationalError as error:  # a full disk: what cannot be written down must end all the same
             with database.reading() as session:
-                engines = _known(session)
+                engines = _known(session, settings)
             raise _end_unwritten(
                 launcher, engines, f"the registry cannot be written: {error.orig}"
             ) from error
@@ -123,10 +124,13 @@ def end_by_orders(settings: Settings, why: str) -> Unavailable:
     return _end_unwritten(launcher, [(order.lease, "") for order in launcher.orders()], why)
 
 
-def _known(session: Session) -> list[tuple[str, str]]:
-    """Lease and host of every engine that may live."""
-    instances = list_instances(session, states=PROCESS_STATES)
-    engines = [(i.lease, i.host or "") for i in instances if i.lease]
+def _known(session: Session, settings: Settings) -> list[tuple[str, str]]:
+    """Lease and host of every engine of this home that may live."""
+    engines = [
+        (instance.lease, instance.host or "")
+        for instance in list_instances(session, states=PROCESS_STATES)
+        if instance.lease and (instance.host or other_home(instance.run_dir, settings.paths.run) is None)
+    ]
     return engines + [(fence.lease, fence.host) for fence in list_fences(session)]
 
 

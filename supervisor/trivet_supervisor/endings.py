@@ -85,6 +85,11 @@ class Endings:
         was_rebooted = instance.host is None and (instance.entered_s or 0.0) > self._means.clock()
         self._write(instance.id, REBOOTED if was_rebooted else UNSEEN, None, was_boot=False, was_seen=False)
 
+    def of_other_home(self, instance_id: str, home: Path) -> None:
+        """This home never had a process of it."""
+        reason = f"its engine is of the home {home}, of which this registry is a copy; it is left alone"
+        self._write(instance_id, reason, None, was_boot=False, was_seen=False)
+
     def not_started(self, instance: Instance, reason: str, needs_change: bool) -> None:
         """No process exists. What cannot be placed at its first launch is told at once.
 

@@ -81,3 +81,26 @@ def test_a_lost_site_is_made_again_with_its_keys_and_models(site: Site, tmp_path
         assert not client.models.verify("smol:1").problems
         assert client.audit.verify().fault is None
     assert site.stop() == 0
+
+
+def test_a_backup_restored_beside_the_living_site_leaves_its_engines_alone(
+    site: Site, home_of_module: Site, tmp_path: Path
+) -> None:
+    site.serve()
+    site.launch("null", "null")
+    engines = site.engine_pids()
+    assert site.run("backup", str(tmp_path / "b.tar")).returncode == 0
+    copy = home_of_module
+    assert copy.run("restore", str(tmp_path / "b.tar")).returncode == 0
+    copy.serve()
+    copy.wait_ready("null")
+    assert not set(copy.engine_pids()) & set(engines), "an engine of its own"
+    with copy.client() as client:
+        reasons = " ".join(str(event.reason) for event in client.events())
+    assert f"of the home {site.home}, of which this registry is a copy" in reasons
+    assert "adopted" not in reasons
+    assert copy.run("stop", "--all").returncode == 0
+    copy.stop()
+    assert copy.run("stop", "--all").returncode == 0, "by itself, without a supervisor"
+    assert site.engine_pids() == engines
+    assert site.states("null") == ["ready"]

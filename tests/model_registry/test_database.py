@@ -188,10 +188,15 @@ def test_a_registry_of_a_newer_trivet_is_refused(db: Database, registry_url: str
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "sqlite://", "sqlite:////proc/none/registry.db", "nosuch://host/db"]
+    ("url", "message"),
+    [
+        *((url, "cannot be opened") for url in ("nonsense", "sqlite://", "sqlite:////proc/none/registry.db")),
+        ("nosuch://host/db", "begins with nosuch:; write sqlite:///FILE or postgresql://"),
+        ("mysql+pymysql://host/db", "begins with mysql"),
+    ],
 )
-def test_an_address_that_cannot_be_opened_is_a_config_error(url: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be opened"):
+def test_an_address_that_cannot_be_opened_is_a_config_error(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         open_database(url)
 
 

@@ -35,6 +35,13 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(home: Path) -> None:
         load_settings({"home": str(home)}, {})
 
 
+def test_a_variable_that_is_nearly_a_settings_is_refused_and_others_are_not_looked_at(home: Path) -> None:
+    environ = {"TRIVET_HOME": str(home), "TRIVET_KERNELS_DIR": "/x", "TRIVET_OF_SOMEBODY": "1"}
+    load_settings(environ=environ)
+    with pytest.raises(ConfigError, match="TRIVET_WEB_WORKER is no setting; did you mean TRIVET_WEB_WORKERS"):
+        load_settings(environ={**environ, "TRIVET_WEB_WORKER": "1"})
+
+
 def test_an_unknown_key_of_a_backend_is_refused_with_its_section(home: Path) -> None:
     (home / "trivet.toml").write_text('[backend.cpu]\npyton = "x"\n')
     with pytest.raises(ConfigError, match=r"\[backend\.cpu\]: unknown key 'pyton'; did you mean 'python'"):

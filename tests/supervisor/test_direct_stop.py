@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def settings(database: Database) -> Iterator[Settings]:
-    """A home of its own over the site's registry."""
+def settings(database: Database, site: Site) -> Iterator[Settings]:
+    """The site's registry and run directory under another name."""
     with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
         url = database.engine.url.render_as_string(hide_password=False)
         made = Settings(home=home, database_url=url)
         made.paths.create()
+        made.paths.run.rmdir()
+        made.paths.run.symlink_to(site.settings.paths.run)
         yield made
 
 

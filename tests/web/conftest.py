@@ -284,6 +284,7 @@ def run_server(site: Site, kind: str = "", **environment: str) -> Server:
     process = subprocess.Popen(command, env=env)
     server = Server(process, port)
     site.settings.paths.lock_file.write_text(str(process.pid))  # as `trivet serve` writes itself there
+    site.settings.paths.url_file.write_text(server.url)
 
     def end() -> None:
         if process.poll() is None:

@@ -92,7 +92,7 @@ class Client(Server[Connection]):
 
     Without arguments it is the server of this home (`TRIVET_HOME`): the address that it left in its run
     directory, else host and port of the settings, and the token of its run directory. To a server given by
-    `base_url` that token goes on this host only.
+    `base_url` that token goes where it is this home's own.
 
     Every failure is a `trivet.errors.TrivetError`: what the server named, or `Unavailable` where there is no
     server, no answer in time, or half an answer.

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import httpx2
 
 from trivet.access import is_served
-from trivet.client.wire import is_loopback
+from trivet.client.wire import is_loopback, port_of
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
 from trivet.tls import trust
@@ -38,14 +38,25 @@ class TokenOfHome(httpx2.Auth):
 def found(base_url: str | None, api_key: str | None) -> tuple[str, str | None, TokenOfHome | None]:
     """URL, key and token of the server that a client was made for; None stands for what this home has.
 
-    The token of this home goes to its own server, and to others on this host only. Raises: ConfigError.
+    The token of this home goes to its own server only: any account of the host may listen at another port.
+
+    Raises: ConfigError.
     """
-    url = base_url or _url_of_home(load_settings())
-    if api_key is None and (base_url is None or is_loopback(url)):
-        token = TokenOfHome(load_settings())
+    settings = load_settings()
+    url = base_url or _url_of_home(settings)
+    if api_key is None and (base_url is None or _is_of_home(url, settings)):
+        token = TokenOfHome(settings)
         token.read()  # what it cannot be read for is told at once
         return url, None, token
     return url, api_key, None
+
+
+def _is_of_home(url: str, settings: Settings) -> bool:
+    """Whether it is where this home's server listens, perhaps by another name of this host."""
+    own = _url_of_home(settings)
+    if not is_loopback(url):
+        return url.rstrip("/") == own
+    return is_loopback(own) and port_of(url) == port_of(own)
 
 
 def local_url(settings: Settings) -> str:

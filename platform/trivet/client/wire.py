@@ -24,13 +24,23 @@ NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)  # the server has s
 
 def host_of(base_url: str) -> str:
     """The host that a server's URL names. Raises: ConfigError where it is none."""
+    return _parsed(base_url).host
+
+
+def port_of(base_url: str) -> int:
+    """The port that a server's URL names or its scheme stands for. Raises: ConfigError where it is none."""
+    url = _parsed(base_url)
+    return url.port or {"http": 80, "https": 443}[url.scheme]
+
+
+def _parsed(base_url: str) -> httpx2.URL:
     try:
         url = httpx2.URL(base_url)
     except httpx2.InvalidURL as error:
         raise ConfigError(f"{base_url!r} is not a URL ({error}); give http://HOST:PORT") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"{base_url!r} is not the URL of a server; give http://HOST:PORT")
-    return url.host
+    return url
 
 
 def is_loopback(base_url: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trivet.commands.output import note
+from trivet.demo_model import find_demo_model
 from trivet.errors import ConfigError, ModelFilesError, ModelNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: f
 
     Raises: ConfigError.
     """
+    from trivet.access import is_served
     from trivet.client import Client
     from trivet.commands.starting_server import wait_for_start
     from trivet.config import load_settings
@@ -55,7 +57,10 @@ def connect(given: argparse.Namespace, max_connections: int = 100, patience_s: f
             return client.health()
 
     if given.url is None:
-        wait_for_start(answers, load_settings().paths, patience_s)
+        paths = load_settings().paths
+        wait_for_start(answers, paths, patience_s)
+        if not is_served(paths) and answers():
+            note(f"no server of {paths.home} runs; the one at this address is another's")
     # Without retries: who types sees at once why, and when to come again.
     return Client(given.url, key, max_connections=max_connections, max_retries=0, ca_file=given.ca_file)
 
@@ -66,15 +71,17 @@ def connect_or_open(given: argparse.Namespace) -> Iterator[Client]:
 
     Raises: ConfigError.
     """
+    from trivet.access import is_served
+    from trivet.config import load_settings
+
     with connect(given) as client:
         is_ours = given.url is None and given.api_key_file is None
-        if not is_ours or client.health():
+        if not is_ours or is_served(load_settings().paths):
             yield client
             return
     import httpx2
 
     from trivet.client import Client
-    from trivet.config import load_settings
     from trivet.plugins import load_plugins
 
     offered = load_plugins(check_backends=False).offline_accounts(load_settings())
@@ -130,7 +137,12 @@ def is_path(text: str) -> bool:
 
 
 def with_path_hint(error: ModelNotFound, text: str) -> ModelNotFound:
-    """Where a file or folder has the name that was looked up: how to write it as a path."""
+    """Where a file, a folder or the demo model has the name that was looked up: how to write its path."""
+    if text == "smollm2":
+        try:
+            return ModelNotFound(f"{error}; the demo model is here: {find_demo_model()}", param=error.param)
+        except ModelFilesError:
+            return error
     if is_path(text) or not Path(text).exists():
         return error
     return ModelNotFound(f"{error}; for the files in ./{text} write ./{text}", param=error.param)

@@ -208,7 +208,8 @@ def explain_failure(client: Client, instance: Instance) -> None:
     try:
         lines = "".join(client.logs(instance.id, tail=NUM_LOG_LINES)).rstrip("\n").split("\n")
     except TrivetError:  # it failed before it had a log; the reason above is what counts
-        lines = []
+        note(f"more: trivet events {instance.deployment}")
+        return
     if any(lines):
         note("last lines of its log:")
         for line in lines[-NUM_LOG_LINES:]:

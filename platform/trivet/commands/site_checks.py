@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WARN_DISK_BYTES = 5 * GIB
 FAIL_DISK_BYTES = GIB // 2
 ANSWER_TIMEOUT_S = 5.0
+OTHER_ACCOUNT = "run this as the account that serves, on a file system that can be written"
 
 
 def check_site() -> Iterator[Finding]:
@@ -115,7 +116,11 @@ def check_registry(settings: Settings) -> Finding:
     if not parts.scheme.startswith("sqlite"):
         return Finding("registry", "ok", f"{parts.scheme} at {parts.hostname}, not opened by this command")
     file = Path(url.partition("///")[2])
-    if not file.exists():
+    try:
+        is_there = file.exists()
+    except OSError as error:
+        return Finding("registry", "fail", f"{file} cannot be looked at: {error.strerror}", OTHER_ACCOUNT)
+    if not is_there:
         return Finding("registry", "ok", f"{file} does not exist yet; the first `trivet serve` makes it")
     try:
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
@@ -123,6 +128,10 @@ def check_registry(settings: Settings) -> Finding:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         finally:
             connection.close()
+    except sqlite3.OperationalError as error:  # SQLite writes beside the file even to read it
+        if os.access(file, os.R_OK) and os.access(file.parent, os.W_OK | os.X_OK):
+            return Finding("registry", "fail", f"{file}: {error}", "see whether a process holds it")
+        return Finding("registry", "fail", f"{file} may not be read or written here: {error}", OTHER_ACCOUNT)
     except sqlite3.Error as error:
         return Finding("registry", "fail", f"{file}: {error}", "restore it from a backup")
     if verdict != "ok":

@@ -76,6 +76,8 @@ def _diff(given: argparse.Namespace) -> int:
         found = _steps(client, wanted, given)
     for step in found:
         print(step.text)
+    if not found:
+        note("no difference")
     return DIFFERS if found else 0
 
 

@@ -45,7 +45,18 @@ class DeploymentEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
     replicas: int = 1
     priority: int = 0
     fallback: str | None = None
-    settings: dict[str, str] = {}
+    given: dict[str, str | int | float | bool] = msgspec.field(name="settings", default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.given = dict(self.settings)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """As `--set` spells them; in a document they may be TOML's numbers and booleans, too."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.given.items()
+        }
 
 
 class KeyEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -86,7 +97,9 @@ def decode(text: bytes, where: str) -> Document:
     try:
         document = msgspec.toml.decode(text, type=Document)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"{where} is no configuration of a site: {error}") from error
+        raise ConfigError(
+            f"{where} is no configuration of a site: {error}; `trivet config export` shows one"
+        ) from error
     if document.format != FORMAT:
         raise ConfigError(f"{where}: format is {document.format!r}; this release reads {FORMAT!r}")
     for name, model in document.models.items():
@@ -131,7 +144,7 @@ def _deployment(one: Deployment, models: dict[str, Model]) -> DeploymentEntry:
         replicas=one.replicas,
         priority=one.priority,
         fallback=one.fallback,
-        settings=dict(sorted(one.settings.items())),
+        given=dict(sorted(one.settings.items())),
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from trivet.engine.doors import endpoints_file
 from trivet.errors import Unavailable
 from trivet.messages import LaunchOrder
+from trivet_supervisor.other_home import other_home
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ def write_order(order: LaunchOrder) -> Path:
 
 
 def orders_in(run_dir: Path) -> Iterator[LaunchOrder]:
-    """Of every engine that was started from this run directory and not discarded."""
-    return (order for file in run_dir.glob("engine-*.json") if (order := _read(file)) is not None)
+    """Of every engine that was started from this run directory and not discarded; none of a copied one's."""
+    orders = (order for file in run_dir.glob("engine-*.json") if (order := _read(file)) is not None)
+    return (order for order in orders if other_home(order.run_dir, run_dir) is None)
 
 
 def read_order(run_dir: Path, instance_id: str) -> LaunchOrder | None:

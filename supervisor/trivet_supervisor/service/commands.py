@@ -42,7 +42,7 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from trivet_supervisor.service.installing import Units, check_service, install, uninstall
+    from trivet_supervisor.service.installing import Units, check_unit, install, uninstall
     from trivet_supervisor.service.unit import unit_text
 
     units = Units.of_user() if given.user else Units.of_system()
@@ -51,7 +51,7 @@ def _run(given: argparse.Namespace) -> int:
         return 0
     service = _service(given)
     if given.action == "show":
-        check_service(service)
+        check_unit(service)
         print(unit_text(service), end="")
         return 0
     install(service, units)

@@ -48,14 +48,19 @@ class Units:
             raise ConfigError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}")
 
 
-def check_service(service: Service) -> None:
-    """Raises: ConfigError for what systemd would refuse, or what the account cannot reach."""
+def check_unit(service: Service) -> None:
+    """Raises: ConfigError for what systemd would refuse."""
     if _NAME.fullmatch(service.name) is None:
         raise ConfigError(f"name is {service.name!r}; it has letters, digits, - and _")
     if service.memory_max is not None and _MEMORY.fullmatch(service.memory_max) is None:
         raise ConfigError(f"memory limit is {service.memory_max!r}; it is an amount such as 200G, or 80%")
     if "\n" in f"{service.home}{service.command}":
         raise ConfigError("a path has a line break in it, which a unit cannot hold; move it")
+
+
+def check_service(service: Service) -> None:
+    """Raises: ConfigError for what systemd would refuse, or what the account cannot reach."""
+    check_unit(service)
     if service.account is None:
         return
     account = account_of(service.account)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -142,6 +143,14 @@ def test_bf16_is_named_where_only_its_weights_fit() -> None:
 def test_a_model_that_cannot_fit_says_how_much_is_missing() -> None:
     with pytest.raises(DoesNotFit, match=r"free \d+\.\d+ GiB of memory or choose a smaller model"):
         _plan(_device(free=2 * GIB))
+
+
+def test_more_threads_than_cpus_are_refused() -> None:
+    usable = len(os.sched_getaffinity(0))
+    BACKEND.check(SPEC, WEIGHTS, RunnerConfig(options={"num_threads": str(usable)}), _device())
+    config = RunnerConfig(options={"num_threads": str(usable + 1)})
+    with pytest.raises(Unsupported, match=f"is more than the {usable} CPUs here; use at most {usable}"):
+        BACKEND.check(SPEC, WEIGHTS, config, _device())
 
 
 def test_a_swap_space_that_is_too_large_says_which_would_do() -> None:

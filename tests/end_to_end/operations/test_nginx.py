@@ -191,7 +191,7 @@ def test_too_many_requests_of_one_address_are_a_429_that_clients_understand(
         ) as client,
     ):
         client.models.list()
-    assert refused.value.code == "overloaded"
+    assert refused.value.code == "rate_limit_exceeded"
     assert refused.value.type == "rate_limit_error"
     with front.client(served.token, "127.0.0.79") as other:
         assert other.get("/health/live").status_code == 200

@@ -44,6 +44,13 @@ def test_the_token_of_this_home_never_goes_to_another_host(site) -> None:
         assert client._connection.http.auth is None
 
 
+def test_the_token_of_this_home_never_goes_to_another_server_of_this_host(site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        url = f"http://127.0.0.1:{stranger.getsockname()[1]}"
+        assert Client(url).api_key is None, "any account may listen there"
+    assert Client(site.url.replace("127.0.0.1", "localhost")).api_key == "the-token"
+
+
 def test_the_server_of_this_home_gets_its_token_wherever_it_listens(site, monkeypatch) -> None:
     monkeypatch.setenv("TRIVET_HOST", "192.0.2.1")
     with Client() as client:

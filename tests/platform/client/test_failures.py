@@ -47,7 +47,7 @@ def test_a_foreign_answer_is_named_by_its_status_and_quoted(status: int, kind: t
 
 
 def test_an_unknown_code_falls_back_to_the_status() -> None:
-    assert type(failure(ErrorObject("m", code="rate_limit_exceeded"), 429)) is errors.Overloaded
+    assert type(failure(ErrorObject("m", code="tokens_exceeded"), 429)) is errors.Overloaded
     assert type(failure(ErrorObject("m", code=400), 400)) is errors.RequestError
 
 

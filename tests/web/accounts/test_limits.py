@@ -79,7 +79,7 @@ def test_a_minute_has_so_many_requests_in_all_processes_together(
     assert num_let_in(processes, 20) == 6
     with pytest.raises(Overloaded, match="key one has had its 6 requests a minute") as caught:
         processes[1].count(ONE)
-    assert caught.value.retry_after_s == 10
+    assert (caught.value.retry_after_s, caught.value.code) == (10, "rate_limit_exceeded")
     clock.now_s += 10.1
     assert num_let_in(processes, 5) == 1
     clock.now_s += 600

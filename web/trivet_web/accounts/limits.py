@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trivet.errors import Overloaded
+from trivet.errors import RateLimited
 from trivet_supervisor.launchers.process_table import start_time
 from trivet_web.accounts.principal import Principal
 
@@ -67,7 +67,7 @@ class Limits:
         self._thread.start()
 
     def count(self, principal: Principal) -> None:
-        """A request comes. Raises: Overloaded beyond `requests_per_minute`; all of them may come at once."""
+        """A request comes. Raises: RateLimited beyond `requests_per_minute`; all of them may come at once."""
         per_minute = principal.requests_per_minute
         if per_minute is None:
             return
@@ -76,7 +76,7 @@ class Limits:
             if is_written:
                 wait_s = self._wait_s(principal.key_id, MINUTE_S / per_minute)
         if wait_s > 0:
-            raise Overloaded(
+            raise RateLimited(
                 f"{principal.name} has had its {per_minute} requests a minute; try again in "
                 f"{math.ceil(wait_s)} s",
                 retry_after_s=math.ceil(wait_s),
@@ -85,7 +85,7 @@ class Limits:
     def enter(self, principal: Principal) -> Callable[[], None]:
         """A request begins to be served. Returns: to be called once when it ends; it never waits.
 
-        Raises: Overloaded beyond `max_concurrency`.
+        Raises: RateLimited beyond `max_concurrency`.
         """
         most = principal.max_concurrency
         if most is None:
@@ -98,7 +98,7 @@ class Limits:
             finally:
                 self._waiters.release()
         if place == 0:
-            raise Overloaded(
+            raise RateLimited(
                 f"{principal.name} has {most} requests under way, which is its limit; try again when one of "
                 "them has ended"
             )

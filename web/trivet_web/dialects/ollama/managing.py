@@ -191,8 +191,8 @@ def _require_registered(name: str, absent: ModelNotFound) -> None:
             find_version(session, name)
     except ModelNotFound:
         raise ModelNotFound(
-            f"model {name[:200]!r} is not on this server, which downloads nothing; put files there, then: "
-            f"trivet launch PATH --name {name.partition(':')[0][:80]}",
+            f"model {name[:200]!r} is not on this server; there: trivet launch PATH --name "
+            f"{name.partition(':')[0][:80]}, or hf:ORG/NAME in place of PATH",
             param="model",
         ) from absent
 

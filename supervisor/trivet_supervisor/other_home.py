@@ -1,0 +1,20 @@
+"""Engines of a home whose registry ours is a copy of, as where a backup was restored beside the site.
+
+Their rows and leases came with the copy. They serve that home's requests, so here they are neither
+adopted nor signalled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def other_home(run_dir: str | None, ours: Path) -> Path | None:
+    """The home to which an engine's run directory belongs; None for `ours`, and for one that is gone."""
+    if run_dir is None or run_dir == str(ours):
+        return None
+    folder = Path(run_dir)
+    try:
+        return None if folder.samefile(ours) else folder.parent
+    except FileNotFoundError:  # ours was moved here: nobody else looks after its engines
+        return None
