@@ -35,6 +35,7 @@ def save_devices(
             Device(
                 kind=device.kind,
                 uid=device.uid,
+                host=device.host,
                 device_index=device.index,
                 name=device.name,
                 arch=device.arch,

@@ -328,6 +328,7 @@ class Device(Base):
 
     kind: Mapped[str] = mapped_column(String(64), primary_key=True)  # the backend's name
     uid: Mapped[str] = mapped_column(String(128), primary_key=True)
+    host: Mapped[str] = mapped_column(String(128), default="", server_default="")  # empty: the supervisor's
     device_index: Mapped[int]
     name: Mapped[str] = mapped_column(Text)
     arch: Mapped[str] = mapped_column(Text)

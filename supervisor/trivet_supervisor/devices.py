@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from trivet.contract import Backend, DeviceInfo
 from trivet.launching import PlacesOnHosts
 from trivet.optional_contract import DeviceUsage, TellsUsage
 from trivet.prober import Prober, faulty_backend
 
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 PROBE_TIMEOUT_S = 10.0
 MAX_AGE_S = 2.0  # for a decision; free memory changes
 
@@ -53,7 +56,7 @@ class DeviceTable:
 
     def _probe(self, backend: Backend) -> list[DeviceInfo]:
         if self._elsewhere is not None:
-            return self._elsewhere.devices(backend.name, PROBE_TIMEOUT_S)
+            return [_named_well(one) for one in self._elsewhere.devices(backend.name, PROBE_TIMEOUT_S)]
         return self._prober.probe(backend.name, backend, PROBE_TIMEOUT_S)
 
     def usage(self) -> dict[tuple[str, str], DeviceUsage]:
@@ -100,3 +103,16 @@ class DeviceTable:
     def all(self, max_age_s: float = MAX_AGE_S) -> list[DeviceInfo]:
         found = [device for backend in self._backends.values() for device in self.of(backend, max_age_s)]
         return found + self._faulty
+
+
+def _named_well(device: DeviceInfo) -> DeviceInfo:
+    """A host's name stands before its devices' and is a folder's, so it must tell it apart."""
+    if device.unusable_because is not None:  # a host that is silent has no device, and says why
+        return device
+    if HOST_NAME.fullmatch(device.host) and device.uid.startswith(f"{device.host}/"):
+        return device
+    reason = (
+        f"host {device.host!r} cannot have device {device.uid!r}: a host's name is up to 63 letters, digits, "
+        "'.', '_' and '-', and its devices' begin with it and a '/'"
+    )
+    return replace(device, unusable_because=reason)

@@ -217,3 +217,11 @@ def test_of_a_host_that_does_not_tell_it_is_not_known_whether_the_memory_is_back
     elsewhere.told = {"b/host": DeviceUsage(1, 1, users=(DeviceUser(17),))}
     assert table.usage() == {("cpu", "b/host"): elsewhere.told["b/host"]}
     assert table.holders("cpu", ["b/host"], [17], 0.0) == {17}
+
+
+@pytest.mark.parametrize("host", ["..", "a/b", "", "a b", "-x", "x" * 64])
+def test_a_host_whose_name_cannot_be_told_apart_has_no_usable_device(host: str) -> None:
+    elsewhere = Elsewhere()
+    elsewhere.devices = lambda *_: [replace(GOOD, uid=f"{host}/host", host=host)]  # type: ignore[method-assign]
+    (device,) = DeviceTable({"cpu": cast(Any, Sound())}, elsewhere=elsewhere).all()
+    assert "a host's name is up to 63 letters" in (device.unusable_because or "")

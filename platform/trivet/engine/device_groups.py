@@ -19,7 +19,8 @@ def device_groups(
     """Groups of devices to try, each with one device a rank.
 
     Args:
-        wanted: one device or several, by uid or index, with commas; None: any.
+        wanted: one device or several, with commas, by uid or index; where several hosts have one of that
+            name, with the host's before it (`gpu1/0`). None: any.
         left_on: the device with as many free bytes as nobody has a claim to.
 
     Raises: Unsupported.
@@ -64,10 +65,24 @@ def _check_named(named: Sequence[DeviceInfo], wanted: str, num_ranks: int) -> No
 
 
 def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceInfo:
-    for device in found:
-        if name in (device.uid, str(device.index)):
-            if device.unusable_because is not None:
-                raise Unsupported(f"device {name} of {backend.name} is unusable: {device.unusable_because}")
-            return device
-    have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
-    raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
+    """Raises: Unsupported, also where devices of several hosts have this name."""
+    meant = [d for d in found if name == d.uid] or [d for d in found if name in _short_names(d)]
+    if len({d.host for d in meant}) > 1:
+        named = ", ".join(d.uid for d in meant)
+        raise Unsupported(f"device {name!r} of {backend.name} is on several hosts; name one of them: {named}")
+    if not meant:
+        have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
+        raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
+    device = meant[0]
+    if device.unusable_because is not None:
+        raise Unsupported(f"device {name} of {backend.name} is unusable: {device.unusable_because}")
+    return device
+
+
+def _short_names(device: DeviceInfo) -> tuple[str, ...]:
+    """By index, and as its own host names it: what was pinned before the site had several hosts."""
+    if not device.host:
+        return (str(device.index),)
+    if device.uid == f"{device.host}/?":  # stands for a host that does not answer
+        return ()
+    return str(device.index), device.uid.removeprefix(f"{device.host}/"), f"{device.host}/{device.index}"

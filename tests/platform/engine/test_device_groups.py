@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,3 +43,28 @@ def test_devices_of_two_hosts_are_no_group() -> None:
 
 def test_every_device_of_every_host_is_a_place_for_one_rank() -> None:
     assert groups([*gpus("a", 1, 2), *gpus("b", 1)], 1) == [["a/g0"], ["a/g1"], ["b/g0"]]
+
+
+def test_a_short_name_that_several_hosts_have_is_refused_with_theirs() -> None:
+    found = [*gpus("a", 1, 2), *gpus("b", 1)]
+    told = "device '0' of cuda is on several hosts; name one of them: a/g0, b/g0"
+    with pytest.raises(Unsupported, match=re.escape(told)):
+        groups(found, 1, "0")
+    with pytest.raises(Unsupported, match="'g0' of cuda is on several hosts; name one of them: a/g0, b/g0"):
+        groups(found, 1, "g0")
+    assert groups(found, 1, "1") == [["a/g1"]]
+    assert groups(found, 1, "b/0") == [["b/g0"]]
+    assert groups(found, 1, "b/g0") == [["b/g0"]]
+
+
+def test_what_was_pinned_before_the_site_had_several_hosts_is_found() -> None:
+    silent = DeviceInfo("cuda", 0, "b/?", "b", "", 0, 0, frozenset(), (), "host b does not answer", "b")
+    assert groups([*gpus("a", 1), silent], 1, "g0") == [["a/g0"]]
+    assert groups([*gpus("a", 1), silent], 1, "0") == [["a/g0"]]
+
+
+def test_a_slash_in_the_name_of_a_device_here_is_no_host() -> None:
+    mig = DeviceInfo("cuda", 0, "MIG-GPU-1/1/0", "a slice", "sm_90", 100, 9, frozenset({"bf16"}))
+    assert groups([mig], 1, "MIG-GPU-1/1/0") == [["MIG-GPU-1/1/0"]]
+    with pytest.raises(Unsupported, match="has no device '1/0'"):
+        groups([mig], 1, "1/0")

@@ -16,7 +16,7 @@ def test_devices_come_back_as_they_were_saved(site: Site) -> None:
     far = DeviceInfo(
         "cuda", 1, "b/GPU-1", "H200", "sm_90", 9, 5, frozenset({"bf16"}), (("driver", "1"),), None, "b"
     )
-    here = DeviceInfo("cpu", 0, "host", "a CPU", "x", 2, 1, frozenset(), (), "too slow")
+    here = DeviceInfo("cpu", 0, "MIG-1/1/0", "a CPU", "x", 2, 1, frozenset(), (), "too slow")
     with site.database.session() as session:
         save_devices(session, [far, here])
     known = KnownDevices(site.database)

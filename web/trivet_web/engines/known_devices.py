@@ -26,7 +26,6 @@ class KnownDevices(Prober):
 
 
 def _info(row: Device) -> DeviceInfo:
-    host, is_of_host, _ = row.uid.partition("/")
     return DeviceInfo(
         kind=row.kind,
         index=row.device_index,
@@ -38,5 +37,5 @@ def _info(row: Device) -> DeviceInfo:
         dtypes=frozenset(row.dtypes),
         versions=tuple(sorted(row.versions.items())),
         unusable_because=row.unusable_because,
-        host=host if is_of_host else "",
+        host=row.host,
     )
