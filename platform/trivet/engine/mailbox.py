@@ -71,10 +71,14 @@ class Mailbox:
             self._is_open = True
 
     def drain(self, wait_s: float | None) -> Iterator[tuple[bytes, EngineRequest | Unreadable]]:
-        """Requests that have come; waits for one, or for the wake-up, at most `wait_s` (None: for ever)."""
-        events = dict(self._poller.poll(None if wait_s is None else int(wait_s * 1000)))
-        if self._wake_fd in events:
-            os.eventfd_read(self._wake_fd)
+        """Requests that have come; waits for one, or for the wake-up, at most `wait_s` (None: for ever).
+
+        A wake-up that comes between steps stays, and ends the next wait at once.
+        """
+        if wait_s != 0:
+            events = dict(self._poller.poll(None if wait_s is None else int(wait_s * 1000)))
+            if self._wake_fd in events:
+                os.eventfd_read(self._wake_fd)
         for _ in range(MAX_DRAINED):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)

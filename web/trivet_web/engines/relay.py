@@ -152,7 +152,8 @@ class Relay:
         while not self._closing:
             timeout_s = max(0.0, self._ticked_s + TICK_S - self._clock())
             ready = {entry for entry, _ in self._poller.poll(int(timeout_s * 1000))}
-            self._take_commands()
+            if self._wake in ready:
+                self._take_commands()
             if self._beats in ready:
                 self._take_beats()
             for link in list(self._links.values()):
@@ -167,8 +168,7 @@ class Relay:
         self._context.term()
 
     def _take_commands(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        os.eventfd_read(self._wake)
         for _ in range(MAX_MESSAGES):
             if not self._commands:
                 return
