@@ -18,7 +18,7 @@ from werkzeug.formparser import FormDataParser
 from trivet.errors import RequestError, RequestTooLarge, Unavailable
 from trivet_web.stored_objects import check_room
 
-MAX_FIELD_BYTES = 64 << 10  # of all fields that are no file
+MAX_FIELD_BYTES = 128 << 10  # of all fields that are no file; the parser counts the 64 KiB of a read, too
 MAX_PARTS = 16  # each file among them is an open descriptor until the form has come
 
 
