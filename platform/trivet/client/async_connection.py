@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import TypeVar, cast
@@ -10,7 +11,7 @@ from typing import TypeVar, cast
 import httpx2
 
 from trivet.client.calls import Call, Download, StreamCall
-from trivet.client.carrier import MAX_ERROR_BYTES, Attempts, Carrier
+from trivet.client.carrier import ERROR_BODY_S, MAX_ERROR_BYTES, Attempts, Carrier
 from trivet.client.draft import Draft
 from trivet.client.retries import Retries
 from trivet.client.streams import AsyncStream
@@ -104,11 +105,11 @@ class AsyncConnection(Carrier[httpx2.AsyncClient]):
 
 async def _beginning(response: httpx2.Response) -> bytes:
     """Of the body of an error; closes it."""
-    body = b""
+    body, latest_s = b"", time.monotonic() + ERROR_BODY_S
     async with aclosing(response):
         async for piece in response.aiter_bytes():
             body += piece
-            if len(body) >= MAX_ERROR_BYTES:
+            if len(body) >= MAX_ERROR_BYTES or time.monotonic() >= latest_s:
                 break
     return body[:MAX_ERROR_BYTES]
 

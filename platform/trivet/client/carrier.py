@@ -14,6 +14,7 @@ from trivet.errors import TrivetError
 
 H = TypeVar("H", bound="httpx2.Client | httpx2.AsyncClient")
 MAX_ERROR_BYTES = 64 << 10  # that are read of the body of an error, whoever sent it
+ERROR_BODY_S = 10.0  # no piece is waited for beyond it: what there is of the error is told
 
 
 class Carrier(Generic[H]):

@@ -10,7 +10,7 @@ from typing import TypeVar
 import httpx2
 
 from trivet.client.calls import Call, Download, StreamCall
-from trivet.client.carrier import MAX_ERROR_BYTES, Attempts, Carrier
+from trivet.client.carrier import ERROR_BODY_S, MAX_ERROR_BYTES, Attempts, Carrier
 from trivet.client.draft import Draft
 from trivet.client.retries import Retries
 from trivet.client.streams import Stream
@@ -93,10 +93,10 @@ class Connection(Carrier[httpx2.Client]):
 
 def _beginning(response: httpx2.Response) -> bytes:
     """Of the body of an error; closes it."""
-    body = b""
+    body, latest_s = b"", time.monotonic() + ERROR_BODY_S
     with closing(response):
         for piece in response.iter_bytes():
             body += piece
-            if len(body) >= MAX_ERROR_BYTES:
+            if len(body) >= MAX_ERROR_BYTES or time.monotonic() >= latest_s:
                 break
     return body[:MAX_ERROR_BYTES]

@@ -120,7 +120,7 @@ class Wire:
     def check_length(self, call: StreamCall[T], response: httpx2.Response) -> None:
         """Of a body that has been read in pieces. Raises: Unavailable where its end is missing."""
         told, num_read = response.headers.get("content-length"), response.num_bytes_downloaded
-        if told is not None and int(told) != num_read:
+        if told is not None and told.isdecimal() and int(told) != num_read:
             raise Unavailable(
                 f"{self.base_url}{call.path} has {told} bytes and {num_read} of them came; ask again"
             )
@@ -164,7 +164,12 @@ class Wire:
             raise TrivetError(
                 f"{self.base_url} answered no stream: {error}; is it a Trivet server?"
             ) from error
-        except httpx2.TransportError as error:
+        except httpx2.DecodingError as error:
+            raise Unavailable(
+                f"the answer of {self.base_url} is not in the encoding that it names ({error}); is there a "
+                "proxy in between?"
+            ) from error
+        except httpx2.RequestError as error:
             raise Unavailable(
                 f"the connection to {self.base_url} broke: {str(error) or type(error).__name__}"
             ) from error

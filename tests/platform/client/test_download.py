@@ -129,3 +129,28 @@ def test_a_disk_that_takes_no_more_keeps_nothing_of_a_download(tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "File too large\n", done.stderr
     assert not list(tmp_path.iterdir())
+
+
+class Rubbish(Sender):
+    """Says that its body is compressed, and sends something else."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        headers = {"Content-Encoding": "gzip"}
+        return httpx2.Response(200, headers=headers, stream=Body(self._sent_bytes))
+
+
+def test_a_body_that_is_not_in_its_encoding_is_a_failure_of_ours(tmp_path: Path, bring: Fetch) -> None:
+    with pytest.raises(errors.Unavailable, match="not in the encoding that it names"):
+        bring(Rubbish(1000, 1000), tmp_path / "result")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_that_dribbles_in_is_told_with_what_there_is_of_it(
+    tmp_path: Path, bring: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trivet.client.connection.ERROR_BODY_S", 0.0)
+    monkeypatch.setattr("trivet.client.async_connection.ERROR_BODY_S", 0.0)
+    sender = Sender(SIZE_BYTES, SIZE_BYTES, status=500)
+    monkeypatch.setattr(sys.modules[__name__], "PIECE", b"e")
+    with pytest.raises(errors.TrivetError, match=r"no error object: e$"):
+        bring(sender, tmp_path / "result")
