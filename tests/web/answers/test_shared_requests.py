@@ -9,7 +9,13 @@ import time
 from pathlib import Path
 
 from trivet_web.answers.request_log import DONE, RUNNING, Course, Entry
-from trivet_web.answers.shared_requests import ORPHAN_S, SharedRequests, newest_first, request_object
+from trivet_web.answers.shared_requests import (
+    ORPHAN_S,
+    REMEMBERED_S,
+    SharedRequests,
+    newest_first,
+    request_object,
+)
 
 
 def entry(request_id: str, status: str = RUNNING, at_s: float = 0.0) -> Entry:
@@ -33,8 +39,18 @@ def test_what_a_process_that_ended_was_at_is_left_out(tmp_path: Path) -> None:
     first = SharedRequests(tmp_path)
     first.publish([entry("a"), entry("b", DONE)])
     (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / f"{ended.pid}-0.requests")
-    (tmp_path / "1-broken.requests").write_bytes(b"no MessagePack")
+    file = file.rename(tmp_path / f"{ended.pid}-1.0-0.requests")
+    (tmp_path / "1-2.0-broken.requests").write_bytes(b"no MessagePack")
+    assert [one.id for one in SharedRequests(tmp_path).others()] == ["b"]
+    os.utime(file, (0, time.time() - 2 * REMEMBERED_S))
+    assert list(SharedRequests(tmp_path).others()) == []
+    assert not file.exists()
+
+
+def test_a_process_with_the_number_of_one_that_ended_has_none_of_its_requests(tmp_path: Path) -> None:
+    SharedRequests(tmp_path).publish([entry("a"), entry("b", DONE)])
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / f"{os.getpid()}-1.0-0.requests")
     assert [one.id for one in SharedRequests(tmp_path).others()] == ["b"]
 
 

@@ -79,9 +79,15 @@ class RequestLog:
 
     def newest(self, count: int) -> list[Entry]:
         """Running ones first, then those that ended, the newest of each first."""
+        running = self.all_running()
         with self._lock:
-            running = sorted(self._running.values(), key=lambda one: one.begun_s, reverse=True)
-            return [*running, *reversed(self._ended)][:count]
+            ended = list(self._ended)
+        return [*running, *reversed(ended)][:count]
+
+    def all_running(self) -> list[Entry]:
+        """The newest first."""
+        with self._lock:
+            return sorted(self._running.values(), key=lambda one: one.begun_s, reverse=True)
 
     def running(self, request_id: str) -> Entry | None:
         """None where it has ended, or another web process has it."""

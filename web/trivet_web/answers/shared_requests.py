@@ -17,11 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from trivet_supervisor.launchers.process_table import start_time
 from trivet_web.answers.request_log import LENGTH, RUNNING, Entry
 
 logger = logging.getLogger(__name__)
 REQUESTS_FOLDER = "web-requests"  # in the run directory
 ORPHAN_S = 30.0  # beyond it nobody takes the end of a request up
+REMEMBERED_S = 3600.0  # after the end of a process, what it has served
 _SUFFIX, _END_SUFFIX = ".requests", ".end"
 
 
@@ -88,7 +90,8 @@ class SharedRequests:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"  # of nobody else, also where a pid is reused
+        pid = os.getpid()
+        name = f"{pid}-{start_time(pid)}-{secrets.token_hex(4)}{_SUFFIX}"  # a pid may be reused
         self._file = folder / name if folder else None
         self._decoder = msgspec.msgpack.Decoder(list[RequestObject])
         if folder is not None:
@@ -107,8 +110,12 @@ class SharedRequests:
         for file in self._files(_SUFFIX):
             if file == self._file:
                 continue
-            lives = Path(f"/proc/{file.name.partition('-')[0]}").exists()
+            pid, born, *_ = file.name.split("-")
+            lives = born == str(start_time(int(pid)))
             try:
+                if not lives and time.time() - file.stat().st_mtime > REMEMBERED_S:
+                    file.unlink(missing_ok=True)
+                    continue
                 found = self._decoder.decode(file.read_bytes())
             except (OSError, msgspec.MsgspecError) as error:  # it was just removed; it is of another release
                 logger.debug("file=%s is passed over: %s", file, error)

@@ -6,17 +6,20 @@ import json
 import threading
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trivet_web.answers.request_log import LENGTH, Course, Entry
 from trivet_web.metrics.web_metrics import prepare_folder
-from trivet_web.web_process import METRICS_FOLDER
+from trivet_web.web_process import EXTENSION, METRICS_FOLDER
 
 if TYPE_CHECKING:
     from conftest import Live, Site
     from flask.testing import FlaskClient
 
+    from trivet.errors import TrivetError
     from trivet_web.models.served_models import ServedModel
 
     OpenClient = Callable[[Site, ServedModel], FlaskClient]
@@ -107,6 +110,31 @@ def test_requests_of_another_web_process_are_seen_and_ended(
     assert "the request was ended by the run token" in answers[0].get_json()["error"]["message"]
     eventually(lambda: [one["status"] for one in listed(site, other)] == ["failed"], what="its end is seen")
     assert len(listed(site, asked.application.test_client())) == 1
+
+
+def test_the_oldest_of_more_than_are_listed_can_be_ended_by_another_process(
+    site: Site, served_model: ServedModel, open_client: OpenClient, eventually: Callable[..., None]
+) -> None:
+    site.settings = msgspec.structs.replace(site.settings, web_workers=2)
+    prepare_folder(site.run_dir / METRICS_FOLDER)
+    asked, other = open_client(site, served_model), open_client(site, served_model)
+    stopped: list[str] = []
+    log = asked.application.extensions[EXTENSION].requests
+    for number in range(LENGTH + 1):
+        name = f"r{number}"
+        stop = partial(_note, stopped, name)
+        log.begin(Entry(name, 0.0, float(number), "demo", "/v1/completions", "x", False, Course(), stop))
+
+    def is_told() -> bool:
+        return other.delete(f"{ROUTE}/r0", headers=bearer(site)).status_code == 204
+
+    eventually(is_told, what="the other process knows of it")
+    eventually(lambda: stopped == ["r0"], what="it is ended")
+
+
+def _note(stopped: list[str], name: str, error: TrivetError) -> None:
+    assert "was ended by the run token" in str(error)
+    stopped.append(name)
 
 
 def test_one_whose_client_went_away_was_cancelled(live: Live, eventually: Callable[..., None]) -> None:
