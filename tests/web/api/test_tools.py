@@ -200,7 +200,7 @@ def test_model_whose_way_to_call_is_unknown_is_told_so(speaking: Callable[..., S
         ({"tools": [NOW] * 513}, "tools", "512"),
         ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice", "sometimes"),
         ({"tool_choice": "required"}, "tools", "no tools"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice", "weather, now"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function.name", "weather, now"),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice",

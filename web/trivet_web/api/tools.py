@@ -181,9 +181,12 @@ def _of_object(
 
 def _name_of(named: NamedTool, tools: Mapping[str, FunctionDefinition], place: str) -> str:
     """Raises: RequestError listing what there is."""
-    name = named.function.name if named.function else None
-    if name is None or name not in tools:
-        known = ", ".join(tools) or "none"
+    name, known = named.function.name if named.function else None, ", ".join(tools) or "none"
+    if name is None:
+        raise RequestError(
+            f"{place}.function.name is missing; name one of tools: {known}", param=f"{place}.function.name"
+        )
+    if name not in tools:
         raise RequestError(
             f"{place} names the function {name!r}, which is not among tools: {known}", param="tool_choice"
         )
