@@ -96,11 +96,6 @@ class Answer:
             self._send(choice)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the next `read` raises at once, whatever the mailbox holds."""
-        return self.error is not None
-
-    @property
     def finish_reason(self) -> str:
         """Of the first sequence; empty while it has not ended."""
         last = self._sequences[0].last if self._sequences else None

@@ -97,7 +97,7 @@ class EventStream:
     @property
     def has_more(self) -> bool:
         """Whether `take` would not wait."""
-        return bool(self.mailbox.num_unread or self._first or self._answer.has_failed)
+        return bool(self.mailbox.num_unread or self._first or self._answer.error is not None)
 
     def take(self, timeout_s: float) -> bytes | None:
         """Events of all that has come, which may be none; None if nothing came in time. Never raises."""

@@ -198,8 +198,14 @@ class ChatChunks(Chunks):
         self._counts: list[Completed | None] = [None] * len(answer.readers)
         self._is_plain = answer.params.logprobs is None and usage is not UsageInStream.ALWAYS
         self._templates: dict[tuple[int, type[Event]], ChunkTemplate] = {}
+        self._plain: dict[int, ChunkTemplate] = {}  # of choices that have begun and are all content
 
     def encoded(self, arrivals: list[Arrival]) -> bytes:
+        if len(arrivals) == 1:  # nearly always, and one call for another costs as much as the rest
+            (arrival,) = arrivals
+            template, piece = self._plain.get(arrival.choice), arrival.piece
+            if template is not None and piece.finish_reason is None:
+                return template.of(piece.text) if piece.text else b""
         if not self._is_plain or len(arrivals) > len(self._counts):
             return super().encoded(arrivals)
         if len(arrivals) == 1:
@@ -218,7 +224,8 @@ class ChatChunks(Chunks):
         index, piece = arrival.choice, arrival.piece
         reader, data = self._answer.readers[index], b""
         if reader.is_plain:
-            return self._template(index, Content).of(piece.text) if piece.text else b""
+            self._plain[index] = template = self._template(index, Content)
+            return template.of(piece.text) if piece.text else b""
         for event in reader.events(piece):
             if isinstance(event, _TEXTS):
                 data += self._template(index, type(event)).of(event.text)

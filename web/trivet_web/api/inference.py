@@ -203,7 +203,6 @@ class Exchange:
                 self._process.hang_up.forget(self._fd)
             self.count_failure(self.answer.error)
             self.answer.close()
-            self._timer.close()
             self._give_slot_back()
             self._leave()
             tokens = self.answer.tokens(self.num_completions)

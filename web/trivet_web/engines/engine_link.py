@@ -6,7 +6,7 @@ Everything here is called from the relay thread only.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -35,6 +35,7 @@ from trivet_web.engines.mailbox import Mailbox
 CONNECT_LIMIT_S = 1.0  # an ipc connection takes under a millisecond, or is refused at once
 CONNECT_LIMIT_TCP_S = 4.0  # a lost first packet is sent again after 1 s, and then after 2 (RFC 6298)
 MAX_MESSAGES = 64  # a turn: a flood from one engine starves neither the others nor the commands
+PIECES_AT_ONCE = 32  # of a step, until who reads them has its turn: their requests are in the cache then
 
 _encoder = msgspec.msgpack.Encoder()
 _reports = msgspec.msgpack.Decoder(StepReport)
@@ -66,8 +67,10 @@ class EngineLink:
         endpoints: Endpoints,
         key_file: Path,
         now: float,
+        serve_some: Callable[[float], None] = lambda now: None,
     ):
         """Raises: ConfigError where the site's keys are wanted and cannot be read; zmq.ZMQError."""
+        self._serve_some = serve_some
         self.instance_id = instance_id
         self.endpoints = endpoints
         self.connection = Connection.OPENING
@@ -151,7 +154,9 @@ class EngineLink:
             report = _reports.decode(frames[-1])
             self.load = report.load
             seen = True
-            self._deliver(report.pieces, now)
+            for start in range(0, len(report.pieces), PIECES_AT_ONCE):
+                self._deliver(report.pieces[start : start + PIECES_AT_ONCE], now)
+                self._serve_some(now)
         return seen
 
     def _deliver(self, pieces: list[Piece], now: float) -> None:

@@ -53,6 +53,10 @@ class Hosted(Protocol):
         """Called after each look at the engines, and at least every `TICK_S`."""
         ...
 
+    def serve_woken(self, now: float) -> None:
+        """Called when some of a step's pieces have been handed out."""
+        ...
+
 
 class Relay:
     """Create it after the fork; `close` ends the thread and every open request."""
@@ -202,6 +206,10 @@ class Relay:
         if link.connection is Connection.LOST:
             self._lose(link, "ended")
 
+    def _serve_hosted(self, now: float) -> None:
+        for hosted in self._hosted:
+            hosted.serve_woken(now)
+
     def _take_reports(self, link: EngineLink, ready: set[object]) -> None:
         """Reports before the end of the connection: what an engine sent before it died still counts."""
         now = self._clock()
@@ -323,7 +331,14 @@ class Relay:
         if link is None:
             endpoints = self._endpoints(instance_id)
             try:
-                link = EngineLink(self._context, instance_id, endpoints, self._key_file, self._clock())
+                link = EngineLink(
+                    self._context,
+                    instance_id,
+                    endpoints,
+                    self._key_file,
+                    self._clock(),
+                    self._serve_hosted,
+                )
             except zmq.ZMQError as error:
                 raise Unavailable(f"no connection to instance {instance_id}: {error}; try again") from error
             self._links[instance_id] = link

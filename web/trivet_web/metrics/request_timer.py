@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trivet import metrics
 from trivet_web.answers.request_log import Course
 from trivet_web.engines.mailbox import Arrival
-from trivet_web.metrics.web_metrics import WebMetrics
-
-TELL_S = 1.0  # how old a gap between tokens may be that no metric has: each token's own lock cost 3 us
-_GAP_BOUNDS = metrics.INTER_TOKEN_LATENCY.buckets
+from trivet_web.metrics.web_metrics import Recorder, WebMetrics
 
 
 @dataclass(slots=True)
 class _Course:
-    """What is known of one choice. Gaps are those between its tokens that the metrics do not have yet."""
+    """What is known of one choice."""
 
     instance: str
-    labels: tuple[str, ...]
+    gaps: Recorder  # between its tokens
     first_s: float  # of the first token
     last_s: float  # of the newest token
-    told_s: float
-    gaps: list[int] = field(default_factory=lambda: [0] * (len(_GAP_BOUNDS) + 1))  # by bucket
-    gaps_s: float = 0.0  # their sum
 
 
 class RequestTimer:
@@ -61,31 +54,20 @@ class RequestTimer:
             if arrival.piece.finish_reason is not None:
                 self._on_end(arrival, instance_of(arrival.choice))
 
-    def close(self) -> None:
-        """Tell the metrics what they do not have yet."""
-        for course in self._courses.values():
-            self._tell(course)
-
     def _on_tokens(self, arrival: Arrival, instance: str) -> None:
-        at_s, count = arrival.at_s, len(arrival.piece.token_ids)
         course = self._courses.get(arrival.choice)
         if course is None:
             self._on_first(arrival, instance)
             return
+        at_s, count = arrival.at_s, len(arrival.piece.token_ids)
         if course.instance != instance:  # it goes on elsewhere
-            self._tell(course)
-            course.instance, course.labels = instance, self._labels(instance)
-        gap_s = at_s - course.last_s  # of all of these tokens
-        course.gaps[bisect_left(_GAP_BOUNDS, gap_s / count)] += count
-        course.gaps_s += gap_s
+            course.instance, course.gaps = instance, self._gaps(self._labels(instance))
+        course.gaps.observe((at_s - course.last_s) / count, count)
         course.last_s = at_s
-        if at_s >= course.told_s + TELL_S:
-            course.told_s = at_s
-            self._tell(course)
 
     def _on_first(self, arrival: Arrival, instance: str) -> None:
         at_s, labels = arrival.at_s, self._labels(instance)
-        self._courses[arrival.choice] = _Course(instance, labels, at_s, at_s, told_s=at_s)
+        self._courses[arrival.choice] = _Course(instance, self._gaps(labels), at_s, at_s)
         if self.course.first_s is None:
             self.course.first_s, self.course.queue_s = at_s, arrival.piece.queue_s
             self.course.instance = instance
@@ -101,13 +83,10 @@ class RequestTimer:
         self._metrics.observe(metrics.REQUEST_PROMPT_TOKENS, labels, piece.prompt_tokens)
         self._metrics.observe(metrics.REQUEST_GENERATION_TOKENS, labels, piece.completion_tokens)
         if course := self._courses.get(arrival.choice):
-            self._tell(course)
             self._metrics.observe(metrics.REQUEST_DECODE_TIME, labels, at_s - course.first_s)
 
-    def _tell(self, course: _Course) -> None:
-        if any(course.gaps):
-            self._metrics.add(metrics.INTER_TOKEN_LATENCY, course.labels, course.gaps, course.gaps_s)
-            course.gaps, course.gaps_s = [0] * len(course.gaps), 0.0
+    def _gaps(self, labels: tuple[str, ...]) -> Recorder:
+        return self._metrics.recorder(metrics.INTER_TOKEN_LATENCY, labels)
 
     def _labels(self, instance_id: str) -> tuple[str, ...]:
         return (self._model_name, instance_id, *self._place_of(instance_id))

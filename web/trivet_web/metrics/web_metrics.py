@@ -39,12 +39,31 @@ _Key = tuple[str, tuple[str, ...]]
 _decoder = msgspec.msgpack.Decoder(list[Series])
 
 
+class Recorder:
+    """Observations of one series, for who has many of them: nothing is looked up. Thread-safe."""
+
+    __slots__ = ("_bounds", "_lock", "_series")
+
+    def __init__(self, series: Series, bounds: tuple[float, ...], lock: threading.Lock) -> None:
+        self._series = series
+        self._bounds = bounds
+        self._lock = lock  # of the series
+
+    def observe(self, value: float, times: int) -> None:
+        """So many of that value."""
+        series = self._series
+        with self._lock:
+            series.counts[bisect_left(self._bounds, value)] += times
+            series.total += value * times
+
+
 class WebMetrics:
     """Thread-safe. `folder` None: this is the only web process."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._lock = threading.Lock()
         self._series: dict[_Key, Series] = {}
+        self._recorders: dict[_Key, Recorder] = {}
         self._file = folder / f"{os.getpid()}{_SUFFIX}" if folder else None
         self._is_closed = threading.Event()
         if self._file is not None:
@@ -55,17 +74,16 @@ class WebMetrics:
             self._get(metric, labels).total += 1
 
     def observe(self, metric: Metric, labels: tuple[str, ...], value: float, times: int = 1) -> None:
-        with self._lock:
-            series = self._get(metric, labels)
-            series.counts[bisect_left(metric.buckets, value)] += times
-            series.total += value * times
+        self.recorder(metric, labels).observe(value, times)
 
-    def add(self, metric: Metric, labels: tuple[str, ...], counts: list[int], total: float) -> None:
-        """Observations counted elsewhere: how many in each bucket, and the sum of their values."""
-        with self._lock:
-            series = self._get(metric, labels)
-            series.counts = [a + b for a, b in zip(series.counts, counts, strict=True)]
-            series.total += total
+    def recorder(self, metric: Metric, labels: tuple[str, ...]) -> Recorder:
+        """The one of that series, which begins with it."""
+        key = (metric.name, labels)
+        if (recorder := self._recorders.get(key)) is None:
+            with self._lock:
+                made = Recorder(self._get(metric, labels), metric.buckets, self._lock)
+            recorder = self._recorders.setdefault(key, made)
+        return recorder
 
     def totals(self) -> dict[str, list[Series]]:
         """Of all web processes, by metric name."""

@@ -88,6 +88,7 @@ class Transfer(Guest):
         """
         self._pump = pump
         self._stream = stream
+        self._mailbox = stream.mailbox
         self._client = client
         self._run = run
         self._on_end = on_end
@@ -121,14 +122,14 @@ class Transfer(Guest):
     def turn(self, now: float) -> Next:
         if self._is_away:
             return Next.WAKE
-        if self._stream.mailbox.is_abandoned:
+        if self._mailbox.is_abandoned:
             return Next.NOTHING
         if self._is_blocked:
             return self._wait_for_client(now)
         if self._unsent:
-            return self._send(now)
+            return Next.SEND
         data, self._brought = self._brought, None
-        if data is None and self._stream.mailbox.may_wait:
+        if data is None and self._mailbox.may_wait:
             self._is_away = True
             self._run(self._take_elsewhere)
             return Next.WAKE
@@ -139,7 +140,7 @@ class Transfer(Guest):
                 return Next.TURN if self._stream.has_more else Next.WAKE
             data = self._stream.ping
         self._unsent = self._framed(data or b"")
-        return self._send(now)
+        return Next.SEND
 
     def leave(self) -> None:
         self._stream.mailbox.listen(None)
@@ -157,7 +158,7 @@ class Transfer(Guest):
         chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
         return chunk + _LAST_CHUNK if self._stream.is_over else chunk
 
-    def _send(self, now: float) -> Next:
+    def send(self, now: float) -> Next:
         try:
             sent = self._client.send(self._unsent) if self._unsent else 0
         except BlockingIOError:

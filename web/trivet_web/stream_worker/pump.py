@@ -19,6 +19,7 @@ from enum import Enum, auto
 
 logger = logging.getLogger(__name__)
 TICK_S = 0.25  # how often deadlines are looked at
+MEASURE_S = 1.0  # how often what guests hold is added up
 MAX_HELD_BYTES = 512 << 20  # by streams that are not read, and by whole answers until they are sent
 
 
@@ -26,6 +27,7 @@ class Next(Enum):
     """What a guest waits for after its turn."""
 
     WAKE = auto()  # `Pump.wake`, or its `due_s`
+    SEND = auto()  # `send`, after the turns of the others
     TURN = auto()  # nothing: another turn after those of the others
     WRITABLE = auto()  # its socket, as well as all that WAKE means
     NOTHING = auto()  # it leaves
@@ -50,6 +52,10 @@ class Guest(ABC):
     @abstractmethod
     def turn(self, now: float) -> Next:
         """Do what can be done without waiting."""
+
+    def send(self, now: float) -> Next:
+        """Write what the turn has made."""
+        raise NotImplementedError
 
     @abstractmethod
     def leave(self) -> None:
@@ -78,6 +84,7 @@ class Pump:
         self._guests: set[Guest] = set()
         self._blocked: dict[int, Guest] = {}
         self._looked_s = 0.0
+        self._measured_s = 0.0
 
     def wake(self, guest: Guest) -> None:
         """Give it a turn soon; the first one makes it a guest. Any thread, never waits."""
@@ -105,28 +112,44 @@ class Pump:
                 os.eventfd_read(self._bell)
             else:
                 self._on_writable(self._blocked[fd])
-        for _ in range(len(self._woken)):
-            self._give_turn(self._woken.popleft(), now)
+        self.serve_woken(now)
         if now >= self._looked_s + TICK_S:
             self._looked_s = now
-            for guest in [one for one in self._guests if one.due_s <= now]:
-                self._give_turn(guest, now)
-            self._make_room()
+            self._woken += [one for one in self._guests if one.due_s <= now]
+            self.serve_woken(now)
+            if now >= self._measured_s + MEASURE_S:
+                self._measured_s = now
+                self._make_room()
         if self._woken:
             os.eventfd_write(self._bell, 1)
+
+    def serve_woken(self, now: float) -> None:
+        """A turn for each guest that was woken."""
+        self._thread_id = threading.get_ident()
+        woken = [self._woken.popleft() for _ in range(len(self._woken))]
+        for guest in [one for one in woken if self._give_turn(one, now)]:
+            if not guest.has_left:  # woken twice
+                self._heed(guest, guest.send(now))
 
     def _on_writable(self, guest: Guest) -> None:
         self._unblock(guest)
         guest.on_writable()
         self._woken.append(guest)
 
-    def _give_turn(self, guest: Guest, now: float) -> None:
+    def _give_turn(self, guest: Guest, now: float) -> bool:
+        """Whether it has something to send."""
         if guest.has_left:  # woken twice
-            return
+            return False
         if not guest.has_joined:
             guest.has_joined = True
             self._guests.add(guest)
         outcome = guest.turn(now)
+        if outcome is Next.SEND:  # nearly always
+            return True
+        self._heed(guest, outcome)
+        return False
+
+    def _heed(self, guest: Guest, outcome: Next) -> None:
         if outcome is Next.WAKE:  # nearly always
             return
         if outcome is Next.NOTHING:
