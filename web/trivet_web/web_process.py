@@ -163,8 +163,8 @@ class WebProcess:
     def begin_drain(self, timeout_s: float) -> None:
         """Say not ready at once; end what is still open just before the deadline, with an error event."""
         self.is_draining = True
-        if self.console_feed is not None:
-            self.console_feed.close()
+        if self.console_feed is not None:  # which waits for its thread, and that for the registry
+            threading.Thread(target=self.console_feed.close, name="console-end", daemon=True).start()
         left_s = max(0.0, timeout_s - SHUTDOWN_NOTICE_S)
         self._drained_s = time.monotonic() + left_s
         timer = threading.Timer(left_s, self._end_open_requests)
@@ -186,16 +186,19 @@ class WebProcess:
                 self.history.append(now_s, [*samples(self), *quantile_samples(spreads)])
             except TrivetError as error:
                 logger.debug("sample=none reason=%s", error)  # the registry was never read
-            self._share_requests()
+            try:
+                self._share_requests()
+            except Exception:  # a border: histories and ends need this thread
+                logger.exception("requests are not shared")
 
     def _share_requests(self) -> None:
         """Tell the other web processes of those here, and end those that they were asked to end."""
         if self.settings.web_workers == 1:
             return
-        running = [one for one in self.requests.newest(LENGTH) if one.ended_s is None]
+        running = self.requests.all_running()  # whoever ends one wants the oldest, mostly
         if running or self.requests.num_changes != self._published:
             self._published = self.requests.num_changes
-            self.shared_requests.publish(self.requests.newest(LENGTH))
+            self.shared_requests.publish(self.requests.newest(LENGTH + len(running)))
         for request_id, reason in self.shared_requests.wanted_ends(one.id for one in running).items():
             if (entry := self.requests.running(request_id)) is not None:
                 entry.stop(RequestEnded(reason))
@@ -209,6 +212,21 @@ class WebProcess:
         if self._batches is not None:
             self._batches.wake()
 
+    def end_batches(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Wait for their lines as long as the drain lasts; what is left is asked again at the next start.
+
+        Args:
+            beat: called about once a second meanwhile.
+        """
+        if self._batches is None:
+            return
+        self._batches.stop()
+        while (left_s := self._drained_s - BATCHES_END_S - time.monotonic()) > 0 and self._batches.is_at_work:
+            beat()
+            self._batches.join(min(left_s, 1.0))
+        self._end_open_requests()
+        self._batches.join(BATCHES_END_S)
+
     def close(self) -> None:
         """Idempotent."""
         if self._is_closed.is_set():
@@ -218,11 +236,7 @@ class WebProcess:
         if self.console_feed is not None:
             self.console_feed.close()
         self.puller.close()
-        if self._batches is not None:
-            self._batches.stop()
-            self._batches.join(max(0.0, self._drained_s - time.monotonic()))
-            self._end_open_requests()
-            self._batches.join(BATCHES_END_S)
+        self.end_batches()
         self.relay.close()
         self.hang_up.close()
         self.metrics.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -11,7 +12,7 @@ from trivet_registry.deployments_store import get_deployment
 from trivet_web.engines.fallback import HEADER
 
 if TYPE_CHECKING:
-    from conftest import Live
+    from conftest import Eventually, Live
 
 
 def set_fallback(live: Live, name: str, fallback: str) -> None:
@@ -60,6 +61,27 @@ def test_fallbacks_are_asked_in_turn_and_the_first_failure_is_the_one_that_is_to
     refused = ask(live, first.model, stream=True)
     assert refused.status_code == 429
     assert HEADER not in refused.headers
+
+
+def test_what_an_operator_ends_is_not_begun_anew_by_the_fallback(live: Live, eventually: Eventually) -> None:
+    first, second = live.serve("--first-s", "60"), live.serve()
+    set_fallback(live, first.model, second.model)
+    with ThreadPoolExecutor(1) as pool, httpx2.Client(base_url=live.server.url, timeout=30) as http:
+        asked = pool.submit(ask, live, first.model, stream=False)
+        http.headers["Authorization"] = f"Bearer {live.site.token}"
+
+        def running() -> list[str]:
+            found = http.get("/platform/v1/requests", params={"deployment": first.model}).json()["data"]
+            return [one["id"] for one in found if one["status"] == "running"]
+
+        eventually(running, what="it runs")
+        for name in running():
+            assert http.delete(f"/platform/v1/requests/{name}").status_code == 204
+        answer = asked.result(30)
+        shown = http.get("/platform/v1/requests", params={"deployment": second.model}).json()["data"]
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "request_ended")
+    assert HEADER not in answer.headers
+    assert shown == []
 
 
 def test_a_fault_of_the_request_is_nobody_elses_work(live: Live) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import selectors
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +15,7 @@ import pytest
 
 from trivet_web.stream_worker.client_socket import IO_TIMEOUT_S, LEAST_BYTES_PER_S, ClientSocket
 from trivet_web.stream_worker.connection import Connection
-from trivet_web.stream_worker.delivery import Delivery, Outbox
+from trivet_web.stream_worker.delivery import Deliveries, Delivery, Outbox
 
 PARTS = [bytes([number]) * (256 << 10) for number in range(16)]
 
@@ -35,14 +38,15 @@ class Response:
 class Body:
     """Parts, made one at a time."""
 
-    def __init__(self, fails_after: int = len(PARTS)) -> None:
+    def __init__(self, fails_after: int = len(PARTS), error: Exception | None = None) -> None:
+        self._error = error or RuntimeError("the disk is gone")
         self.num_made = 0
         self._fails_after = fails_after
 
     def __iter__(self) -> Iterator[bytes]:
         for part in PARTS:
             if self.num_made == self._fails_after:
-                raise RuntimeError("the disk is gone")
+                raise self._error
             self.num_made += 1
             yield part
 
@@ -104,3 +108,43 @@ def test_a_body_that_fails_half_way_breaks_the_answer_off(ends: tuple[ClientSock
         deliver(delivery_of(client, Body(fails_after=1)), theirs)
     with pytest.raises(RuntimeError, match="the disk is gone"):  # another answer can be sent still
         delivery_of(client, Body(fails_after=0)).go_on()
+
+
+def test_a_file_that_cannot_be_read_is_no_client_that_has_gone(
+    ends: tuple[ClientSocket, socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    client, theirs = ends
+    with pytest.raises(RuntimeError, match="cannot be made"):  # the client is told: nothing has been sent
+        delivery_of(client, Body(fails_after=0, error=OSError(errno.EIO, "a bad block"))).go_on()
+    delivery = delivery_of(client, Body(fails_after=1, error=OSError(errno.EIO, "a bad block")))
+    with pytest.raises(StopIteration):
+        deliver(delivery, theirs)
+    assert "a bad block" in caplog.text
+
+
+def test_of_too_many_slow_clients_the_one_nearest_to_its_end_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trivet_web.stream_worker.delivery.MAX_WAITING", 2)
+    closed: list[Connection] = []
+    poller = selectors.DefaultSelector()
+    deliveries = Deliveries(
+        poller, lambda call, *args: call(*args), lambda work: work(), lambda conn, kept: None, closed.append
+    )
+    with ExitStack() as stack:
+        waiting = []
+        for due_s in (3.0, 1.0, 2.0):
+            pair = socket.socketpair()
+            client = stack.enter_context(ClientSocket(fileno=pair[0].detach()))
+            stack.enter_context(pair[1])
+            client.setblocking(False)
+            delivery = delivery_of(client, Body())
+            assert not deliveries.begin(delivery)
+            delivery.due_s = due_s
+            waiting.append(delivery)
+        assert closed == [waiting[1].conn]
+        deliveries.end_slow(now=2.5)
+        assert closed == [waiting[1].conn, waiting[2].conn]
+        deliveries.end_slow(now=2.5)
+        assert len(closed) == 2
+    poller.close()

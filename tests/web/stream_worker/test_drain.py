@@ -13,6 +13,7 @@ import pytest
 from raw_http import chat, get, post, read_answer, read_until
 
 from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
+from trivet_web.answers.sse import FIRST_PIECE_WAIT_S
 
 if TYPE_CHECKING:
     from conftest import Eventually, Server, Site
@@ -86,6 +87,23 @@ def test_a_request_that_waits_for_its_first_token_is_refused_at_the_end_of_the_d
             assert b"shutting down" in body
     assert server.process.wait(20) == 0
     assert "was sent SIGKILL" not in capfd.readouterr().err, "it has ended by itself"
+
+
+def test_a_stream_that_waits_with_its_head_ends_with_an_error_event(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    site.start_engine("--first-s", "60")
+    server = start_server(TRIVET_DRAIN_TIMEOUT_S=str(3 + int(FIRST_PIECE_WAIT_S)))
+    with server.connect() as sock:
+        sock.sendall(stream("demo"))
+        head = read_until(sock, b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        server.process.send_signal(signal.SIGTERM)
+        body = read_until(sock, b"\r\n0\r\n\r\n", head.partition(b"\r\n\r\n")[2])
+    assert b'data: {"error":' in body
+    assert b"shutting down" in body
+    assert b"[DONE]" not in body
+    assert server.process.wait(20) == 0
 
 
 def num_running(server: Server, token: str) -> int:

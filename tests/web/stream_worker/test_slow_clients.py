@@ -182,3 +182,33 @@ def test_a_worker_that_stands_still_is_replaced(
 def is_replaced(master: psutil.Process, first: int) -> bool:
     workers = [child.pid for child in master.children()]
     return bool(workers) and first not in workers
+
+
+def test_an_upload_that_was_refused_at_once_can_be_sent_to_its_end(
+    site: Site, start_server: Callable[..., Server]
+) -> None:
+    """A proxy that is cut off while it sends tells its client of an error of its own."""
+    server, size = start_server(TRIVET_AUTH="required"), 32 << 20
+    with server.connect() as sock:
+        sock.sendall(f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())
+        assert read_answer(sock)[0].startswith(b"HTTP/1.1 401")
+        for _ in range(size >> 20):
+            sock.sendall(bytes(1 << 20))
+        assert sock.recv(100) == b"", "it ends in order"
+
+
+def test_after_its_last_answer_a_client_cannot_send_for_ever(
+    site: Site, start_server: Callable[..., Server], eventually: Eventually
+) -> None:
+    server = start_server()
+    with server.connect() as sock:
+        sock.sendall(b"GET /health/live HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        eventually(lambda: is_cut_off(sock), what="it is cut off")
+
+
+def is_cut_off(sock: socket.socket) -> bool:
+    try:
+        sock.sendall(bytes(64 << 10))
+    except OSError:
+        return True
+    return False

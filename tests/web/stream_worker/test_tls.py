@@ -9,10 +9,11 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from raw_http import post as post_bytes
@@ -23,11 +24,14 @@ from trivet.bench.target import Target
 from trivet.client import AsyncClient, Client
 from trivet.config import Settings
 from trivet.errors import ConfigError, ContextLengthExceeded, Unavailable
+from trivet_web.stream_worker.client_socket import TlsClientSocket
+from trivet_web.stream_worker.delivery import Outbox
 
 if TYPE_CHECKING:
     from conftest import Eventually, Server, Site
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+ANSWER_BYTES = 4 << 20
 RUNNING = "trivet:num_requests_running"
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
 
@@ -190,6 +194,30 @@ def test_stalled_handshakes_hold_up_nobody(secure: Secure) -> None:
     finally:
         for sock in stalled:
             sock.close()
+
+
+def test_what_a_slow_reader_has_taken_counts_before_it_has_all(authority: Authority) -> None:
+    """An answer is one part of any size; while none of it counted, readers of large ones were dropped."""
+    pair = authority.issue("slow")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    context.sslsocket_class = TlsClientSocket
+    ours, theirs = socket.socketpair()
+    trusting = ssl.create_default_context(cafile=authority.cert)
+    with ThreadPoolExecutor(1) as pool:
+        secured = pool.submit(trusting.wrap_socket, theirs, server_hostname="localhost")
+        client = cast("TlsClientSocket", context.wrap_socket(ours, server_side=True))
+        reader = secured.result(20)
+    with client, reader:
+        client.setblocking(False)
+        outbox = Outbox(client)
+        outbox.sendall(bytes(ANSWER_BYTES))
+        num_taken = 0
+        while num_taken < ANSWER_BYTES:
+            assert outbox.flush() == (outbox.num_sent == ANSWER_BYTES)
+            assert outbox.num_sent >= num_taken
+            num_taken += len(reader.recv(64 << 10))
+    assert outbox.num_sent == ANSWER_BYTES
 
 
 def test_a_kept_connection_ends_with_the_end_of_tls(secure: Secure) -> None:

@@ -51,6 +51,11 @@ class BatchRunner:
         self._closing.set()
         self._wake.set()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether lines may be under way."""
+        return self._thread is not None and self._thread.is_alive()
+
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for the lines under way."""
         if self._thread is not None:

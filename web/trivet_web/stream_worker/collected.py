@@ -99,6 +99,11 @@ class Collected:
         return self.is_too_large or self.is_upload or (self.body_bytes is None and self._has_too_many_chunks)
 
     @property
+    def coming_bytes(self) -> int:
+        """Of an upload, that have not been collected; a client sends them, whatever it is answered."""
+        return max(0, self.head_bytes + (self.body_bytes or 0) - len(self.data)) if self.is_upload else 0
+
+    @property
     def _has_too_many_chunks(self) -> bool:
         """The view finds as many bytes as it needs to refuse them: it waits for none."""
         missing_bytes = max(0, self._next_chunk - 2 - len(self.data))

@@ -29,7 +29,9 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
         self.collected = Collected()
         self.must_close = False
         self.is_probe = False  # its request asks for the server's health
-        self.lingered_bytes = 0  # read and thrown away since the last answer
+        self.linger_bytes = 0  # that are read and thrown away at the most, after the last answer
+        self.lingers_until_s = 0.0  # CLOCK_MONOTONIC
+        self.coming_bytes = 0  # of the request's body, that may not have been read
         self._allowance = allowance
         self._charged_bytes = 0
         self._has_continued = False
@@ -93,5 +95,6 @@ class Connection(TConn):  # type: ignore[misc]  # gunicorn has no types
         self.parser.unreader.unread(bytes(self.collected.data))
         self.must_close = self.collected.has_rest
         self.is_probe = self.collected.is_probe
+        self.coming_bytes = self.collected.coming_bytes
         self.collected = Collected()
         self._has_continued = False

@@ -82,24 +82,16 @@ class Delivery:
     def go_on(self) -> bool:
         """Write until the client takes no more. Returns: whether it has everything.
 
-        Raises: OSError where it has gone; what the body raises; StopIteration where that broke off an answer
-            of which a part is on its way, since no other can be sent any more.
+        Raises: OSError where it has gone; RuntimeError for what the body raises; StopIteration where that
+            broke off an answer of which a part is on its way, since no other can be sent any more.
         """
         if self._blocked_s is not None:
             self._waited_s += time.monotonic() - self._blocked_s
             self._blocked_s = None
-        try:
-            while self._outbox.flush():
-                if self._is_whole:
-                    return True
-                self._write_next()
-        except OSError:
-            raise
-        except Exception:
-            if not self.response.headers_sent:
-                raise
-            logger.exception("the answer breaks off")
-            raise StopIteration from None
+        while self._outbox.flush():
+            if self._is_whole:
+                return True
+            self._write_next()
         self._blocked_s = now = time.monotonic()
         left_s = IO_TIMEOUT_S + self._outbox.num_sent / LEAST_BYTES_PER_S - self._waited_s
         self.due_s = now + min(IO_TIMEOUT_S, left_s)
@@ -111,11 +103,18 @@ class Delivery:
             self._body.close()
 
     def _write_next(self) -> None:
-        for item in self._items:
+        try:
+            item = next(self._items, None)
+        except Exception as error:
+            if not self.response.headers_sent:  # no OSError: those are of the client's socket
+                raise RuntimeError(f"the answer cannot be made: {error}") from error
+            logger.exception("the answer breaks off")
+            raise StopIteration from None
+        if item is None:
+            self.response.close()
+            self._is_whole = True
+        else:
             self.response.write(item)
-            return
-        self.response.close()
-        self._is_whole = True
 
 
 class Deliveries:

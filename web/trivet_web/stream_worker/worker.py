@@ -40,13 +40,13 @@ from trivet_web.stream_worker.delivery import Deliveries, Delivery, Outbox
 from trivet_web.stream_worker.errands import Errands
 from trivet_web.stream_worker.guests import Transfer, Waiting
 from trivet_web.stream_worker.handover import HANDOVER, ByteStream, Handover, Parked
+from trivet_web.stream_worker.lingering import Lingering
 from trivet_web.stream_worker.pool import Pool
 from trivet_web.stream_worker.pump import Pump
 from trivet_web.web_process import EXTENSION
 
 READ_AHEAD_S = 10.0  # for a whole request, from its first byte or the connection's start
-LINGER_S = 2.0  # for a client to close first, and for one that sends nothing while the server drains
-MAX_LINGER_BYTES = 64 << 10
+IDLE_S = 2.0  # for one that sends nothing while the server drains
 ACCEPT_AT_ONCE = 32
 COMPLAIN_INTERVAL_S = 10.0
 OUT_OF_FILES_S = 0.01
@@ -67,7 +67,6 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         super().__init__(*args, **kwargs)
         self.method_queue = Errands()
         self.allowance = Allowance()
-        self.lingering: deque[Connection] = deque()
         self._complained_s = 0.0  # of descriptors
 
     def get_thread_pool(self) -> Pool:
@@ -83,6 +82,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self.deliveries = Deliveries(
             self.poller, self.method_queue.defer, self._run, self._finish, self._close
         )
+        self.lingering = Lingering(self.poller, self._close)
         self.pump = Pump()
         self.wsgi.extensions[EXTENSION].relay.host(self.pump)
 
@@ -292,39 +292,15 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             conn.sock.setblocking(False)
             conn.set_timeout()
             if not self.alive:
-                conn.timeout = min(conn.timeout, time.monotonic() + LINGER_S)
+                conn.timeout = min(conn.timeout, time.monotonic() + IDLE_S)
             self.keepalived_conns.append(conn)
             self.poller.register(
                 conn.sock, selectors.EVENT_READ, partial(self.on_client_socket_readable, conn)
             )
 
     def _linger(self, conn: Connection) -> None:
-        """Let the client close first: what it still sends would reset the connection under our last bytes."""
         conn.refund()
-        conn.sock.setblocking(False)
-        try:
-            conn.sock.shutdown(socket.SHUT_WR)
-        except OSError:  # it has gone
-            self._close(conn)
-            return
-        conn.timeout = time.monotonic() + LINGER_S
-        conn.lingered_bytes = 0
-        self.lingering.append(conn)
-        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_lingering_readable, conn))
-
-    def on_lingering_readable(self, conn: Connection, client: ClientSocket) -> None:
-        """It sends more, or has closed."""
-        if client.fileno() < 0:
-            return
-        try:
-            size = len(client.recv(MAX_LINGER_BYTES))
-        except BlockingIOError:
-            return
-        except OSError:
-            size = 0
-        conn.lingered_bytes += size
-        if not size or conn.lingered_bytes > MAX_LINGER_BYTES:
-            self._forget(conn, self.lingering)
+        self.lingering.begin(conn)
 
     def _forget(self, conn: Connection, among: deque[Connection]) -> None:
         self.poller.unregister(conn.sock)
@@ -338,7 +314,9 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def _close_an_idle_one(self) -> bool:
         """False where none is idle."""
-        for idle in (self.lingering, self.keepalived_conns, self.pending_conns):
+        if self.lingering.end_oldest():
+            return True
+        for idle in (self.keepalived_conns, self.pending_conns):
             if idle:
                 self._forget(idle[0], idle)  # the oldest
                 return True
@@ -349,15 +327,14 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         now = time.monotonic()
         if not self.alive:
             for conn in self.pending_conns:
-                conn.timeout = min(conn.timeout, now + LINGER_S)
+                conn.timeout = min(conn.timeout, now + IDLE_S)
         while self.pending_conns and self.pending_conns[0].timeout <= now:
             conn = self.pending_conns[0]
             if conn.collected.data and self.alive:
                 self._refuse(conn, too_slow(READ_AHEAD_S))
             else:
                 self._forget(conn, self.pending_conns)
-        while self.lingering and self.lingering[0].timeout <= now:
-            self._forget(self.lingering[0], self.lingering)
+        self.lingering.end_late(now)
         self.deliveries.end_slow(now)
 
     # ---- the process -----------------------------------------------------------------------------
@@ -365,6 +342,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         try:
             super().run()
+            self.wsgi.extensions[EXTENSION].end_batches(self.notify)  # the master ends who is silent for long
         finally:  # also where it fails: threads that wait for work would keep the process alive
             self.tpool.shutdown(wait=False)
 
