@@ -37,6 +37,9 @@ class Standstill:
     def fileno(self) -> int:
         return int(self._fd)
 
+    def serve_woken(self, now: float) -> None:
+        pass
+
     def come_round(self, now: float) -> None:
         if now > self._begun_s + 1:
             time.sleep(3600)

@@ -1,9 +1,11 @@
 """Serves every request which no thread of its own waits for: by turns, in the relay's thread.
 
 It is woken by what comes into a mailbox and by sockets that can be written again, and gives each guest a
-short turn. A turn never waits: what may wait is run by a thread of the pool, which wakes the pump when it is
-done. (A thread of its own, measured with 1,000 streams: it is woken by the first piece of a step and then
-fights the relay for the interpreter through all the others.)
+short turn. What the turns made is written after all of them: the kernel's part of a write drives ours out of
+the processor's caches (measured with 1,000 streams: 2 us a token). A turn never waits: what may wait is run
+by a thread of the pool, which wakes the pump when it is done. (A thread of its own, measured with 1,000
+streams: it is woken by the first piece of a step and then fights the relay for the interpreter through all
+the others.)
 """
 
 from __future__ import annotations
