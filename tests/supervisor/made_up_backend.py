@@ -17,6 +17,7 @@ from trivet.contract import (
     Runner,
     RunnerConfig,
 )
+from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.plugins import PluginHost, hookimpl
 from trivet_supervisor.devices import DeviceTable
@@ -33,6 +34,7 @@ class MadeUp:
         self.refuses = refuses
         self.num_probes = 0
         self.weights: Any = None  # of the last plan
+        self.config: RunnerConfig | None = None  # as well
 
     def probe(self, timeout_s: float) -> list[DeviceInfo]:
         self.num_probes += 1
@@ -48,7 +50,7 @@ class MadeUp:
     def plan(
         self, spec: Any, weights: Any, config: RunnerConfig, devices: Sequence[DeviceInfo]
     ) -> MemoryPlan:
-        self.weights = weights
+        self.weights, self.config = weights, config
         free = min(device.free_bytes for device in devices)
         if self.need > free:
             raise DoesNotFit(f"it needs {self.need} bytes and {free} are free on {devices[0].uid}")
@@ -73,7 +75,7 @@ def device(kind: str, index: int = 0, **fields: Any) -> DeviceInfo:
     return replace(made, **fields)
 
 
-def placer(*backends: Backend) -> Placer:
+def placer(*backends: Backend, peaks: PeakStore = NOWHERE) -> Placer:
     host = PluginHost()
     for backend in backends:
 
@@ -83,4 +85,4 @@ def placer(*backends: Backend) -> Placer:
                 return backend
 
         host.register(Plugin(), backend.name)
-    return Placer(host, DeviceTable(host.backends))
+    return Placer(host, DeviceTable(host.backends), peaks)

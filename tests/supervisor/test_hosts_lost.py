@@ -38,6 +38,7 @@ def test_an_engine_elsewhere_is_followed_where_its_launcher_says(site: Site) -> 
     assert site.process.order.host == "b"
     assert site.process.order.launch.device_uids == ["host"], "as that host names it"
     assert site.only().device_uids == ["b/host"], "as the site names it"
+    assert site.process.order.launch.peaks_dir == "", "which is a folder of this host"
     site.process.listens = LISTENS
     site.settle()
     assert site.wire.endpoints == {site.only().id: LISTENS}

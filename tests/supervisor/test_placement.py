@@ -7,13 +7,14 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from trivet.contract import DeviceInfo, RunnerConfig
+from trivet.contract import DeviceInfo, MemoryPart, Peaks, Runner, RunnerConfig
 from trivet.demo_model import find_demo_model
 from trivet.engine.ledger import Holding, Ledger
+from trivet.engine.measured_peaks import PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import open_model
@@ -57,6 +58,31 @@ def test_auto_takes_the_first_backend_in_order_that_can(version: Version) -> Non
     assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cpu"
     cuda.need, cuda.refuses = 1, "no bf16"
     assert placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY).backend.name == "cpu"
+
+
+class Measured:
+    """A runner that has warmed up."""
+
+    def peaks(self) -> dict[str, int]:
+        return {"activations": 7}
+
+
+def test_a_plan_is_told_what_an_earlier_start_on_such_a_device_has_measured(
+    version: Version, tmp_path: Path
+) -> None:
+    """Not one on another host: its engine keeps them elsewhere, and would plan otherwise."""
+    store, cuda = PeakStore(tmp_path / "peaks"), MadeUp("cuda", [device("cuda")])
+    placed = placer(cuda, peaks=store).place(version, AUTO, "auto", None, NOBODY)
+    assert cuda.config is not None
+    assert cuda.config.peaks == ()
+    store.keep(cast("Runner", Measured()), open_model(find_demo_model()), placed)
+    placed = placer(cuda, peaks=store).place(version, AUTO, "auto", None, NOBODY)
+    known = (Peaks(placed.plan.max_num_batched_tokens, (MemoryPart("activations", 7),)),)
+    assert cuda.config.peaks == known
+    assert placed.config.peaks == ()  # of the deployment's settings they are no part
+    cuda.devices = [device("cuda", host="far", uid="far/cuda0")]
+    placer(cuda, peaks=store).place(version, AUTO, "auto", None, NOBODY)
+    assert cuda.config.peaks == ()
 
 
 def test_auto_never_takes_null(version: Version) -> None:

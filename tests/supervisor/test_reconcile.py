@@ -59,6 +59,7 @@ def test_an_engine_gets_its_order_its_lease_and_its_whole_environment(site: Site
         "max_num_batched_tokens": "256",
         "num_gpu_blocks_override": "100",
     }, "the engine arrives at the plan that was reserved"
+    assert told["peaks_dir"] == str(site.settings.paths.peaks)
     assert (told["served_model_name"], told["device_uids"]) == ("chat", ["host"])
     assert order.env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
     assert order.env["FAKE_DEVICES"] == "host"
