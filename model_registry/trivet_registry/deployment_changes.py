@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -18,7 +19,7 @@ from trivet_registry.deployments_store import (
     check_replicas,
     get_deployment,
 )
-from trivet_registry.events_store import record_event
+from trivet_registry.events_store import list_events, record_event
 from trivet_registry.tables import Deployment, Version, utc_now
 
 UNCHANGED = "\0unchanged"  # None is a value: no device, no fallback
@@ -36,6 +37,7 @@ class Update:
     settings: Mapping[str, str | None] = field(default_factory=dict)  # None takes a setting back
     priority: int | None = None
     fallback: str | None = UNCHANGED
+    if_updated_at: datetime | None = None  # `updated_at` as whoever changes it saw it
 
 
 def update_deployment(session: Session, name: str, update: Update) -> Deployment:
@@ -44,11 +46,14 @@ def update_deployment(session: Session, name: str, update: Update) -> Deployment
     What an engine is started with (version, backend, device, settings) makes a new generation: its
     instances replace the others one by one. The rest counts at once and touches no instance.
 
-    Raises: NotFound; Conflict where it is stopped; RequestError; ConfigError for a wrong engine setting.
+    Raises: NotFound; Conflict where it is stopped, or was changed since `if_updated_at`; RequestError;
+    ConfigError for a wrong engine setting.
     """
     deployment = get_deployment(session, name)
     if deployment.desired != RUNNING:
         raise Conflict(f"deployment {name!r} is stopped; launch it again", param="name")
+    if update.if_updated_at not in (None, deployment.updated_at):
+        raise _changed_meanwhile(session, name)
     changes = [*_change_rules(session, deployment, update), *_change_engines(deployment, update)]
     if changes:
         deployment.updated_at = utc_now()
@@ -72,6 +77,16 @@ def wake_deployment(session: Session, name: str) -> bool:
     deployment.is_asleep = False
     record_event(session, "deployment", "a request woke it", deployment=name, from_state="asleep")
     return True
+
+
+def _changed_meanwhile(session: Session, name: str) -> Conflict:
+    """With what the last act was."""
+    acts = [event for event in list_events(session, deployment=name) if event.kind == "deployment"]
+    last = acts[-1].reason if acts else "changed"
+    return Conflict(
+        f"deployment {name!r} was changed since you looked at it ({last}); look again, and change that",
+        param="if_updated_at",
+    )
 
 
 def _change_rules(session: Session, deployment: Deployment, update: Update) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,30 @@ def test_a_long_log_has_few_rows_and_nothing_of_it_acts(site: Site, admin_page: 
     admin_page.keyboard.press("ArrowUp")
     admin_page.keyboard.press("Enter")
     expect(admin_page.locator(".log-detail")).to_have_text("INFO line 9998")
+
+
+def test_long_lines_are_broken_where_it_is_asked_for(site: Site, admin_page: Page, long_log: str) -> None:
+    """Each row is where it was counted to be: the last line ends where the box does."""
+    (file,) = (site.home / "logs").rglob(f"{long_log}-*.log")
+    with file.open("a") as log:
+        log.writelines(f"INFO {'汉字 wide ' * 60} of {number}\n" for number in range(30))
+        log.write("INFO the end\n")
+    admin_page.goto(f"{site.url}/console/logs?source={long_log}")
+    log = admin_page.get_by_role("log")
+    last = log.locator(".log-line").last
+    expect(last).to_have_text("INFO the end")
+    assert log.evaluate("box => box.scrollWidth > box.clientWidth")
+    admin_page.get_by_label("Break long lines").check()
+    expect(log).to_have_class(re.compile("wraps"))
+    assert not log.evaluate("box => box.scrollWidth > box.clientWidth")
+    cut = "row => row.scrollHeight > row.clientHeight"
+    assert not any(row.evaluate(cut) for row in log.locator(".log-line").all())
+    bottom = "node => node.getBoundingClientRect().bottom"
+    expect(last).to_have_text("INFO the end")
+    assert abs(last.evaluate(bottom) - log.evaluate(bottom)) < 4
+    admin_page.reload()
+    expect(admin_page.get_by_label("Break long lines")).to_be_checked()
+    admin_page.get_by_label("Break long lines").uncheck()
 
 
 def test_the_supervisors_own_log_is_there(site: Site, admin_page: Page) -> None:

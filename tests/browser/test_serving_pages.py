@@ -13,6 +13,7 @@ from trivet.demo_model import find_demo_model
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+    from watched_page import Watch
 
 TOO_SMALL = {"gpu_memory_utilization": "0.001"}
 
@@ -59,6 +60,31 @@ def test_a_deployment_is_updated_and_stopped(site: Site, admin_page: Page) -> No
     expect(page.get_by_role("link", name="Launch again")).to_have_attribute(
         "href", "/console/launch?from=short-lived"
     )
+
+
+def test_who_updates_what_somebody_else_has_updated_meanwhile_is_told(
+    site: Site, admin_page: Page, watches: list[Watch]
+) -> None:
+    watches[0].expected.append("409")
+    site.launch({"of-two": "null"})
+    admin_page.goto(f"{site.url}/console/deployments/of-two")
+    admin_page.get_by_role("button", name="Update").click()
+    asked = admin_page.get_by_role("dialog", name="Update of-two")
+    asked.get_by_label("Priority").fill("3")
+    with site.client() as client:
+        client.deployments.update("of-two", {"priority": 5})
+    asked.get_by_role("button", name="Update").click()
+    expect(asked.get_by_role("alert")).to_contain_text("priority 0 to 5")
+    admin_page.keyboard.press("Escape")
+    expect(admin_page.locator("#facts dt", has_text="Priority").locator("+ dd")).to_have_text("5")
+    admin_page.get_by_role("button", name="Update").click()
+    expect(asked.get_by_label("Priority")).to_have_value("5")
+    asked.get_by_label("Priority").fill("4")
+    asked.get_by_role("button", name="Update").click()
+    expect(asked).to_have_count(0)
+    with site.client() as client:
+        assert client.deployments.get("of-two").priority == 4
+        client.deployments.stop("of-two")
 
 
 def test_a_model_shows_its_files_versions_and_where_a_name_has_pointed(site: Site, admin_page: Page) -> None:

@@ -187,3 +187,14 @@ def test_an_instance_of_what_served_has_its_version_and_generation(
         assert rules_of(again) == EngineRules(1, first.version_id, "auto", None, {"max_num_seqs": "4"})
         newest = create_instance(session, deployment)
         assert (newest.version.reference, rules_of(newest).backend) == ("tiny:2", "cuda")
+
+
+def test_who_changes_what_somebody_else_has_changed_meanwhile_is_told(launched: Database) -> None:
+    with launched.reading() as session:
+        seen = get_deployment(session, "chat").updated_at
+    first = updated(launched, replicas=2, if_updated_at=seen)
+    assert first.replicas == 2
+    with pytest.raises(Conflict, match=r"since you looked at it \(update: replicas 1 to 2\)"):
+        updated(launched, replicas=3, if_updated_at=seen)
+    assert updated(launched, replicas=3, if_updated_at=first.updated_at).replicas == 3
+    assert updated(launched, replicas=1).replicas == 1

@@ -7,6 +7,7 @@ A field that is left out has the server's default, which may be the model's own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TypedDict
 
 from trivet.client.calls import JsonObject
@@ -140,6 +141,7 @@ class DeploymentChanges(TypedDict, total=False):
     settings: Mapping[str, str | None]
     priority: int
     fallback: str | None
+    if_updated_at: datetime  # refused where it was changed since: `updated_at` as it was seen
 
 
 class ResponseFields(SamplingFields, total=False):

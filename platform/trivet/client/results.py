@@ -315,6 +315,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str | None = None
     generation: int = 1
     is_asleep: bool = False  # idle: unloaded until a request comes
+    updated_at: datetime | None = None  # when somebody last changed what shall run
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

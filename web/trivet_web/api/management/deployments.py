@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 from flask import Blueprint, Response, request
 from sqlalchemy.orm import Session
@@ -60,6 +62,7 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     settings: dict[str, str | None] = {}
     priority: int | None = None
     fallback: str | msgspec.UnsetType | None = msgspec.UNSET
+    if_updated_at: datetime | None = None  # refused where it was changed since: `updated_at` as it was seen
 
 
 @blueprint.get("")
@@ -132,6 +135,7 @@ def change(name: str) -> Response:
             settings=body.settings,
             priority=body.priority,
             fallback=UNCHANGED if body.fallback is msgspec.UNSET else body.fallback or None,
+            if_updated_at=body.if_updated_at,
         )
         before = deployment_facts(get_deployment(session, name))
         row = update_deployment(session, name, update)

@@ -178,6 +178,7 @@ class DeploymentObject(msgspec.Struct, frozen=True):
     fallback: str | None
     generation: int
     is_asleep: bool  # idle: unloaded until a request comes
+    updated_at: datetime  # when somebody last changed what shall run
 
 
 class EventObject(msgspec.Struct, frozen=True, rename={"from_state": "from", "to_state": "to"}):
@@ -276,6 +277,7 @@ def deployment_object(row: tables.Deployment, instances: Iterable[InstanceObject
         row.fallback,
         row.generation,
         row.is_asleep,
+        row.updated_at,
     )
 
 

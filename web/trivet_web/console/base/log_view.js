@@ -10,6 +10,7 @@ import { levelOf, LogLines } from "./log_lines.js";
 import { visibleText, withoutEscapes } from "./plain_text.js";
 import { DataPlace } from "./states.js";
 import { t, tn } from "./texts.js";
+import { WrappedRows } from "./wrapped_rows.js";
 
 const LINE_PX = 19;
 const SPARE_LINES = 20; // above and below what is seen
@@ -17,11 +18,15 @@ const FIRST_LINES = 10_000;
 const PAINT_MS = 100;
 const RETRY_MS = 3000;
 const MOST_SHOWN = 4000; // characters of one line; a click shows it whole
+const WRAPS = "trivet-log-wraps"; // of this browser: whether long lines are broken
+const PAD_PX = 24; // left and right of a line, as in log.css
 
 export class LogView {
   /** @param {HTMLElement} parent whose content it replaces @param {string} label */
   constructor(parent, label) {
     this.lines = new LogLines();
+    this.index = new WrappedRows();
+    this.wraps = Boolean(localStorage.getItem(WRAPS));
     this.isFollowing = true;
     this.numNew = 0;
     this.chosen = -1; // the line that arrow keys have reached
@@ -73,6 +78,8 @@ export class LogView {
       this.chosen = -1;
       if (this.running) this.paint();
     };
+    const wrap = h("input", { type: "checkbox", checked: this.wraps });
+    wrap.addEventListener("change", () => this.wrap(wrap.checked));
     const save = h(
       "button",
       { type: "button", class: "ghost", onclick: () => this.save() },
@@ -87,6 +94,7 @@ export class LogView {
       this.problem,
       h("span", { class: "spacer" }),
       this.count,
+      h("label", { class: "check" }, wrap, t("base.log.wrap")),
       save,
     );
     bindFilter(words, apply);
@@ -157,17 +165,54 @@ export class LogView {
     const { shown } = this.lines;
     if (shown.length) this.place.show();
     else this.place.empty(this.lines.all.length ? t("base.nothing_matches") : t("base.log.empty"));
-    this.height.style.height = `${shown.length * LINE_PX}px`;
+    this.index.update(shown, this.columns(), MOST_SHOWN);
+    this.height.style.height = `${this.index.count * LINE_PX}px`;
     if (this.isFollowing) this.box.scrollTop = this.box.scrollHeight;
-    const first = Math.max(0, Math.floor(this.box.scrollTop / LINE_PX) - SPARE_LINES);
-    const last = Math.min(shown.length, first + Math.ceil(this.box.clientHeight / LINE_PX) + 2 * SPARE_LINES);
-    this.rows.style.transform = `translateY(${first * LINE_PX}px)`;
+    const row = Math.floor(this.box.scrollTop / LINE_PX);
+    const first = Math.max(0, this.index.lineAt(row) - SPARE_LINES);
+    const end = this.index.lineAt(row + Math.ceil(this.box.clientHeight / LINE_PX));
+    const last = Math.min(shown.length, end + 1 + SPARE_LINES);
+    this.rows.style.transform = `translateY(${this.index.rowOf(first) * LINE_PX}px)`;
     this.first = first;
-    this.rows.replaceChildren(...shown.slice(first, last).map(lineNode));
+    this.rows.replaceChildren(...shown.slice(first, last).map((line, at) => this.lineNode(line, first + at)));
     this.rows.children[this.chosen - first]?.classList.add("is-chosen");
     this.more.hidden = this.isFollowing || !this.numNew;
     if (this.numNew) setText(this.more, tn("base.log.new_lines", this.numNew));
     setText(this.count, tn("base.log.lines", shown.length));
+  }
+
+  /** Long lines are broken, or run on to the right. @param {boolean} wraps */
+  wrap(wraps) {
+    const top = this.index.lineAt(Math.floor(this.box.scrollTop / LINE_PX));
+    this.wraps = wraps;
+    if (wraps) localStorage.setItem(WRAPS, "1");
+    else localStorage.removeItem(WRAPS);
+    this.box.scrollLeft = 0;
+    this.paint();
+    if (this.isFollowing) return;
+    this.box.scrollTop = this.index.rowOf(top) * LINE_PX; // the line at the top stays there
+    this.paint();
+  }
+
+  /** Letters that a row holds; 0: lines are not broken. */
+  columns() {
+    this.box.classList.toggle("wraps", this.wraps);
+    if (!this.wraps) return 0;
+    if (!this.letterPx) {
+      const probe = h("span", { class: "log-probe" }, "M".repeat(100));
+      this.box.append(probe);
+      this.letterPx = probe.getBoundingClientRect().width / 100;
+      probe.remove();
+    }
+    return this.letterPx ? Math.max(10, Math.floor((this.box.clientWidth - PAD_PX) / this.letterPx)) : 0;
+  }
+
+  /** @param {string} line @param {number} at */
+  lineNode(line, at) {
+    const node = lineNode(line);
+    if (this.index.columns)
+      node.style.height = `${(this.index.rowOf(at + 1) - this.index.rowOf(at)) * LINE_PX}px`;
+    return node;
   }
 
   onScroll() {
@@ -196,11 +241,11 @@ export class LogView {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    const seen = Math.floor((this.box.scrollTop + this.box.clientHeight) / LINE_PX) - 1;
+    const seen = this.index.lineAt(Math.floor((this.box.scrollTop + this.box.clientHeight) / LINE_PX) - 1);
     const last = this.lines.shown.length - 1;
     this.chosen = Math.max(0, Math.min(last, (this.chosen < 0 ? seen : this.chosen) + step));
     this.isFollowing = false;
-    const top = this.chosen * LINE_PX;
+    const top = this.index.rowOf(this.chosen) * LINE_PX;
     this.box.scrollTop = Math.min(top, Math.max(this.box.scrollTop, top + 2 * LINE_PX - this.box.clientHeight));
     this.paint();
     announce(visibleText(withoutEscapes(this.lines.shown[this.chosen] ?? "")).slice(0, MOST_SHOWN));

@@ -54,7 +54,10 @@ export async function openUpdate(one) {
     ],
     submit: t("deployment.update"),
     onSubmit: (form) =>
-      change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, changesOf(one, form)),
+      change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, {
+        ...changesOf(one, form),
+        if_updated_at: one.updated_at, // somebody else may have changed it meanwhile
+      }),
   });
   if (isDone) toast(t("deployment.updating", { name: one.name }));
 }
