@@ -2,9 +2,8 @@
 
 Weights and KV are exact; what torch's allocator rounds up for them is part of `context`. `activations` and
 `logits` bound what one step allocates, until a start has measured it (`contract.Peaks`); the runner holds
-the peak of its warm-up to them. `context`,
-`collectives` and `graphs` are what CUDA and NCCL take beside us: judged, since no device was at hand to
-measure them.
+the peak of its warm-up to them. `context`, `collectives` and `graphs` are what CUDA and NCCL take beside
+us: judged, since no device was at hand to measure them.
 """
 
 from __future__ import annotations
