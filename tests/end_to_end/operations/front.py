@@ -99,6 +99,14 @@ class Front:
             return False
         return True
 
+    def log_with(self, text: str) -> str:
+        """The access log once it has that: nginx writes a line after its answer."""
+        deadline_s = time.monotonic() + 30
+        while text not in (log := (self.folder / "access.log").read_text()):
+            assert time.monotonic() < deadline_s, log
+            time.sleep(0.02)
+        return log
+
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(30)

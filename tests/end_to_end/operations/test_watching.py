@@ -230,12 +230,16 @@ def test_a_board_made_for_vllm_shows_something(prometheus: Prometheus, expr: str
     assert prometheus.ask(expr)
 
 
-def test_vllms_names_are_a_rename_and_what_is_missing_is_written_down(prometheus: Prometheus) -> None:
-    named = set(prometheus.get("label/__name__/values"))
-    ours = {name.removeprefix("trivet:") for name in named if name.startswith("trivet:")}
-    assert {name.removeprefix("vllm:") for name in named if name.startswith("vllm:")} == ours
+def test_vllms_names_are_a_rename_and_what_is_missing_is_written_down(
+    prometheus: Prometheus, watched_site: Site
+) -> None:
+    def named(prefix: str) -> set[str]:
+        names = prometheus.get("label/__name__/values")
+        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+    watched_site.wait_for("both have been read", lambda: named("vllm:") == named("trivet:"))
     engines = prometheus.get("label/engine/values", **{"match[]": "vllm:num_requests_running"})
     assert len(engines) == 2
-    assert VLLM_ONLY not in named
+    assert VLLM_ONLY not in prometheus.get("label/__name__/values")
     page = (CONFIG.parents[1] / "handbook" / "watching.md").read_text()
     assert VLLM_ONLY.removeprefix("vllm:").removesuffix("_sum") in page
