@@ -35,6 +35,8 @@ from trivet_null.backend import TOKEN_BYTES, NullBackend
 from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
+sys.path.append(str(Path(__file__).parent))  # engine_under_test
+
 EOS = 2
 # Of a sequence, not of its parameters.
 OWN = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer as Backend
 
 from trivet.demo_model import find_demo_model
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
+
+sys.path.append(str(Path(__file__).parent))  # chat_templates
 
 TEXTS = [
     "",
