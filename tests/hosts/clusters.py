@@ -68,7 +68,9 @@ class RayCluster:
             "--include-dashboard=false",
             f"--temp-dir={self._folder}",
         )
-        home = self._folder.with_name("head-of-ray")
+        home = self._folder.with_name("head-of-ray")  # where no agent runs: engines go to the far hosts
+        home.mkdir(exist_ok=True)
+        (home / "trivet.toml").write_text("lauhcner = 'ray'\n")
         env = {**inherited_environment(), "TRIVET_HOME": str(home)}
         subprocess.run(head, env=env, stdout=self._log, stderr=self._log, check=True, timeout=120)
 
@@ -105,13 +107,7 @@ class RayCluster:
                     continue
 
     def close(self) -> None:
-        """Its agent on the site's own host, too."""
         self._end_head()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and _is_here(entry):
-                command = _command_of(entry)
-                if "hosts.agent_process" in command and f"\0{NET}.1\0" in command:
-                    os.kill(int(entry.name), signal.SIGKILL)
         self._log.close()
 
 

@@ -32,7 +32,7 @@ def begun(head: Head, name: str) -> Stream:
 
 
 def elsewhere(head: Head, name: str, first: str) -> str:
-    """Where it is ready then; it may be the site's own host, too."""
+    """Where it is ready then."""
     wait_for("it is elsewhere", lambda: head.where(name) not in ("", first), tell=lambda: head.reasons(name))
     return head.where(name)
 

@@ -84,6 +84,8 @@ def test_a_gpu_of_one_host_and_an_npu_of_another_serve_one_site(
     devices = head.run("devices")
     assert "a/interpreted" in devices
     assert "b/emulated" in devices
+    why = [d.unusable_because or "" for d in head.devices() if d.uid == "head/?"]
+    assert "did you mean 'launcher'?" in why[0], "why no agent runs on the site's own host"
     ps = head.run("ps")
     assert "a/interpreted" in ps
     assert "b/emulated" in ps

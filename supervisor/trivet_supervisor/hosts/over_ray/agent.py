@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from pathlib import Path
 
 import trivet
@@ -13,6 +15,7 @@ from trivet_supervisor.hosts.agent_way import AgentAddress
 from trivet_supervisor.hosts.over_ray.calls import Host
 
 RAYLET = "raylet"
+AGAIN_S = 15.0  # after a failure: each attempt starts a process
 
 
 class RayAgent:
@@ -21,17 +24,22 @@ class RayAgent:
     def __init__(self, name: str, address: str) -> None:
         self._name = name
         self._address = address
+        self._failed_s = -math.inf
+        self._trouble = ""
 
     def keep(self, site_key: str) -> Host:
         """What is wrong here is an answer, too."""
         if installed_version() != trivet.__version__:
             os._exit(1)  # Ray starts the actor again, with the code that is installed now
+        if time.monotonic() - self._failed_s < AGAIN_S:
+            return Host(trouble=self._trouble)
         try:
             environ = node_environment()
             home = Path(environ.get("TRIVET_HOME") or load_settings().home).expanduser()
             note = keep_agent(home, self._name, self._address, site_key, environ)
         except (TrivetError, OSError) as error:
-            return Host(trouble=str(error))
+            self._failed_s, self._trouble = time.monotonic(), str(error)
+            return Host(trouble=self._trouble)
         return Host(AgentAddress(note.address, note.port, note.key))
 
 
