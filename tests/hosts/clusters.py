@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from far_hosts import NET, FarHost
+from far_hosts import NET, FarHost, wait_for
 
 from trivet.config import inherited_environment
 
@@ -92,17 +93,29 @@ class RayCluster:
         host.kill_by("trivet_supervisor.hosts.agent_process")
         host.kill_by(str(self._folder))
 
-    def restart_head(self) -> None:
-        """It forgets all: nodes, actors and claims."""
+    def restart_head(self, hosts: Iterable[FarHost]) -> None:
+        """It forgets all: nodes, actors and claims. Ray's processes on the other hosts end, and join anew.
+
+        They would end by themselves within a minute; a new head does not start beside them here, because it
+        sees the processes of every namespace.
+        """
         self._end_head()
+        for host in hosts:
+            host.kill_by(str(self._folder))
+        wait_for("Ray has ended", lambda: not any(map(self._is_of_ray, _processes())))
         self._start_head()
+        for host in hosts:
+            self.join(host)
+
+    def _is_of_ray(self, process: Path) -> bool:
+        return str(self._folder) in _command_of(process)
 
     def _end_head(self) -> None:
         """By process: `ray stop` would end what runs on the far hosts, too: they are this machine."""
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and str(self._folder) in _command_of(entry) and _is_here(entry):
+        for process in _processes():
+            if self._is_of_ray(process) and _is_here(process):
                 try:
-                    os.kill(int(entry.name), signal.SIGKILL)
+                    os.kill(int(process.name), signal.SIGKILL)
                 except ProcessLookupError:
                     continue
 
@@ -114,6 +127,10 @@ class RayCluster:
 def _path(*folders: Path) -> str:
     known = os.environ.get("PYTHONPATH", "")  # the tier's: Triton
     return ":".join([*map(str, folders), *([known] if known else [])])
+
+
+def _processes() -> Iterator[Path]:
+    return (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
 
 
 def _command_of(process: Path) -> str:

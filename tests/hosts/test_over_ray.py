@@ -110,9 +110,7 @@ def test_a_head_that_is_started_anew_touches_no_stream(
     stream = Stream(head, "m", 8000)
     wait_for("it has begun", lambda: stream.num_chunks > 3 or stream.failure)
     pid = head.instance("m").pid
-    cluster.restart_head()
-    for host in hosts.values():  # else Ray's own processes end by themselves within a minute
-        cluster.join(host)
+    cluster.restart_head(hosts.values())
     wait_for("Ray knows of its engine again", lambda: claims(cluster) == [["a", "null"]])
     stream.goes_on()
     assert (head.instance("m").state, head.instance("m").pid) == ("ready", pid)
