@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ from trivet_supervisor.hosts.over_ray.agent import RayAgent, node_environment
 
 
 def test_an_agent_inherits_what_the_node_was_started_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
 ) -> None:
     raylet = tmp_path / "raylet"
     shutil.copy(shutil.which("sleep") or "", raylet)
     given = {"CUDA_VISIBLE_DEVICES": "2,3", "RAY_ADDRESS": "x", "TRIVET_HOME": "/srv/trivet"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray hides all from an actor that asks for none
     with subprocess.Popen([raylet, "600"], env=given) as node:
+        eventually(lambda: Path(f"/proc/{node.pid}/comm").read_text() == "raylet\n")
         monkeypatch.setattr(os, "getppid", lambda: node.pid)
         found = node_environment()
         node.kill()
