@@ -172,6 +172,14 @@ def test_bodies_are_limited_as_trivet_limits_them(served: Site, front: Front) ->
     assert kept.json()["bytes"] > 12 << 20
 
 
+def test_an_upload_that_is_refused_at_once_is_told_why_and_not_of_a_broken_server(front: Front) -> None:
+    upload = {"file": ("in.jsonl", bytes(24 << 20))}
+    with front.client("of nobody") as client:
+        answers = [client.post("/v1/files", data={"purpose": "batch"}, files=upload) for _ in range(10)]
+    assert [answer.status_code for answer in answers] == [401] * 10
+    assert answers[-1].json()["error"]["code"] == "invalid_api_key"
+
+
 def test_too_many_requests_of_one_address_are_a_429_that_clients_understand(
     served: Site, new_front: Callable[..., Front]
 ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httpx2
 import msgspec
@@ -14,9 +15,13 @@ from raw_http import chat, get, post, read_answer, read_until
 
 from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
 from trivet_web.answers.sse import FIRST_PIECE_WAIT_S
+from trivet_web.web_process import BATCHES_END_S, EXTENSION, SHUTDOWN_NOTICE_S
 
 if TYPE_CHECKING:
     from conftest import Eventually, Server, Site
+    from flask.testing import FlaskClient
+
+    from trivet_web.batch.runner import BatchRunner
 
 PATH = "/v1/chat/completions"
 RUNNING = "trivet:num_requests_running"
@@ -104,6 +109,34 @@ def test_a_stream_that_waits_with_its_head_ends_with_an_error_event(
     assert b"shutting down" in body
     assert b"[DONE]" not in body
     assert server.process.wait(20) == 0
+
+
+class Busy:
+    """Batches of which lines are under way until they are ended."""
+
+    is_at_work = True
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def join(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, 0.1))
+
+
+def test_lines_of_batches_are_awaited_with_signs_of_life_and_not_beyond_the_drain(
+    site_client: FlaskClient,
+) -> None:
+    process, batches, beats = site_client.application.extensions[EXTENSION], Busy(), list[float]()
+    process.serve_batches(cast("BatchRunner", batches))
+    process.begin_drain(SHUTDOWN_NOTICE_S + BATCHES_END_S + 1.0)
+    begun_s = time.monotonic()
+    process.end_batches(lambda: beats.append(time.monotonic()))
+    assert batches.is_stopped
+    assert len(beats) > 1
+    assert time.monotonic() - begun_s < 20, "it does not wait for lines that never end"
 
 
 def num_running(server: Server, token: str) -> int:
