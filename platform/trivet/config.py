@@ -6,13 +6,12 @@ does not exist is refused with the nearest one that does.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,10 +19,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from trivet.errors import ConfigError
+from trivet.setting_faults import refuse_misspelt, refuse_unknown, type_sentence
 
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:]+\](:[0-9]+)?")
 _PROXY = re.compile(r"https?://[^/\s]+/?")
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
@@ -232,7 +231,7 @@ def load_settings(
         for key in Settings.__struct_fields__
         if key not in _SECTIONS and (variable := f"TRIVET_{key.upper()}") in environ
     }
-    _refuse_misspelt(environ)
+    refuse_misspelt(environ, [f"TRIVET_{name.upper()}" for name in Settings.__struct_fields__])
     if "HF_ENDPOINT" in environ:  # where other tools of this host look for a mirror
         from_env.setdefault("hf_endpoint", environ["HF_ENDPOINT"])
     home = str(given.get("home") or from_env.get("home") or Settings().home)
@@ -337,16 +336,6 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
     ]
 
 
-def _refuse_misspelt(environ: Mapping[str, str]) -> None:
-    """A variable that is nearly a setting's; others of our prefix are not ours to judge."""
-    known = [f"TRIVET_{name.upper()}" for name in Settings.__struct_fields__]
-    for variable in environ:
-        if variable.startswith("TRIVET_") and variable not in known:
-            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.9)
-            if near:
-                raise ConfigError(f"the variable {variable} is no setting; did you mean {near[0]}?")
-
-
 def settings_to_environment(settings: Settings) -> dict[str, str]:
     """The variables from which a child reads the same settings; `[backend.*]` it finds in the home."""
     values = {name: getattr(settings, name) for name in Settings.__struct_fields__ if name not in _SECTIONS}
@@ -380,18 +369,6 @@ def environment_of_home(home: Path, environ: Mapping[str, str] | None = None) ->
     return {**inherited_environment(environ), "TRIVET_HOME": str(home)}
 
 
-def type_sentence(
-    error: msgspec.ValidationError, given: Mapping[str, object], kind: type[msgspec.Struct]
-) -> str:
-    """What is wrong, in our words; the library's where a part of a value is at fault."""
-    found = re.search(r"at `\$\.(\w+)`$", str(error))
-    if found is None or found[1] not in given:
-        return str(error)
-    type_name, _, others = str(kind.__annotations__[found[1]]).partition(" | ")
-    wanted = _TYPE_WORDS.get(type_name, type_name) + (", or none" if others else "")
-    return f"{found[1]} is {given[found[1]]!r}; it must be {wanted}"
-
-
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
@@ -399,13 +376,3 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-
-
-def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raises: ConfigError with the nearest known key."""
-    known = list(known)
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-            raise ConfigError(f"{where}: unknown key {key!r}; {hint}")

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from trivet.config import refuse_unknown, type_sentence
 from trivet.errors import ConfigError
+from trivet.setting_faults import refuse_unknown, type_sentence
 
 LIVE_SETTINGS = frozenset({"idle_timeout_s"})  # the supervisor acts on them: changing one restarts nothing
 NO_VALUE = ("none", "null", "")  # in lower case: the setting's None
