@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from trivet.errors import Unavailable
@@ -18,7 +19,7 @@ from trivet_registry.deployments_store import RUNNING
 from trivet_registry.events_store import record_event
 from trivet_registry.fences_store import list_fences, remove_fence
 from trivet_registry.instance_state import PROCESS_STATES, InstanceState
-from trivet_registry.tables import Fence, Instance
+from trivet_registry.tables import Fence, Instance, utc_now
 from trivet_supervisor.means import Means
 from trivet_supervisor.threaded_call import ThreadedCall
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 0.0  # the next turn takes the answer
 ASK_INTERVAL_S = 1.0
 REPEAT_KILL_S = 5.0
+# Its host is gone for good, or is found to have an orphan should it ever come back (`orphans`).
+FORGOTTEN_AFTER = timedelta(days=1)
 
 S = InstanceState
 _WITHOUT_PROCESS = (S.PENDING, S.PLACING, S.FAILED)
@@ -141,6 +144,8 @@ class Fences:
             one.handle = call.result()
         except Unavailable as error:
             one.silence = str(error)
+            if utc_now() - fence.since > FORGOTTEN_AFTER:
+                self._remove(one, f"{described(fence)} is asked for no more: {error}")
             return
         except Exception as error:  # a stranger's launcher: nothing is known, and the others go on
             if not one.silence:
@@ -165,19 +170,23 @@ class Fences:
     def _end(self, one: _Asked) -> None:
         """It is gone: now its launcher may give back what it held."""
         fence = one.fence
-        with self._means.database.session() as session:
-            remove_fence(session, fence.lease)
-            if fence.pid is not None or one.handle is not None:
-                how = "was ended" if one.killed_s is not None else "had ended"
-                reason = f"host {fence.host} answers again: {described(fence)} {how}"
-                record_event(
-                    session, "supervisor", reason, deployment=fence.deployment, instance=fence.instance_id
-                )
-        self._asked.pop(fence.lease, None)
+        how = "was ended" if one.killed_s is not None else "had ended"
+        is_news = fence.pid is not None or one.handle is not None
+        self._remove(one, f"host {fence.host} answers again: {described(fence)} {how}" if is_news else "")
         try:
             self._means.launcher.discard(fence.instance_id, fence.lease)
         except Exception:  # a border, as in `Endings`
             logger.exception("lease=%s what it left cannot be discarded", fence.lease[:8])
+
+    def _remove(self, one: _Asked, reason: str) -> None:
+        fence = one.fence
+        with self._means.database.session() as session:
+            remove_fence(session, fence.lease)
+            if reason:
+                record_event(
+                    session, "supervisor", reason, deployment=fence.deployment, instance=fence.instance_id
+                )
+        self._asked.pop(fence.lease, None)
 
 
 def described(fence: Fence) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import update
 
 from trivet.endpoints import Endpoints
 from trivet.errors import DoesNotFit
@@ -12,7 +14,7 @@ from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.fences_store import list_fences
 from trivet_registry.instances_store import update_instance
-from trivet_registry.tables import Fence
+from trivet_registry.tables import Fence, utc_now
 from trivet_supervisor.orphans import end_orphans
 from trivet_supervisor.placement import NoRoom
 
@@ -242,3 +244,23 @@ def test_one_of_which_nobody_can_say_where_it_is_can_be_stopped(site: Site) -> N
     site.launcher.silent.clear()
     site.wait(3)
     assert (site.process.signals, fences(site)) == (["kill"], [])
+
+
+def test_a_host_that_is_gone_for_good_is_asked_no_more(far: Site) -> None:
+    """Else no stop of the site would ever be confirmed again."""
+    far.places.host = "c"
+    cut(far)
+    with far.database.session() as session:
+        session.execute(update(Fence).values(since=utc_now() - timedelta(hours=23)))
+    far.start_supervisor()
+    far.launcher.processes[0].silence = ""  # `find` tells
+    far.wait(3)
+    assert len(fences(far)) == 1
+    with far.database.session() as session:
+        session.execute(update(Fence).values(since=utc_now() - timedelta(hours=25)))
+    far.start_supervisor()
+    far.wait(3)
+    assert (fences(far), far.launcher.discarded) == ([], [])
+    assert any(
+        "is asked for no more: it is not known whether it runs" in event.reason for event in far.events()
+    )

@@ -37,6 +37,7 @@ def test_an_engine_elsewhere_is_followed_where_its_launcher_says(site: Site) -> 
     assert (site.states(), site.only().host, site.wire.endpoints) == (["starting"], "b", {})
     assert site.process.order.host == "b"
     assert site.process.order.launch.device_uids == ["host"], "as that host names it"
+    assert site.process.order.launch.orphan_timeout_s == 1800, "no supervisor may ever reach it again"
     assert site.only().device_uids == ["b/host"], "as the site names it"
     assert site.process.order.launch.peaks_dir == "", "which is a folder of this host"
     site.process.listens = LISTENS
