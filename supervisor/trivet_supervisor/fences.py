@@ -8,7 +8,7 @@ gone its launcher gives back what it held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -53,6 +53,13 @@ class _Asked:
         """Empty where its host answers, or has not been asked."""
         return self.silence if self.handle is None else self.handle.unreachable()
 
+    def may_return(self, instance: Instance) -> bool:
+        """Whether nothing has taken its place, and something is to."""
+        deployment = instance.deployment
+        is_wanted = deployment.desired == RUNNING and not deployment.is_asleep
+        is_able = self.fence.engine is not None and self.killed_s is None
+        return is_wanted and is_able and instance.instance_state in _WITHOUT_PROCESS
+
     def hangs(self, now: float) -> bool:
         """Against the contract of launchers."""
         return self.call is not None and now - self.call.since_s > CALL_LIMIT_S
@@ -81,8 +88,19 @@ class Fences:
             for one in self._asked.values()
         )
 
-    def turn(self, instances: Iterable[Instance], is_shutting_down: bool, take_back: TakeBack) -> set[str]:
-        """Ask and act, one step with each. Returns the instances that were taken back."""
+    def turn(
+        self,
+        instances: Iterable[Instance],
+        moved: Collection[str],
+        is_shutting_down: bool,
+        take_back: TakeBack,
+    ) -> set[str]:
+        """Ask and act, one step with each. Returns the instances that were taken back.
+
+        Args:
+            instances: all that have not come to their end.
+            moved: of these, the ids of those whose rows are other by now: the next turn sees them.
+        """
         if self._is_stale:
             self._load()
         if not self._asked:
@@ -96,12 +114,13 @@ class Fences:
                 continue
             if one.handle.exit_code() is not None:
                 self._end(one)
-            elif instance is not None and not is_shutting_down and _may_return(one.fence, instance):
-                if instance.id not in taken and one.killed_s is None:
-                    take_back(instance, one.fence, one.handle)
-                    del self._asked[one.fence.lease]
-                    taken.add(instance.id)
-            elif not _is_starting(instance):
+            elif one.fence.instance_id in moved or one.fence.instance_id in taken or _is_starting(instance):
+                continue
+            elif instance is not None and not is_shutting_down and one.may_return(instance):
+                take_back(instance, one.fence, one.handle)
+                del self._asked[one.fence.lease]
+                taken.add(instance.id)
+            else:
                 self._kill(one)
         return taken
 
@@ -207,12 +226,6 @@ def why_unconfirmed(fences: Sequence[Fence]) -> str:
         "that is asked again, and what is left is ended, by the next `trivet serve` or `trivet stop --all`"
     )
     return f"{told}: {again}"
-
-
-def _may_return(fence: Fence, instance: Instance) -> bool:
-    deployment = instance.deployment
-    is_wanted = deployment.desired == RUNNING and not deployment.is_asleep
-    return is_wanted and fence.engine is not None and instance.instance_state in _WITHOUT_PROCESS
 
 
 def _is_starting(instance: Instance | None) -> bool:

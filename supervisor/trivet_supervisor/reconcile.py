@@ -84,7 +84,7 @@ class Reconciler:
             deployments = list_deployments(session)
             instances = list_instances(session, states=LIVE_STATES)
         moved = self._check_processes(instances)
-        moved |= self._turn_fences([i for i in instances if i.id not in moved])
+        moved |= self._turn_fences(instances, moved)
         wanted: list[Instance] = []
         for deployment in deployments:
             own = [i for i in instances if i.deployment_id == deployment.id]
@@ -109,14 +109,14 @@ class Reconciler:
                     moved.add(instance.id)
         return moved
 
-    def _turn_fences(self, instances: Sequence[Instance]) -> set[str]:
+    def _turn_fences(self, instances: Sequence[Instance], moved: set[str]) -> set[str]:
         """What was given up is taken back or ended, where its host answers."""
 
         def take_back(instance: Instance, fence: Fence, handle: EngineHandle) -> None:
             self.fleet.take_back(instance, fence, handle)
             self._forget_wait(instance)
 
-        return self.fleet.fences.turn(instances, self.is_shutting_down, take_back)
+        return self.fleet.fences.turn(instances, moved, self.is_shutting_down, take_back)
 
     # ---- what is wanted ----
 

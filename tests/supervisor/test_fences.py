@@ -137,6 +137,27 @@ def test_it_waits_for_a_successor_of_which_nobody_knows_yet_whether_it_was_start
     assert (far.launcher.processes[0].signals, len(far.launcher.processes)) == (["abandon", "kill"], 2)
 
 
+def test_it_is_taken_back_where_the_start_of_its_successor_fails_while_its_host_answers(far: Site) -> None:
+    far.places.host = "c"
+    far.launcher.held.clear()  # the start on c waits
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trivet_supervisor.arrivals.FAR_PATIENCE_S", 0.0)
+        patch.setattr("trivet_supervisor.fences.PATIENCE_S", 0.0)
+        cut(far)
+        mend(far)
+        (call,) = [one.call for one in far.reconciler.fleet.fences._asked.values()]
+        (start,) = [start.call for start in far.reconciler.fleet._arrivals._starts.values()]
+    no_room(far)
+    far.launcher.breaks_with = "python3 is missing"
+    far.launcher.held.set()
+    assert call is not None
+    assert not call.is_under_way(60)
+    assert not start.is_under_way(60)
+    far.wait(40)
+    assert (far.states(), far.only().pid) == (["starting"], 1001)
+    assert far.launcher.processes[0].signals == ["abandon"]
+
+
 def test_nothing_is_started_on_a_host_that_is_about_to_say_that_it_lives(far: Site) -> None:
     """The host is back, and a place on it was found before its engine was asked for."""
     no_room(far)
