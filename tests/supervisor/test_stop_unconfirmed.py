@@ -33,11 +33,13 @@ SILENCE = "host b has not answered for 9 s (no route)"
 
 @pytest.fixture
 def settings(site: Site) -> Iterator[Settings]:
-    """A home of its own over the site's registry."""
+    """The site's registry and run directory under another name."""
     with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
         url = site.database.engine.url.render_as_string(hide_password=False)
         made = Settings(home=home, database_url=url)
         made.paths.create()
+        made.paths.run.rmdir()
+        made.paths.run.symlink_to(site.settings.paths.run)
         yield made
 
 
