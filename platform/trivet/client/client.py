@@ -13,6 +13,7 @@ from trivet.client.connection import Connection
 from trivet.client.home import TokenOfHome, found, local_url, trust_of
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import Deployments, Instances, Operation
+from trivet.client.model_sources import ModelStore, Pulls
 from trivet.client.registry import Aliases, Models
 from trivet.client.retries import Retries
 from trivet.client.stored import Batches, Files, Responses
@@ -62,6 +63,8 @@ class Server(Operation[C]):
         self.batches = Batches(connection)
         self.models = Models(connection)
         self.aliases = Aliases(connection)
+        self.pulls = Pulls(connection)
+        self.store = ModelStore(connection)
         self.deployments = Deployments(connection)
         self.instances = Instances(connection)
         self.users = Users(connection)

@@ -28,8 +28,6 @@ from trivet.client.results import (
     Bundle,
     FoundFiles,
     Model,
-    Pull,
-    Store,
     Verified,
     Version,
     VersionDetails,
@@ -128,76 +126,16 @@ class Models(Group[C]):
         return Download(StreamCall("GET", _file(reference, name), bytes), Path(to))
 
     @call
-    def store(self) -> Call[Store]:
-        """How much is in the site's store of model files."""
-        return ask("GET", f"{ROOT}/store", Store)
-
-    @call
-    def collect(self) -> Call[Store]:
-        """Remove from the store what no version needs. Raises: Conflict while models are being added."""
-        return ask("POST", f"{ROOT}/store/collect", Store)
-
-    @call
-    def pull(
-        self,
-        source: str,
-        name: str | None = None,
-        *,
-        key: str | None = None,
-        trusted_key: str | None = None,
-        allow_older: bool = False,
-        smoke_test: bool = True,
-    ) -> Call[Pull]:
-        """Begin to bring a model from elsewhere; `get_pull` shows how far it is.
-
-        Args:
-            source: hf:org/name[@revision][:FILE], ms:org/name[...], trivet:URL/name[:version] or bundle:PATH.
-            key: a token of the source; it is kept nowhere.
-            trusted_key: of a bundle: a public key (PEM) beside those that the site trusts.
-            allow_older: of a bundle: also where a newer one was taken in.
-            smoke_test: of a bundle: it must answer one token before it is registered.
-        """
-        body = given(
-            source=source,
-            name=name,
-            key=key,
-            trusted_key=trusted_key,
-            allow_older=allow_older or None,
-            smoke_test=None if smoke_test else False,
-        )
-        return ask("POST", f"{ROOT}/pulls", Pull, body=body)
-
-    @call
     def export(self, version: str, path: str, *, have: Iterable[str] = ()) -> Call[Bundle]:
         """Write a signed bundle of a version to a file of the server's host.
 
-        Args: have: SHA-256 of files that the other site has (its `store_digests`), which are left out.
+        Args: have: SHA-256 of files that the other site has (its `store.digests`), which are left out.
 
         Raises: ModelNotFound; ModelFilesError where a file has changed; Conflict where `path` exists.
         """
         return ask(
             "POST", f"{ROOT}/bundles", Bundle, body={"version": version, "path": path, "have": [*have]}
         )
-
-    @call
-    def store_digests(self) -> Call[tuple[str, ...]]:
-        """SHA-256 of all files in the store: what a bundle for this site may leave out."""
-        return ask_list(f"{ROOT}/store/digests", str)
-
-    @call
-    def pulls(self) -> Call[tuple[Pull, ...]]:
-        """The newest first."""
-        return ask_list(f"{ROOT}/pulls", Pull)
-
-    @call
-    def get_pull(self, pull_id: str) -> Call[Pull]:
-        """Raises: NotFound."""
-        return ask("GET", f"{ROOT}/pulls/{place(pull_id)}", Pull)
-
-    @call
-    def cancel_pull(self, pull_id: str) -> Call[Pull]:
-        """End it; what has come stays for the next pull of it. Raises: NotFound."""
-        return ask("DELETE", f"{ROOT}/pulls/{place(pull_id)}", Pull)
 
     @call
     def served(self) -> Call[tuple[ServedModel, ...]]:

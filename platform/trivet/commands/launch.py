@@ -106,7 +106,7 @@ def _launch(given: argparse.Namespace) -> int:
 
 def _pulled(client: Client, given: argparse.Namespace) -> str:
     """NAME:VERSION of what a hub or another Trivet has, once it is here. Raises: Unavailable."""
-    pull = followed(client, client.models.pull(given.model, key=source_key(given)))
+    pull = followed(client, client.pulls.begin(given.model, key=source_key(given)))
     if pull.state != "done" or pull.version is None:
         raise Unavailable(f"{given.model} {pull.state}: {pull.message}")
     return pull.version

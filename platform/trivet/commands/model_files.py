@@ -67,12 +67,12 @@ def source_key(given: argparse.Namespace) -> str | None:
 def _pull(given: argparse.Namespace) -> int:
     key = source_key(given)
     with connect(given) as client:
-        return _finish(client, client.models.pull(given.source, given.name, key=key), given)
+        return _finish(client, client.pulls.begin(given.source, given.name, key=key), given)
 
 
 def _import(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        pull = client.models.pull(
+        pull = client.pulls.begin(
             f"bundle:{absolute_path(given.path)}",
             given.name,
             trusted_key=_text(given.key, "--key"),
@@ -106,7 +106,7 @@ def followed(client: Client, pull: Pull) -> Pull:
     try:
         return _watched(client, pull)
     except KeyboardInterrupt:
-        client.models.cancel_pull(pull.id)
+        client.pulls.cancel(pull.id)
         note(f"\n{pull.source} was cancelled; what has come stays: pull it again to go on")
         raise
 
@@ -117,7 +117,7 @@ def _watched(client: Client, pull: Pull) -> Pull:
         if is_terminal:
             print(f"\r\x1b[K{bar(pull)}", end="", file=sys.stderr, flush=True)
         time.sleep(POLL_INTERVAL_S)
-        pull = client.models.get_pull(pull.id)
+        pull = client.pulls.get(pull.id)
     if is_terminal:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     return pull
@@ -167,7 +167,7 @@ def _export(given: argparse.Namespace) -> int:
 
 def _digests(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        digests = client.models.store_digests()
+        digests = client.store.digests()
     if given.json:
         print_json(digests)
     else:
@@ -177,8 +177,8 @@ def _digests(given: argparse.Namespace) -> int:
 
 def _collect(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        gone = client.models.collect()
-        left = client.models.store()
+        gone = client.store.collect()
+        left = client.store.size()
     if given.json:
         print_json({"gone": gone, "left": left})
     else:

@@ -91,10 +91,10 @@ def _pulled(client: Client, name: str, source: str) -> str | None:
             f"a version of {name} came by {source}, which cannot be asked again; first: "
             "trivet models import FILE"
         )
-    pull = client.models.pull(source, name)
+    pull = client.pulls.begin(source, name)
     while pull.state == "running":
         time.sleep(POLL_INTERVAL_S)
-        pull = client.models.get_pull(pull.id)
+        pull = client.pulls.get(pull.id)
     if pull.version is None:
         raise RequestError(f"{source} {pull.state}: {pull.message}")
     return client.models.version(pull.version).digest

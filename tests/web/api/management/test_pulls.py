@@ -53,7 +53,7 @@ def client(live: Live) -> Iterator[Client]:
 
 def ended(client: Client, pull_id: str) -> Any:
     deadline_s = time.monotonic() + 60
-    while (pull := client.models.get_pull(pull_id)).state == "running":
+    while (pull := client.pulls.get(pull_id)).state == "running":
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
     return pull
@@ -105,12 +105,12 @@ def test_a_model_of_another_site_comes_whole_and_a_wrong_key_is_told(
 
 
 def test_a_pull_that_cannot_be_is_told_by_its_row(client: Client) -> None:
-    pull = client.models.pull("trivet:http://127.0.0.1:9/x")
+    pull = client.pulls.begin("trivet:http://127.0.0.1:9/x")
     done = ended(client, pull.id)
     assert done.state == "failed"
     assert "is not https" in done.message, "private addresses are not asked unless the site allows it"
-    assert client.models.pulls()[0].id == pull.id
-    assert client.models.cancel_pull(pull.id).state == "failed"
+    assert client.pulls.list()[0].id == pull.id
+    assert client.pulls.cancel(pull.id).state == "failed"
 
 
 def test_a_pull_whose_process_has_ended_is_said_to_have(site: Site) -> None:
@@ -137,7 +137,7 @@ def test_a_pull_whose_process_has_ended_is_said_to_have(site: Site) -> None:
 
 
 def test_a_copy_in_the_store_is_verified_used_and_collected(client: Client, tmp_path: Path) -> None:
-    file, before = tmp_path / "mine.gguf", client.models.store().num_files
+    file, before = tmp_path / "mine.gguf", client.store.size().num_files
     data = bytearray(find_demo_model().read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -146,7 +146,7 @@ def test_a_copy_in_the_store_is_verified_used_and_collected(client: Client, tmp_
     file.unlink()
     assert client.models.verify("mine:1").problems == ()
     assert client.models.file("mine:1", "mine.gguf") == data
-    assert client.models.collect().num_files == 0
+    assert client.store.collect().num_files == 0
     stored = Path(version.path)
     data[-1] ^= 2
     stored.unlink()
@@ -154,8 +154,8 @@ def test_a_copy_in_the_store_is_verified_used_and_collected(client: Client, tmp_
     (problem,) = client.models.verify("mine").problems
     assert (problem.name, "was registered with" in problem.problem) == ("mine.gguf", True)
     client.models.remove("mine")
-    assert client.models.collect().num_files == 1
-    assert client.models.store().num_files == before
+    assert client.store.collect().num_files == 1
+    assert client.store.size().num_files == before
 
 
 def test_models_are_registered_from_allowed_folders_only(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_a_bundle_is_exported_and_taken_in_after_it_answered_one_token(
     client.models.add(str(find_demo_model()), "smollm2")
     made = client.models.export("smollm2:1", str(tmp_path / "smol.bundle"))
     assert (made.version, made.num_files) == ("smollm2:1", 1)
-    done = ended(client, client.models.pull(f"bundle:{made.path}", "taken").id)
+    done = ended(client, client.pulls.begin(f"bundle:{made.path}", "taken").id)
     assert (done.state, done.version) == ("done", "taken:1"), done.message
     details = client.models.version("taken")
     assert (details.signed_by, details.is_stored) == (made.key, True)
-    assert {file.sha256 for file in details.files} <= {*client.models.store_digests()}
+    assert {file.sha256 for file in details.files} <= {*client.store.digests()}
 
 
 def test_a_pull_is_held_before_anybody_can_see_it(site: Site) -> None:
@@ -267,7 +267,7 @@ def test_what_is_no_transaction_is_recorded_before_and_after(
     client.models.add(str(find_demo_model()), "smollm2")
     client.models.verify("smollm2")
     assert [e["state"] for e in entries(site, "model.verify")[-2:]] == ["begun", "done"]
-    client.models.collect()
+    client.store.collect()
     assert entries(site, "model.collect")[-2] == {"state": "begun"}
     path = str(tmp_path / "smol.bundle")
     client.models.export("smollm2:1", path)
@@ -287,7 +287,7 @@ def test_a_pull_is_recorded_with_what_it_was_excused_from_and_how_it_ended(
     other = own_key(tmp_path / "other")
     (tmp_path / "none").write_bytes(b"x")
     pem = (tmp_path / "other" / "bundle.pub").read_text()
-    pull = client.models.pull(
+    pull = client.pulls.begin(
         f"bundle:{tmp_path / 'none'}", trusted_key=pem, allow_older=True, smoke_test=False
     )
     assert ended(client, pull.id).state == "failed"
@@ -299,11 +299,11 @@ def test_a_pull_is_recorded_with_what_it_was_excused_from_and_how_it_ended(
 
 
 def test_a_password_in_an_address_is_refused_and_kept_nowhere(client: Client, live: Live) -> None:
-    before = client.models.pulls(), entries(live.site, "model.pull")
+    before = client.pulls.list(), entries(live.site, "model.pull")
     with pytest.raises(RequestError, match="user or password") as caught:
-        client.models.pull("trivet:https://me:hunter2@127.0.0.1:9/x")
+        client.pulls.begin("trivet:https://me:hunter2@127.0.0.1:9/x")
     assert "hunter2" not in str(caught.value)
-    assert (client.models.pulls(), entries(live.site, "model.pull")) == before
+    assert (client.pulls.list(), entries(live.site, "model.pull")) == before
 
 
 def test_a_path_outside_is_refused_before_anything_is_walked(
