@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from trivet.config import home_paths
-from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.assembly import Engine, assemble
 from trivet.engine.measured_peaks import PeakStore
 from trivet.engine.new_sequence import make_sequence
+from trivet.engine.placement import place
 from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.engine_settings import OPTION_PREFIX, parse_engine_settings
 from trivet.errors import GenerationError, Overloaded, RequestError, Unavailable

@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.endpoints import Endpoints, local_endpoints
-from trivet.engine.assembly import Placement
+from trivet.engine.placement import Placement
 from trivet.errors import Unavailable
 from trivet.launching import CALL_LIMIT_S, EngineHandle, Launcher, ProcessIdentity
 from trivet_registry.events_store import record_event

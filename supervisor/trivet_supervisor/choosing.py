@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trivet.engine import backend_answers
-from trivet.engine.assembly import Placement
 from trivet.engine.ledger import Ledger
+from trivet.engine.placement import Placement
 from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import DoesNotFit, TrivetError, Unavailable
 from trivet_registry.claims import ledger_of

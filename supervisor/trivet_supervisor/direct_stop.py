@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from trivet.config import Settings
-from trivet.engine.assembly import Placement
+from trivet.engine.placement import Placement
 from trivet.errors import ConfigError, Unavailable
 from trivet.launching import Launcher, PlacesOnHosts
 from trivet.plugins import load_plugins

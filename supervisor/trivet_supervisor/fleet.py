@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from trivet.engine.assembly import Placement
+from trivet.engine.placement import Placement
 from trivet.launching import EngineHandle
 from trivet.messages import Drain, Phase, Stop, Watch
 from trivet_registry.events_store import record_event

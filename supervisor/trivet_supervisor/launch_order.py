@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trivet.config import Settings
-from trivet.engine.assembly import Placement
+from trivet.engine.placement import Placement
 from trivet.engine_settings import LIVE_SETTINGS
 from trivet.launching import LEASE_VARIABLE
 

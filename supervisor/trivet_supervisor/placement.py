@@ -14,10 +14,10 @@ from pathlib import Path
 
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
-from trivet.engine.assembly import AUTO_ORDER, Placement, planned_spec, runner_config
 from trivet.engine.device_groups import device_groups
 from trivet.engine.ledger import Ledger
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
+from trivet.engine.placement import AUTO_ORDER, Placement, planned_spec, runner_config
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, ModelFilesError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trivet.engine.assembly import Placement
 from trivet.engine.ledger import Ledger
+from trivet.engine.placement import Placement
 from trivet.errors import Unavailable
 from trivet_supervisor.threaded_call import ThreadedCall
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from trivet import __version__
 from trivet.confining import confinement
 from trivet.contract import DeviceInfo, MemoryPlan
-from trivet.engine.assembly import Placement
 from trivet.engine.backend_answers import NoDevice
+from trivet.engine.placement import Placement
 from trivet.launching import EngineHandle, ModelFile, ProcessOrder
 from trivet.messages import LaunchOrder
 from trivet_registry.instance_state import InstanceState

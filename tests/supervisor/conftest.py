@@ -14,8 +14,8 @@ import pytest
 from trivet.config import Settings
 from trivet.contract import DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig
 from trivet.endpoints import Endpoints
-from trivet.engine.assembly import Placement
 from trivet.engine.ledger import Ledger
+from trivet.engine.placement import Placement
 from trivet.engine_settings import EngineSettings
 from trivet.messages import Beat, ControlRequest, Phase, Watch
 from trivet.weights.index import WeightIndex

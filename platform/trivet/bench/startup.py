@@ -56,7 +56,8 @@ def measure(order: Order) -> list[Mark]:
     """Phases: interpreter, imports, place, load (weights and KV cache), warm_up, first_token."""
     clock = _Clock()
     clock.end("interpreter")
-    from trivet.engine.assembly import assemble, place
+    from trivet.engine.assembly import assemble
+    from trivet.engine.placement import place
     from trivet.engine_settings import parse_engine_settings
     from trivet.models.model_files import open_model
     from trivet.plugins import load_plugins

@@ -18,8 +18,8 @@ from trivet.contract_suite.gguf_oracle import read_gguf_oracle
 from trivet.contract_suite.oracle import FunctionOracle, Oracle, TransformersOracle
 from trivet.contract_suite.tiny_models import MAX_MODEL_LEN, make_tiny_model
 from trivet.contract_suite.watched_runner import WatchedRunner
-from trivet.engine.assembly import planned_spec
 from trivet.engine.core import CoreConfig, EngineCore
+from trivet.engine.placement import planned_spec
 from trivet.errors import TrivetError, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.spec import ModelSpec

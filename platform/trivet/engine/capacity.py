@@ -11,10 +11,10 @@ from itertools import accumulate
 
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
-from trivet.engine.assembly import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
 from trivet.engine.device_groups import device_groups
 from trivet.engine.ledger import Holding, Ledger
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
+from trivet.engine.placement import AUTO_ORDER, PROBE_TIMEOUT_S, planned_spec, runner_config
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.expected_tensors import expected_tensors

@@ -23,7 +23,7 @@ from trivet.contract import DeviceInfo, MemoryPart, Peaks, Runner, RunnerConfig
 from trivet.optional_contract import MeasuresPeaks
 
 if TYPE_CHECKING:
-    from trivet.engine.assembly import Placement
+    from trivet.engine.placement import Placement
     from trivet.models.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)

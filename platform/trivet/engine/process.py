@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from trivet.engine.assembly import Engine, assemble, place
+from trivet.engine.assembly import Engine, assemble
 from trivet.engine.batch_view import batch_view
 from trivet.engine.doors import Doors
 from trivet.engine.grammar_queue import GrammarQueue
@@ -29,6 +29,7 @@ from trivet.engine.mailbox import Mailbox, Unreadable
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.order_file import check_version, read_order
+from trivet.engine.placement import place
 from trivet.engine.sequence import Sequence
 from trivet.engine_settings import EngineSettings, parse_engine_settings
 from trivet.errors import (

@@ -10,7 +10,7 @@ from trivet.contract import RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.demo_model import find_demo_model
 from trivet.engine.agreement import Scores, compare
-from trivet.engine.assembly import runner_config
+from trivet.engine.placement import runner_config
 from trivet.engine_settings import EngineSettings
 from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles, open_model

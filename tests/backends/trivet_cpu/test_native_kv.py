@@ -12,7 +12,7 @@ from trivet.contract import MemoryPlan, RunnerConfig
 from trivet.contract_suite.driver import Driver, scoring_work
 from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_models import make_tiny_model
-from trivet.engine.assembly import planned_spec
+from trivet.engine.placement import planned_spec
 from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles, open_model
 from trivet_cpu.backend import CpuBackend

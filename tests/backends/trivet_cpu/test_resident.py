@@ -19,7 +19,8 @@ RUN = """
 import sys
 import trivet.engine.process  # all that an engine has loaded
 from trivet.engine_settings import parse_engine_settings
-from trivet.engine.assembly import assemble, place
+from trivet.engine.assembly import assemble
+from trivet.engine.placement import place
 from trivet.engine.heartbeat import resident_bytes
 from trivet.engine.sequence import Sequence
 from trivet.models.model_files import open_model

@@ -11,8 +11,9 @@ import pytest
 
 from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Peaks, Runner, RunnerConfig
 from trivet.engine import assembly, backend_answers
-from trivet.engine.assembly import Placement, assemble
+from trivet.engine.assembly import assemble
 from trivet.engine.measured_peaks import PeakStore
+from trivet.engine.placement import Placement
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit
 from trivet.models.model_files import ModelFiles

@@ -11,8 +11,9 @@ import pytest
 
 from trivet.contract import DeviceInfo
 from trivet.demo_model import find_demo_model
-from trivet.engine.assembly import Placement, assemble, place
+from trivet.engine.assembly import assemble
 from trivet.engine.backend_answers import NoDevice
+from trivet.engine.placement import Placement, place
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -198,7 +199,7 @@ def test_a_dynamic_rope_of_a_model_without_a_spec_is_read_in_its_config(
 ) -> None:
     assert files.spec is not None
     outline: ModelSpec = replace(files.spec, shapes_only=True)
-    monkeypatch.setattr("trivet.engine.assembly.outline_spec", lambda config, num_tokens: outline)
+    monkeypatch.setattr("trivet.engine.placement.outline_spec", lambda config, num_tokens: outline)
     settings = EngineSettings(max_model_len=9000, max_num_seqs=1)
     for name, is_free in (("dynamic", True), ("yarn", False)):
         config = MappingProxyType({key: {"rope_type": name, "factor": 2.0}})

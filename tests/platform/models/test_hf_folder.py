@@ -14,7 +14,7 @@ import pytest
 import transformers
 from safetensors.torch import load_file, save_file
 
-from trivet.engine.assembly import planned_spec
+from trivet.engine.placement import planned_spec
 from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
 from trivet.models.architectures.llama import llama_spec
 from trivet.models.model_files import ModelFiles, open_model

@@ -23,7 +23,8 @@ from trivet.commands.bench.options import load_config, scenario, seeds, shape, s
 from trivet.commands.bench.report import Report, suite_report
 from trivet.commands.connecting import local_model, parse_pairs
 from trivet.demo_model import find_demo_model
-from trivet.engine.assembly import Engine, Placement
+from trivet.engine.assembly import Engine
+from trivet.engine.placement import Placement
 from trivet.errors import ConfigError
 from trivet.llm import LLM
 from trivet.sampling_params import SamplingParams

@@ -20,7 +20,7 @@ from trivet.commands.bench.offline import model_path, num_threads
 from trivet.commands.bench.report import Report
 from trivet.commands.connecting import parse_pairs
 from trivet.config import inherited_environment
-from trivet.engine.assembly import place
+from trivet.engine.placement import place
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import BackendError
 from trivet.models.model_files import open_model
