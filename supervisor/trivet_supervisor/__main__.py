@@ -25,8 +25,7 @@ from trivet_supervisor.devices import DeviceTable
 from trivet_supervisor.engine_wire import ZmqWire
 from trivet_supervisor.means import Means
 from trivet_supervisor.orphans import end_orphans
-from trivet_supervisor.parent import CANNOT_START
-from trivet_supervisor.parent_pipe import watch_pipe
+from trivet_supervisor.parent_pipe import CANNOT_START, watch_pipe
 from trivet_supervisor.placement import Placer
 from trivet_supervisor.reconcile import Reconciler
 from trivet_supervisor.server import Server

@@ -28,11 +28,11 @@ from trivet_supervisor.child import Child
 from trivet_supervisor.client import SupervisorClient
 from trivet_supervisor.direct_stop import KILL_MARGIN_S, EndedUnwritten, end_engines
 from trivet_supervisor.engine_logs import tail
+from trivet_supervisor.parent_pipe import CANNOT_START
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.25
-CANNOT_START = 2  # exit code of both children: trying again would not help
 MAX_FIRST_FAILURES = 3  # of a child that has never been up
 UP_TIMEOUT_S = 120.0  # until web and supervisor answer for the first time
 ASK_INTERVAL_S = 5.0
