@@ -99,8 +99,10 @@ class UsageCounter:
                 self.flush()
                 if turns % SEEN_EVERY == 0:
                     self.write_seen()
-            except Exception:  # without this thread nothing would be written any more
-                logger.exception("usage is not written yet")
+            except SQLAlchemyError as error:  # a full disk, a registry that is away
+                logger.warning("usage is not written yet: %s", error)
+            except Exception:  # a border like a loop's: without this thread nothing would be written any more
+                logger.exception("usage is not written")
 
     def _put_back(self, sums: dict[UsageKey, Tokens]) -> None:
         with self._lock:

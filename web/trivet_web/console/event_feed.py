@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.errors import Overloaded, TrivetError
 from trivet_web.answers.sse import PING, PING_S
@@ -200,8 +201,10 @@ class EventFeed:
             turn += 1
             try:
                 self._look()
-            except Exception as error:  # a border: a registry that is away for a while
+            except SQLAlchemyError as error:  # a registry that is away for a while
                 logger.warning("console events: %s", error)
+            except Exception:  # a border like a loop's: without this thread no tab hears anything
+                logger.exception("console events")
             with self._lock:
                 for tab in list(self._tabs):
                     if turn % CHECK_EVERY == 0 and not tab.may_listen():

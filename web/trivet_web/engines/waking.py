@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from trivet.errors import DeadlinePassed, TrivetError, Unavailable
 from trivet_web.engines.mailbox import Mailbox
 from trivet_web.engines.routing import Deployed, Router
@@ -100,7 +102,9 @@ class Waker:
             try:
                 for name in {one.deployment for one in waiting}:
                     self._look(name, [one for one in waiting if one.deployment == name])
-            except Exception:  # a border like a handler's: a registry that cannot be reached
+            except SQLAlchemyError as error:  # a registry that is away: each waits until its deadline
+                logger.warning("waiting=%d the registry cannot be read: %s", len(waiting), error)
+            except Exception:  # a border like a loop's: without this thread nobody is told
                 logger.exception("waiting=%d", len(waiting))
             time.sleep(LOOK_INTERVAL_S)
 
