@@ -172,7 +172,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         yield "min_tokens", limit is None or self.min_tokens <= limit, f"at most max_tokens ({limit})"
         only_stops = set(self.allowed_token_ids or (-1,)) <= set(self.stop_token_ids)
         yield "min_tokens", self.min_tokens == 0 or not only_stops, "0 where only stop tokens are allowed"
-        yield "stop", all(self.stop), "made of strings that are not empty; leave it out for none"
+        yield "stop", all(self.stop), "made of non-empty strings; leave it out for none"
         longest = max(map(len, self.stop), default=0)
         yield (
             "stop",

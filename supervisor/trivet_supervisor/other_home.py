@@ -18,3 +18,5 @@ def other_home(run_dir: str | None, ours: Path) -> Path | None:
         return None if folder.samefile(ours) else folder.parent
     except FileNotFoundError:  # ours was moved here: nobody else looks after its engines
         return None
+    except OSError:  # a folder that is closed to this account is no former place of its home
+        return folder.parent

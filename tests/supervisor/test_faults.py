@@ -47,7 +47,7 @@ def test_a_process_that_cannot_be_looked_at_holds_up_no_other(
 
     with monkeypatch.context() as patch:
         patch.setattr(site.process, "exit_code", fail)
-        patch.setattr("trivet_supervisor.fleet.Fleet.has_ended", lambda self: False)
+        patch.setattr("trivet_supervisor.fleet.Fleet.has_news", lambda self: False)
         site.make_ready("whole")
         site.process.code = 4
         site.settle()
