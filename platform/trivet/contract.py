@@ -146,6 +146,7 @@ class Peaks:
     """What steps of this size took at most at an earlier start, measured by its runner, of one rank."""
 
     max_num_batched_tokens: int
+    max_model_len: int  # of that start: longer sequences may take more
     parts: tuple[MemoryPart, ...]
 
 

@@ -77,7 +77,8 @@ def test_a_plan_is_told_what_an_earlier_start_on_such_a_device_has_measured(
     assert cuda.config.peaks == ()
     store.keep(cast("Runner", Measured()), open_model(find_demo_model()), placed)
     placed = placer(cuda, peaks=store).place(version, AUTO, "auto", None, NOBODY)
-    known = (Peaks(placed.plan.max_num_batched_tokens, (MemoryPart("activations", 7),)),)
+    plan = placed.plan
+    known = (Peaks(plan.max_num_batched_tokens, plan.max_model_len, (MemoryPart("activations", 7),)),)
     assert cuda.config.peaks == known
     assert placed.config.peaks == ()  # of the deployment's settings they are no part
     cuda.devices = [device("cuda", host="far", uid="far/cuda0")]

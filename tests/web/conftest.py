@@ -127,12 +127,12 @@ class Site:
             return instance.id
 
     def start_engine(self, *options: str, name: str = MODEL) -> Engine:
-        """A ready instance with its process, which beats already."""
+        """A ready instance with its process, which beats already, or has ended by what was asked of it."""
         instance = self.add_instance(State.PLACING, State.STARTING, State.READY, name=name)
         engine = Engine(instance, self.forks.start(str(self.run_dir), instance, *options))
         self.stack.callback(engine.close)
         self.engines.append(engine)
-        self._wait_for_beat(instance)
+        self._wait_for_beat(engine)
         return engine
 
     def serve(self, *options: str) -> Served:
@@ -141,13 +141,15 @@ class Site:
         self.deploy(name)
         return Served(name, self.start_engine(*options, name=name))
 
-    def _wait_for_beat(self, instance: str) -> None:
+    def _wait_for_beat(self, engine: Engine) -> None:
         with zmq.Context() as context, context.socket(zmq.SUB) as beats:
             beats.linger = 0
             beats.reconnect_ivl = 10
             beats.subscribe(b"")
-            beats.connect(engine_address(self.run_dir, instance, "beat"))
-            assert beats.poll(20_000), "the fake engine did not start"
+            beats.connect(engine_address(self.run_dir, engine.instance, "beat"))
+            wait_until(
+                lambda: beats.poll(100) or engine.process.poll() is not None, what="the fake engine beats"
+            )
 
 
 @cache

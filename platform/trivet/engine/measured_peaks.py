@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_SIZES = 32  # of steps and contexts that a file tells of, the newest
+
 
 class PeakStore:
     """A folder of a home; None keeps and knows nothing."""
@@ -50,12 +52,13 @@ class PeakStore:
         parts = tuple(MemoryPart(name, size) for name, size in sorted(runner.peaks().items()))
         if not parts:
             return
-        found = Peaks(placement.plan.max_num_batched_tokens, parts)
+        plan = placement.plan
+        found = Peaks(plan.max_num_batched_tokens, plan.max_model_len, parts)
         file = self._file(placement.config, placement.backend.name, files, placement.devices)
         known = self._read(file)
         if found in known:
             return
-        others = [each for each in known if each.max_num_batched_tokens != found.max_num_batched_tokens]
+        others = [each for each in known if _size(each) != _size(found)][1 - MAX_SIZES :]
         draft = file.with_suffix(f".{os.getpid()}")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,9 +72,9 @@ class PeakStore:
     def _file(
         self, config: RunnerConfig, backend: str, files: ModelFiles, devices: Sequence[DeviceInfo]
     ) -> Path:
-        """By all that a step's memory depends on but `max_num_batched_tokens`, which a plan resolves.
+        """By all that a step's memory depends on but `max_num_batched_tokens` and `max_model_len`.
 
-        Not by the length of a context and the number of KV blocks: those follow from what is left.
+        Those a plan resolves. Not by the number of KV blocks, which follows from what is left.
         """
         assert self._folder is not None
         depends = (
@@ -93,6 +96,10 @@ class PeakStore:
         except (OSError, msgspec.DecodeError) as error:
             logger.warning("%s is not read, plans count with bounds: %s", file, error)
             return []
+
+
+def _size(peaks: Peaks) -> tuple[int, int]:
+    return peaks.max_num_batched_tokens, peaks.max_model_len
 
 
 NOWHERE = PeakStore()

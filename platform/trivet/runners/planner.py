@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from trivet.contract import DeviceInfo, KVCacheSpec, MemoryPart, MemoryPlan, Peaks, RunnerConfig
@@ -65,13 +66,18 @@ def plan_memory(config: RunnerConfig, shape: Shape, device: DeviceInfo, costs: C
 def measured_parts(
     parts: tuple[MemoryPart, ...], peaks: tuple[Peaks, ...], shape: StepShape
 ) -> tuple[MemoryPart, ...]:
-    """With what an earlier start has measured of steps of this size, in place of bounds."""
-    known = {
-        part.name: part.size_bytes
+    """With what an earlier start has measured of steps of this size, in place of bounds.
+
+    Of one whose sequences were as long, else of the next longer ones.
+    """
+    comparable = [
+        each
         for each in peaks
         if each.max_num_batched_tokens == shape.max_num_batched_tokens
-        for part in each.parts
-    }
+        and each.max_model_len >= shape.max_model_len
+    ]
+    nearest = min(comparable, key=attrgetter("max_model_len"), default=None)
+    known = {} if nearest is None else {part.name: part.size_bytes for part in nearest.parts}
     return tuple(
         MemoryPart(part.name, _with_room(known[part.name])) if part.name in known else part for part in parts
     )

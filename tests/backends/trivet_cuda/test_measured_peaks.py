@@ -186,5 +186,5 @@ def test_a_home_that_cannot_be_written_ends_no_start(
 
 def test_peaks_are_parts_of_the_contract() -> None:
     """A plan is a function of its arguments: what was measured is one of them."""
-    config = RunnerConfig(peaks=(Peaks(2048, (MemoryPart("logits", 1),)),))
+    config = RunnerConfig(peaks=(Peaks(2048, 4096, (MemoryPart("logits", 1),)),))
     assert hash(config.peaks)
