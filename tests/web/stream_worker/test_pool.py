@@ -43,6 +43,19 @@ def test_where_all_threads_wait_others_are_started_for_what_comes(make_pool: Cal
     assert all(future.result(WITHIN_S) for future in waiting)
 
 
+def test_urgent_work_that_comes_all_the_time_hides_none_that_waits(make_pool: Callable[[int], Pool]) -> None:
+    pool, go_on = make_pool(512), threading.Event()
+    for _ in range(NUM_AT_ONCE):
+        pool.submit(go_on.wait, WITHIN_S)
+    waiting = pool.submit(lambda: "done")
+    latest_s = time.monotonic() + WITHIN_S
+    while not waiting.done() and time.monotonic() < latest_s:
+        pool.submit_urgent(time.sleep, 0.0)
+        time.sleep(0.02)
+    go_on.set()
+    assert waiting.done()
+
+
 def test_no_more_threads_than_are_allowed(make_pool: Callable[[int], Pool]) -> None:
     pool, go_on = make_pool(3), threading.Event()
     works = [pool.submit(go_on.wait, WITHIN_S) for _ in range(20)]
@@ -58,11 +71,11 @@ def test_what_is_urgent_goes_before_all_that_waits(make_pool: Callable[[int], Po
     while not first.running():
         time.sleep(0.001)
     works = [pool.submit(order.append, name) for name in "ab"]
-    works.append(pool.submit_urgent(order.append, "urgent"))
+    works += [pool.submit_urgent(order.append, name) for name in ("urgent", "too")]
     go_on.set()
     for future in works:
         future.result(WITHIN_S)
-    assert order == ["urgent", "a", "b"]
+    assert order == ["urgent", "too", "a", "b"]
 
 
 def test_an_error_is_its_futures_and_ends_no_thread(make_pool: Callable[[int], Pool]) -> None:

@@ -155,7 +155,7 @@ class EngineLink:
             self.load = report.load
             seen = True
             # Behind it a backlog waits: then each reader has one turn for all of it, which costs it less.
-            is_last = not self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN
+            is_last = not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
             for start in range(0, len(report.pieces), PIECES_AT_ONCE):
                 self._deliver(report.pieces[start : start + PIECES_AT_ONCE], now)
                 if is_last:

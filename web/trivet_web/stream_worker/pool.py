@@ -8,6 +8,7 @@ pump waited up to 0.4 s for their turn. Here there are more than a few only wher
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -47,6 +48,7 @@ class Pool(Executor):
         self._lock = threading.Lock()
         self._has_work = threading.Condition(self._lock)
         self._lacks_threads = threading.Condition(self._lock)
+        self._urgent: deque[_Work] = deque()
         self._work: deque[_Work] = deque()
         self._num_threads = 0
         self._num_idle = 0  # that nobody has woken
@@ -81,10 +83,7 @@ class Pool(Executor):
         with self._lock:
             if self._is_shut:
                 raise RuntimeError("the pool is shut down")
-            if is_urgent:
-                self._work.appendleft(work)
-            else:
-                self._work.append(work)
+            (self._urgent if is_urgent else self._work).append(work)
             if self._num_idle:
                 self._num_idle -= 1
                 self._has_work.notify()
@@ -119,26 +118,30 @@ class Pool(Executor):
 
     def _next(self) -> _Work | None:
         with self._lock:
-            while not self._work:
+            while not (self._urgent or self._work):
                 if self._is_shut:
                     self._num_threads -= 1
                     return None
                 self._num_idle += 1
                 self._has_work.wait()
             self._num_begun += 1
-            return self._work.popleft()
+            return (self._urgent or self._work).popleft()
 
     def _grow(self) -> None:
         """Body of a thread: there shall be one for work that has waited."""
         while True:
             with self._lock:
-                while not self._work:
+                while not (self._urgent or self._work):
                     if self._is_shut:
                         return
                     self._lacks_threads.wait()
                 num_begun = self._num_begun
             time.sleep(PATIENCE_S)
             with self._lock:
-                if self._work and time.monotonic() >= self._work[0].since_s + PATIENCE_S:
+                oldest_s = min(
+                    (queue[0].since_s for queue in (self._urgent, self._work) if queue), default=math.inf
+                )
+                if time.monotonic() >= oldest_s + PATIENCE_S:
                     stands_still = self._num_begun == num_begun
-                    self._start(min(len(self._work), self._num_threads if stands_still else 1) or 1)
+                    num_waiting = len(self._urgent) + len(self._work)
+                    self._start(min(num_waiting, self._num_threads if stands_still else 1) or 1)
