@@ -102,12 +102,18 @@ void Pool::work(int thread) {
 
 // Take part in the running task from its current phase on. False: there is none, or not for this thread.
 bool Pool::join(int thread) {
+  // Who opens the next phase may lose its core before it has, perhaps to this very thread.
+  int num_waits = 0;
+  const auto wait_a_moment = [&] {
+    constexpr timespec moment{0, 50'000};
+    ++num_waits % SPINS_IN_STEP ? relax() : void(nanosleep(&moment, nullptr));
+  };
   Meeting seen = meeting_.load(std::memory_order_acquire);
   for (;;) {
     // A task that has ended meanwhile has another phase, so that what was read of it does no harm.
     if (!seen.num_joined || thread >= crew_size_.load(std::memory_order_relaxed)) return false;
     if (seen.num_arrived == seen.num_joined) {
-      relax();
+      wait_a_moment();
       seen = meeting_.load(std::memory_order_acquire);
     } else if (meeting_.compare_exchange_weak(seen, {seen.phase, uint16_t(seen.num_joined + 1), seen.num_arrived},
                                               std::memory_order_acq_rel, std::memory_order_acquire)) {
@@ -115,7 +121,7 @@ bool Pool::join(int thread) {
     }
   }
   members_[thread].num_missed = seen.phase - first_phase_;
-  while (phase_.load(std::memory_order_acquire) != seen.phase) relax();  // which follows at once
+  while (phase_.load(std::memory_order_acquire) != seen.phase) wait_a_moment();
   return true;
 }
 
