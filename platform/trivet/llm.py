@@ -392,10 +392,8 @@ class _LoadingBar:
 
 def _spelled(settings: Mapping[str, object]) -> dict[str, str]:
     """As `--set` would spell them."""
-    text: dict[str, str] = {}
-    for key, value in settings.items():
-        if key == "options" and isinstance(value, Mapping):
-            text |= {OPTION_PREFIX + str(name): str(option) for name, option in value.items()}
-        else:
-            text[key] = str(value)
+    text = {key: str(value) for key, value in settings.items()}
+    if isinstance(options := settings.get("options"), Mapping):
+        del text["options"]
+        text |= {OPTION_PREFIX + str(name): str(option) for name, option in options.items()}
     return text

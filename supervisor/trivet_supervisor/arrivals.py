@@ -27,7 +27,7 @@ from trivet_supervisor.endings import Endings
 from trivet_supervisor.instance_watch import Watched
 from trivet_supervisor.means import Means
 from trivet_supervisor.memory_return import ended_unseen
-from trivet_supervisor.other_home import other_home
+from trivet_supervisor.other_home import original_home
 from trivet_supervisor.process_rows import identified, named, processes_of
 from trivet_supervisor.starting import prepare_start
 from trivet_supervisor.threaded_call import ThreadedCall
@@ -152,7 +152,7 @@ class Arrivals:
 
         False where neither can be told yet: its host does not answer, or is another launcher's.
         """
-        elsewhere = None if instance.host else other_home(instance.run_dir, self._means.settings.paths.run)
+        elsewhere = None if instance.host else original_home(instance.run_dir, self._means.settings)
         if elsewhere is not None:
             self._endings.of_other_home(instance.id, elsewhere)
             return True

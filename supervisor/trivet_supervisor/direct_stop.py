@@ -10,7 +10,6 @@ from contextlib import closing, nullcontext
 
 import zmq
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
 from trivet.config import Settings
 from trivet.engine.placement import Placement
@@ -30,7 +29,7 @@ from trivet_supervisor.fences import why_unconfirmed
 from trivet_supervisor.instance_watch import Limits
 from trivet_supervisor.means import Means
 from trivet_supervisor.orphans import end_handles, end_orphans
-from trivet_supervisor.other_home import other_home
+from trivet_supervisor.other_home import original_home
 from trivet_supervisor.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
@@ -103,11 +102,9 @@ def end_engines(
                     if not reconciler.tick():
                         wire.socket.poll(LOOK_INTERVAL_MS)
         except OperationalError as error:  # a full disk: what cannot be written down must end all the same
-            with database.reading() as session:
-                engines = _known(session, settings)
-            raise _end_unwritten(
-                launcher, engines, f"the registry cannot be written: {error.orig}"
-            ) from error
+            engines = _known(database, settings)
+            why = f"the registry cannot be written: {error.orig}"
+            raise _end_unwritten(launcher, engines, why) from error
         with database.reading() as session:
             unconfirmed = why_unconfirmed(list_fences(session))
     if unconfirmed:
@@ -124,14 +121,15 @@ def end_by_orders(settings: Settings, why: str) -> Unavailable:
     return _end_unwritten(launcher, [(order.lease, "") for order in launcher.orders()], why)
 
 
-def _known(session: Session, settings: Settings) -> list[tuple[str, str]]:
+def _known(database: Database, settings: Settings) -> list[tuple[str, str]]:
     """Lease and host of every engine of this home that may live."""
-    engines = [
-        (instance.lease, instance.host or "")
-        for instance in list_instances(session, states=PROCESS_STATES)
-        if instance.lease and (instance.host or other_home(instance.run_dir, settings.paths.run) is None)
-    ]
-    return engines + [(fence.lease, fence.host) for fence in list_fences(session)]
+    with database.reading() as session:
+        engines = [
+            (instance.lease, instance.host or "")
+            for instance in list_instances(session, states=PROCESS_STATES)
+            if instance.lease and (instance.host or original_home(instance.run_dir, settings) is None)
+        ]
+        return engines + [(fence.lease, fence.host) for fence in list_fences(session)]
 
 
 def _end_unwritten(launcher: Launcher, engines: Iterable[tuple[str, str]], why: str) -> Unavailable:

@@ -21,6 +21,10 @@ from trivet_supervisor import engine_logs
 from trivet_supervisor.launch_order import engine_environment, planned_settings
 from trivet_supervisor.means import Means
 
+OF_AN_EARLIER_ATTEMPT = (  # what a row knows of a process, and of its end
+    *("endpoints", "pid", "process_start_time", "processes", "load", "memory", "notices"),
+    *("exit_code", "ended_at"),
+)
 FAR_ORPHAN_TIMEOUT_S = 1800.0  # of an engine on another host, where the site sets none
 
 
@@ -52,20 +56,12 @@ def prepare_start(
             device_uids=[device.uid for device in placement.devices],
             plan=_written(placement.plan),
             host=placement.devices[0].host or None,
-            endpoints=None,
             run_dir=str(paths.run),
             log_file=str(log),
             progress_done=0,
             progress_total=0,
-            exit_code=None,
-            load=None,
-            memory=None,
-            notices=None,
-            ended_at=None,
-            processes=None,
-            pid=None,
-            process_start_time=None,
             entered_s=means.clock(),
+            **dict.fromkeys(OF_AN_EARLIER_ATTEMPT),
         )
     model_files = _model_files(instance)
 
