@@ -32,19 +32,55 @@ def test_repeated_observation_counts_and_sums_each() -> None:
     assert (sum(series.counts), series.total) == (4, 2.0)
 
 
-def test_processes_are_summed_also_when_one_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.getpid", lambda: 1)
+def test_processes_are_summed_also_when_one_has_ended(tmp_path: Path) -> None:
+    """Also where the later one was given the pid of the one that ended, as both have it here."""
     ended = WebMetrics(tmp_path)
     ended.observe(TTFT, LABELS, 1.0)
     ended.close()
-    monkeypatch.setattr("os.getpid", lambda: 2)
     mine = WebMetrics(tmp_path)
     mine.observe(TTFT, LABELS, 1.0)
     try:
         assert count_of(mine) == 2
         assert count_of(mine) == 2  # reading changes nothing
+    finally:
+        mine.close()
+
+
+def test_saves_at_one_time_disturb_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of one process beside its own thread, and beside another's."""
+    monkeypatch.setattr("trivet_web.metrics.web_metrics.SAVE_INTERVAL_S", 0.0)
+    both = WebMetrics(tmp_path), WebMetrics(tmp_path)
+    for one in both:
+        one.observe(TTFT, LABELS, 1.0)
+    for _ in range(200):
+        for one in both:
+            one.save()
+    for one in both:
+        one.close()
+    assert count_of(both[0]) == 2
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_full_disk_ends_no_saving(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "totals"  # no folder stands for no room: each write is an OSError
+    mine = WebMetrics(folder)
+    mine.count(metrics.HTTP_REQUESTS, "GET", "/", "200")
+    mine.save()
+    mine.save()
+    assert caplog.text.count("is not written") == 1
+    folder.mkdir()
+    mine.close()
+    assert list(folder.iterdir())
+
+
+def test_file_that_was_cut_hides_no_other(tmp_path: Path) -> None:
+    ended = WebMetrics(tmp_path)
+    ended.observe(TTFT, LABELS, 1.0)
+    ended.close()
+    (tmp_path / "9-00000000.totals").write_bytes(b"\x91")
+    mine = WebMetrics(tmp_path)
+    try:
+        assert count_of(mine) == 1
     finally:
         mine.close()
 

@@ -8,7 +8,9 @@ observation, and no collectors of our own.) With one process there is no file.
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import msgspec
 
 from trivet.metrics import Metric
 
+logger = logging.getLogger(__name__)
 SAVE_INTERVAL_S = 1.0
 _SUFFIX = ".totals"
 
@@ -64,7 +67,10 @@ class WebMetrics:
         self._lock = threading.Lock()
         self._series: dict[_Key, Series] = {}
         self._recorders: dict[_Key, Recorder] = {}
-        self._file = folder / f"{os.getpid()}{_SUFFIX}" if folder else None
+        name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"  # of nobody else, also where a pid is reused
+        self._file = folder / name if folder else None
+        self._saving = threading.Lock()  # of the file
+        self._failure = ""  # of the last save; each is logged once
         self._is_closed = threading.Event()
         if self._file is not None:
             threading.Thread(target=self._save_often, name="metrics", daemon=True).start()
@@ -101,7 +107,7 @@ class WebMetrics:
 
     def close(self) -> None:
         self._is_closed.set()
-        self._save()
+        self.save()
 
     def _get(self, metric: Metric, labels: tuple[str, ...]) -> Series:
         key = (metric.name, labels)
@@ -118,18 +124,31 @@ class WebMetrics:
         if self._file is None:
             return
         for file in self._file.parent.glob(f"*{_SUFFIX}"):
-            if file != self._file:
+            if file == self._file:
+                continue
+            try:
                 yield from _decoder.decode(file.read_bytes())
+            except (OSError, msgspec.MsgspecError) as error:  # cut by a power failure, or removed just now
+                logger.debug("file=%s is left out: %s", file, error)
 
     def _save_often(self) -> None:
         while not self._is_closed.wait(SAVE_INTERVAL_S):
-            self._save()
+            self.save()
 
-    def _save(self) -> None:
-        if self._file is not None:
+    def save(self) -> None:
+        """Write down what this process has, for the others."""
+        if self._file is None:
+            return
+        with self._saving:
             scratch = self._file.with_suffix(".new")
-            scratch.write_bytes(msgspec.msgpack.encode(self._copy()))
-            scratch.replace(self._file)
+            try:
+                scratch.write_bytes(msgspec.msgpack.encode(self._copy()))
+                scratch.replace(self._file)
+                self._failure = ""
+            except OSError as error:  # a full disk; the others learn of this process when there is room
+                if str(error) != self._failure:
+                    logger.warning("file=%s is not written: %s", self._file, error)
+                self._failure = str(error)
 
 
 def prepare_folder(folder: Path) -> None:
