@@ -117,8 +117,11 @@ class _Show:
             if not self._parent.is_stopping:
                 print(f"trivet demo: {error}", file=sys.stderr, flush=True)
                 self.exit_code = 1
-        if self._once:
-            self._parent.request_stop()
+        except OSError:  # nobody reads what it prints
+            self.exit_code = 1
+        finally:
+            if self._once:
+                self._parent.request_stop()
 
 
 def _devices(database: Database) -> Sequence[Device]:

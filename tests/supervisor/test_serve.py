@@ -24,16 +24,17 @@ def settings() -> Iterator[Settings]:
 
 
 @pytest.fixture
-def show(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Parent], None]], None]:
+def show(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parent]:
     """Runs the demo to its end; its answer is what the test does."""
 
-    def run(answer: Callable[[Parent], None]) -> None:
+    def run(answer: Callable[[Parent], None], once: bool = False) -> Parent:
         parent = Parent(settings)
         monkeypatch.setattr(serve, "launch_demo", lambda client, out: None)
         monkeypatch.setattr(serve, "chat_once", lambda client, out: answer(parent))
-        demo = serve._Show(settings, "token", parent, once=False)
+        demo = serve._Show(settings, "token", parent, once)
         demo.start(chats=True)
         demo.join()
+        return parent
 
     return run
 
@@ -46,6 +47,13 @@ def test_a_demo_that_goes_on_says_so(show, capsys) -> None:
 def test_ctrl_c_during_the_answer_leaves_that_unsaid(show, capsys) -> None:
     show(lambda parent: parent.request_stop())
     assert GOES_ON not in capsys.readouterr().out
+
+
+def test_a_demo_whose_reader_went_away_ends_what_it_started(show) -> None:
+    def answer(parent: Parent) -> None:
+        raise BrokenPipeError
+
+    assert show(answer, once=True).is_stopping
 
 
 def test_a_stop_after_the_end_does_nothing(settings: Settings) -> None:

@@ -186,6 +186,8 @@ class WebProcess:
                 self.history.append(now_s, [*samples(self), *quantile_samples(spreads)])
             except TrivetError as error:
                 logger.debug("sample=none reason=%s", error)  # the registry was never read
+            except Exception:  # a border, as below
+                logger.exception("no sample is taken")
             try:
                 self._share_requests()
             except Exception:  # a border: histories and ends need this thread

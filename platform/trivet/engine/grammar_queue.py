@@ -8,6 +8,7 @@ and one that is known to be hostile for none.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -23,8 +24,10 @@ from trivet.engine.grammar import Grammar, GrammarCompiler
 from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.queue_pace import QueuePace
 from trivet.engine.sequence import Sequence
-from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError
+from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError, Unavailable
 from trivet.structured_outputs import StructuredOutputsParams
+
+logger = logging.getLogger(__name__)
 
 QUICK_S = 0.1  # of processor time: 20 times what a schema of 200 fields takes
 SLOW_S = 2.0  # 4 times what an enum of 1 MB takes
@@ -162,8 +165,10 @@ class GrammarQueue:
             for job in jobs:
                 job.grammar = self._compiler.compile(params)
         except TrivetError as error:
-            for job in jobs:
-                job.error = job.error or error
+            _fail(jobs, error)
+        except Exception as error:  # a border: without this thread no grammar would be compiled any more
+            logger.exception("a grammar is not compiled")
+            _fail(jobs, Unavailable(f"the grammar was not compiled: {type(error).__name__}: {error}"))
         return True
 
     def _passes(self, jobs: list[_Job]) -> bool:
@@ -204,3 +209,8 @@ class GrammarQueue:
         for job in jobs:
             job.is_second = True
         self._slow.setdefault(name, []).extend(jobs)
+
+
+def _fail(jobs: list[_Job], error: TrivetError) -> None:
+    for job in jobs:
+        job.error = job.error or error

@@ -40,6 +40,13 @@ def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _resident() -> list[tuple[str, int]]:
+    try:
+        return [(RESIDENT, resident_bytes())]
+    except OSError:  # no descriptor is free: the beat goes out without it
+        return []
+
+
 class Heart(threading.Thread):
     """Publishes `Beat`s, hands `Drain` and `Stop` to `on_control`, and calls `on_hang` (on this thread).
 
@@ -174,7 +181,7 @@ class Heart(threading.Thread):
             self._beat = msgspec.structs.replace(self._beat, **changes)
 
     def _send_beat(self) -> None:
-        memory = [*self._memory, (RESIDENT, resident_bytes())] if self._memory else []
+        memory = [*self._memory, *_resident()] if self._memory else []
         sent_s = time.monotonic() if self._doors.is_remote else None
         self._replace(sequence=self._beat.sequence + 1, memory=memory, sent_s=sent_s)
         self._beats.send(msgspec.msgpack.encode(self._beat))

@@ -14,7 +14,7 @@ from trivet.engine.grammar import Grammar, GrammarCompiler
 from trivet.engine.grammar_queue import MAX_SLOW, MAX_WAITING, QUICK_S, Compiled, GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
 from trivet.engine.sequence import Sequence
-from trivet.errors import DeadlinePassed, Overloaded, RequestError
+from trivet.errors import DeadlinePassed, Overloaded, RequestError, Unavailable
 from trivet.sampling_params import SamplingParams
 from trivet.structured_outputs import StructuredOutputsParams
 
@@ -34,7 +34,8 @@ class Compiler:
 
 
 class Trial:
-    """Takes as long as a test wants for "held", refuses "bad"; "big" needs the longer try, "evil" more."""
+    """Takes as long as a test wants for "held", refuses "bad", fails at "odd"; "big" needs the longer try,
+    "evil" more."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -50,6 +51,8 @@ class Trial:
             assert self.go_on.wait(30)
         if regex == "bad":
             raise RequestError("bad")
+        if regex == "odd":
+            raise ValueError("nobody foresaw it")
         return not regex.startswith(("big", "evil")) or (regex.startswith("big") and limit_s > QUICK_S)
 
     def end(self) -> None:
@@ -106,6 +109,15 @@ def test_sequences_come_back_in_order_with_their_grammar_or_the_reason(make_queu
     assert [cast("Any", one.sequence.grammar) for one in taken] == ["grammar of a", None, "grammar of c"]
     assert isinstance(taken[1].error, RequestError)
     assert (taken[0].error, taken[2].error, len(queue)) == (None, None, 0)
+
+
+def test_what_nobody_foresaw_ends_its_own_sequence_and_no_other(make_queue: Make) -> None:
+    queue = make_queue()
+    submit(queue, "odd", "a")
+    odd, good = take(queue, 2)
+    assert isinstance(odd.error, Unavailable)
+    assert "ValueError: nobody foresaw it" in str(odd.error)
+    assert (good.error, cast("Any", good.sequence.grammar)) == (None, "grammar of a")
 
 
 def test_the_order_holds_while_they_are_taken_as_they_are_compiled(make_queue: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import zmq
 
 from trivet.bound_socket import is_as_bound
 from trivet.endpoints import local_endpoints
+from trivet.engine import heartbeat
 from trivet.engine.heartbeat import Heart
 from trivet.engine.step_pace import MIN_STALL_S
 from trivet.messages import (
@@ -99,6 +101,19 @@ def test_beats_tell_the_resident_memory_beside_what_the_runner_holds(heart: Hear
     assert told["weights"] == 100
     memory = psutil.Process().memory_info()
     assert told[RESIDENT] == pytest.approx(memory.rss - memory.shared, rel=0.05)
+
+
+def test_an_engine_without_a_free_descriptor_goes_on_beating(
+    heart: Heart, watcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart.set_memory([("weights", 100)])
+    watcher.beat_where(lambda beat: RESIDENT in dict(beat.memory))
+
+    def refuse() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(heartbeat, "resident_bytes", refuse)
+    watcher.beat_where(lambda beat: dict(beat.memory) == {"weights": 100})
 
 
 def test_control_messages_with_the_lease_are_handed_on(

@@ -198,6 +198,37 @@ def test_the_file_is_closed_to_others_and_a_spoilt_one_lets_requests_through(
     assert "limits of keys are not counted" in caplog.text
 
 
+def test_a_disk_that_refuses_to_roll_back_lets_requests_through_and_counts_again_later(
+    tmp_path: Path, clock: Clock, eventually: Eventually
+) -> None:
+    class Failing:
+        """Of the connection: what fails is not written, nor taken back."""
+
+        is_full = False
+
+        def __init__(self, inner: sqlite3.Connection) -> None:
+            self.inner = inner
+
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if self.is_full and not statement.startswith("BEGIN"):
+                raise sqlite3.OperationalError("disk I/O error")
+            return self.inner.execute(statement, *values)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+    limits = Limits(tmp_path / "limits.db", clock)
+    limits._connection = disk = Failing(limits._connection)
+    leave = limits.enter(ONE)
+    disk.is_full = True
+    limits.count(ONE)
+    leave()
+    disk.is_full = False
+    eventually(lambda: are_both_free(limits), what="the place has come back")
+    disk.is_full = True
+    limits.close()
+
+
 @pytest.mark.parametrize("content", [b"\x01" * 8192, b"SQLite format 3\0" + b"\xff" * 8176])
 def test_a_damaged_file_is_made_anew_once(tmp_path: Path, clock: Clock, content: bytes) -> None:
     file = tmp_path / "limits.db"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from trivet_web.answers.request_log import DONE, RUNNING, Course, Entry
 from trivet_web.answers.shared_requests import (
@@ -60,6 +63,18 @@ def test_an_end_is_told_once_to_who_has_the_request(tmp_path: Path) -> None:
     assert first.wanted_ends(["b"]) == {}
     assert second.wanted_ends(["../chosen by a client"]) == {"../chosen by a client": "because"}
     assert second.wanted_ends(["../chosen by a client"]) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_may_ask_for_one_end_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shared = SharedRequests(tmp_path)
+    askers = [threading.Thread(target=shared.ask_for_end, args=("a", "because")) for _ in range(30)]
+    for one in askers:
+        one.start()
+    for one in askers:
+        one.join()
+    assert caplog.messages == []
+    assert shared.wanted_ends(["a"]) == {"a": "because"}
     assert list(tmp_path.iterdir()) == []
 
 

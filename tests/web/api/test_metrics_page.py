@@ -108,6 +108,22 @@ def test_the_history_has_what_the_page_shows(site: Site, site_client: FlaskClien
     assert values("names=generation_tokens_total&deployment=other") == []
 
 
+def test_a_sample_that_fails_is_told_and_the_next_ones_are_taken(
+    site: Site, site_client: FlaskClient, eventually: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    history = site_client.application.extensions["trivet"].history
+    taken: list[float] = []
+
+    def fail_once(now_s: float, found: object) -> None:
+        taken.append(now_s)
+        if len(taken) == 1:
+            raise ValueError("nobody foresaw it")
+
+    monkeypatch.setattr(history, "append", fail_once)
+    eventually(lambda: len(taken) == 2)
+    assert "no sample is taken" in caplog.text
+
+
 def test_page_is_answered_without_supervisor_and_engine(
     site: Site, site_client: FlaskClient, eventually: Any
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from trivet_web.models.served_models import ServedModel, ServedModels
 
 if TYPE_CHECKING:
@@ -28,3 +30,17 @@ def test_model_that_is_deployed_again_is_loaded_again_before_its_first_request(
     models.follow(["a", "b"])
     models.get("a")
     assert sorted(loaded) == ["a", "a", "b"]
+
+
+def test_a_model_whose_files_fail_in_a_way_nobody_foresaw_is_told_and_ends_no_other(
+    served_model: ServedModel, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(path: str) -> ServedModel:
+        if path == "odd":
+            raise ValueError("a stranger's file")
+        return served_model
+
+    models = ServedModels(load)
+    models.follow(["odd", "good"])
+    eventually(lambda: "path=odd cannot be prepared" in caplog.text)
+    assert models.get("good") is served_model

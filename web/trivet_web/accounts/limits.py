@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trivet.errors import RateLimited
@@ -110,7 +110,8 @@ class Limits:
         self._has_left.set()
         self._thread.join()
         with self._lock:
-            self._connection.execute("DELETE FROM running WHERE pid = ?", (self._pid,))
+            with suppress(sqlite3.Error):  # a full disk: who is asked next sees that this process has ended
+                self._connection.execute("DELETE FROM running WHERE pid = ?", (self._pid,))
             self._connection.close()
 
     def _wait_s(self, key_id: int, interval_s: float) -> float:
@@ -191,7 +192,10 @@ class Limits:
     def _give_up(self, error: sqlite3.Error) -> None:
         logger.warning("limits of keys are not counted: %s", error)
         if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+            with suppress(
+                sqlite3.Error
+            ):  # a disk that fails: SQLite has rolled it back itself, or does so next
+                self._connection.execute("ROLLBACK")
 
 
 def _connect(file: Path) -> sqlite3.Connection:

@@ -6,7 +6,6 @@ of all. The end of a request is asked for by a file, which its process finds wit
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
@@ -125,7 +124,9 @@ class SharedRequests:
     def ask_for_end(self, request_id: str, reason: str) -> None:
         """Of a request that another process has."""
         if self._folder is not None:
-            name = hashlib.sha256(request_id.encode()).hexdigest()  # clients may choose an id
+            name = secrets.token_hex(
+                8
+            )  # not of the id: clients choose it, and two may ask for its end at once
             self._write(self._folder / f"{name}{_END_SUFFIX}", msgspec.msgpack.encode((request_id, reason)))
 
     def wanted_ends(self, running: Iterable[str]) -> dict[str, str]:

@@ -63,13 +63,18 @@ class BatchRunner:
 
     def _run(self) -> None:
         while not self._is_stopped():
-            with _locked(self._lock) as is_ours:
-                if is_ours:
-                    try:
+            has_run = False
+            try:
+                with _locked(self._lock) as is_ours:
+                    if is_ours:
                         self._turns.run()
-                    except Exception:  # a border: the batches of this site go on in a moment
-                        logger.exception("batches=stopped")
-            self._wake.wait(POLL_S)
+                        has_run = True
+            except OSError as error:  # of the lock, mostly: no descriptor is free, or the disk is full
+                logger.warning("batches=stopped error=%s; tried again in %g s", error, POLL_S)
+            except Exception:  # a border: the batches of this site go on in a moment
+                logger.exception("batches=stopped")
+            # `run` takes a wake-up back; where it did not, waiting for one would be none.
+            (self._wake if has_run else self._closing).wait(POLL_S)
 
     def _is_stopped(self) -> bool:
         return self._closing.is_set() or self._is_draining()
@@ -77,12 +82,14 @@ class BatchRunner:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Whether it is ours for the block."""
+    """Whether it is ours for the block. Raises: OSError."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = True
+        except BlockingIOError:
+            is_ours = False
+        yield is_ours
     finally:
         os.close(descriptor)

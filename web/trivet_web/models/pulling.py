@@ -6,17 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from trivet.client.results import Plan
 from trivet.config import Settings
-from trivet.errors import TrivetError
+from trivet.errors import Conflict, TrivetError
 from trivet_registry import audit_log
 from trivet_registry.audit_log import Act, append
 from trivet_registry.bundles.importing import Import, import_bundle
@@ -78,7 +79,7 @@ class Puller:
         self._opens = opens
         self._plan = plan
         self._ends = threading.Event()
-        self._threads: dict[str, threading.Thread] = {}
+        self._threads: list[threading.Thread] = []
 
     def start(self, wanted: Wanted | Import, begun: Callable[[Session, str], Act | None] = _no_act) -> str:
         """Returns the pull's id; its row and its lock are there.
@@ -97,25 +98,33 @@ class Puller:
             thread = threading.Thread(
                 target=self._run, args=(pull_id, wanted, act, stack.pop_all()), name="pull", daemon=True
             )
-            self._threads[pull_id] = thread
             thread.start()
+            self._threads.append(thread)
         return pull_id
 
     def close(self) -> None:
         """End all; what has come stays, and another pull goes on with it."""
         self._ends.set()
-        for thread in self._threads.values():
+        for thread in self._threads:
             thread.join()
 
     def _run(self, pull_id: str, wanted: Wanted | Import, act: Act | None, holds: ExitStack) -> None:
         with holds:
             state, message, version = self._bring(pull_id, wanted)
-            with self._database.session() as session:
-                end_pull(session, pull_id, state, message, version)
-                if act is not None:
-                    after = {"pull": pull_id, "state": state, "version": version, "message": message[:500]}
-                    outcome = audit_log.FAILED if state == FAILED else act.outcome
-                    append(session, replace(act, action="model.pull.end", after=after, outcome=outcome))
+            try:
+                self._end(pull_id, act, state, message, version)
+            except (
+                Exception
+            ) as error:  # a border: without its lock it counts as lost, and can be pulled again
+                logger.error("pull=%s state=%s is not written down: %s", pull_id, state, error)
+
+    def _end(self, pull_id: str, act: Act | None, state: str, message: str, version: str | None) -> None:
+        with self._database.session() as session:
+            end_pull(session, pull_id, state, message, version)
+            if act is not None:
+                after = {"pull": pull_id, "state": state, "version": version, "message": message[:500]}
+                outcome = audit_log.FAILED if state == FAILED else act.outcome
+                append(session, replace(act, action="model.pull.end", after=after, outcome=outcome))
 
     def _bring(self, pull_id: str, wanted: Wanted | Import) -> tuple[str, str, str | None]:
         reporter = _Reporter(self._database, pull_id, self._ends)
@@ -128,7 +137,8 @@ class Puller:
         except Exception as error:  # a stranger's server or file: it ends this pull alone
             logger.exception("pull=%s", pull_id)
             return FAILED, f"{type(error).__name__}: {error}", None
-        reporter.tell()  # a cancel that came since is too late: the version is there
+        with suppress(SQLAlchemyError, Conflict):  # the version is there, also where that is not told now
+            reporter.tell()  # a cancel that came since is too late
         return DONE, "", version
 
     def _fetch(self, wanted: Wanted | Import, reporter: _Reporter) -> str:

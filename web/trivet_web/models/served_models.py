@@ -120,3 +120,5 @@ class ServedModels:
             self.get(path)
         except TrivetError as error:  # the request that needs it will say so, too
             logger.warning("model path=%s cannot be prepared: %s", path, error)
+        except Exception:  # a border: a stranger's file may raise what no reader of it foresaw
+            logger.exception("model path=%s cannot be prepared", path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from trivet.client import Client
 from trivet.config import load_settings
@@ -229,7 +230,7 @@ def test_a_cancel_that_comes_last_is_told_as_what_it_did(
     pull_id = puller.start(
         Import(path, keys_folder(site.settings), "taken", is_tested=not is_registered), lambda *_: act
     )
-    for thread in puller._threads.values():
+    for thread in puller._threads:
         thread.join(60)
     with site.database.reading() as session:
         row = get_pull(session, pull_id)
@@ -237,6 +238,23 @@ def test_a_cancel_that_comes_last_is_told_as_what_it_did(
     (end,) = entries(site, "model.pull.end")
     assert (end["state"], end["version"]) == (row.state, row.version)
     puller.close()
+
+
+def test_a_pull_whose_end_cannot_be_written_is_told_as_lost(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OperationalError("UPDATE pulls", {}, Exception("database or disk is full"))
+
+    monkeypatch.setattr(pulling, "end_pull", refuse)
+    puller = Puller(site.settings, site.database, lambda path: None, no_plan)
+    pull_id = puller.start(Wanted("trivet:http://127.0.0.1:9/x"))
+    puller.close()
+    assert f"pull={pull_id} state=failed is not written down" in caplog.text
+    with site.database.session() as session:
+        end_lost(session, puller.folder)
+    with site.database.reading() as session:
+        assert get_pull(session, pull_id).message == LOST
 
 
 def test_a_pull_that_cannot_be_recorded_does_not_begin(site: Site) -> None:
