@@ -7,6 +7,7 @@ that says `starting` stays so until its launcher has answered, and others go on 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 0.25  # for one answer in one turn: here a start takes milliseconds
 FAR_PATIENCE_S = 0.0  # a host that is slow must not hold up the turn for each of its engines
 ASK_AGAIN_S = 1.0  # where nobody could tell
+REPEAT_KILL_S = 1.0
 
 S = InstanceState
 
@@ -50,6 +52,15 @@ class _Start:
     call: ThreadedCall[EngineHandle]
 
 
+@dataclass(frozen=True, slots=True)
+class _Find:
+    """The same."""
+
+    lease: str
+    run_dir: str | None
+    call: ThreadedCall[EngineHandle | None]
+
+
 class Arrivals:
     """Of instances whose row says that a process may exist, and that nobody here follows yet."""
 
@@ -59,7 +70,7 @@ class Arrivals:
         self._endings = endings
         self._watched = watched
         self._starts: dict[str, _Start] = {}
-        self._finds: dict[str, ThreadedCall[EngineHandle | None]] = {}
+        self._finds: dict[str, _Find] = {}
         self._unknown_s: dict[str, float] = {}  # since when nobody can tell
         self._ask_s: dict[str, float] = {}  # when to ask again
 
@@ -87,8 +98,34 @@ class Arrivals:
     def has_news(self) -> bool:
         """Whether a launcher has answered since."""
         return any(not start.call.is_under_way() for start in self._starts.values()) or any(
-            not call.is_under_way() for call in self._finds.values()
+            not find.call.is_under_way() for find in self._finds.values()
         )
+
+    def await_starts(self, timeout_s: float) -> None:
+        """Wait until none is under way: what is spawned later is found by nobody who looks now."""
+        deadline_s = time.monotonic() + timeout_s
+        for start in self._starts.values():
+            start.call.is_under_way(deadline_s - time.monotonic())
+
+    def follow_unwritten(self) -> bool:
+        """Follow what has been answered though no row can say so. True while answers are waited for."""
+        waiting = False
+        asked: dict[str, _Start | _Find] = {**self._finds, **self._starts}
+        for instance_id, one in asked.items():
+            if one.call.is_under_way():
+                waiting |= self._means.clock() - one.call.since_s <= CALL_LIMIT_S
+                continue
+            self._starts.pop(instance_id, None)
+            self._finds.pop(instance_id, None)
+            try:
+                handle = one.call.result()
+            except Exception as error:  # as in a turn; here nothing is left to be said of it
+                logger.warning("instance=%s is not followed: %s", instance_id, error)
+                continue
+            if handle is not None:
+                run_dir = one.run_dir if isinstance(one, _Find) else None
+                self._watch(instance_id, handle, one.lease, S.STOPPING, run_dir, None)
+        return waiting
 
     def is_doubtful(self, instance_id: str) -> bool:
         """Whether its launcher has not said, or cannot say, whether it runs."""
@@ -156,21 +193,19 @@ class Arrivals:
         if elsewhere is not None:
             self._endings.of_other_home(instance.id, elsewhere)
             return True
-        call = self._finds.get(instance.id)
+        call = self._asked(instance)
         if call is None:
-            if self._means.clock() < self._ask_s.get(instance.id, 0.0):
-                return False
-            launcher = self._means.launcher
-            call = ThreadedCall("find", lambda: _find(launcher, instance), self._means.clock())
-            self._finds[instance.id] = call
-        if call.is_under_way(_patience_s(instance.host or "")):
             return False
+        if call.is_under_way(_patience_s(instance.host or "")):
+            if self._means.clock() - call.since_s <= CALL_LIMIT_S:
+                return False
+            return self._is_unknown(instance, f"its launcher has not said for {CALL_LIMIT_S:g} s where it is")
         del self._finds[instance.id]
         try:
             handle = call.result()
         except Unavailable as error:
             return self._is_unknown(instance, str(error))
-        self._unknown_s.pop(instance.id, None)
+        was_unknown = self._unknown_s.pop(instance.id, None) is not None
         if handle is None or instance.lease is None:
             gone = ended_unseen(instance)
             if gone is None:
@@ -178,19 +213,34 @@ class Arrivals:
             else:  # its device may not have its memory back
                 self._follow(instance.id, gone, instance.lease or "", instance.instance_state, instance)
             return True
-        self._follow(instance.id, handle, instance.lease, instance.instance_state, instance)
+        self._take_over(instance, handle, instance.lease, was_unknown)
+        return True
+
+    def _asked(self, instance: Instance) -> ThreadedCall[EngineHandle | None] | None:
+        """The look for it; None while its launcher, which could not tell, is not asked again yet."""
+        find, now = self._finds.get(instance.id), self._means.clock()
+        if find is None and now >= self._ask_s.get(instance.id, 0.0):
+            launcher = self._means.launcher
+            call = ThreadedCall("find", lambda: _find(launcher, instance), now)
+            find = self._finds[instance.id] = _Find(instance.lease or "", instance.run_dir, call)
+        return None if find is None else find.call
+
+    def _take_over(self, instance: Instance, handle: EngineHandle, lease: str, was_unknown: bool) -> None:
+        self._follow(instance.id, handle, lease, instance.instance_state, instance)
         if not handle.identity.host:  # elsewhere it may have outlived the clock of this host, too
             self._watched[instance.id].resume(instance.entered_s, self._means.clock())
+        told = handle.unreachable() or f"adopted {named(handle.identity)}, which is {instance.state}"
         with self._means.database.session() as session:
             update_instance(session, instance.id, processes=processes_of(handle))
+            if was_unknown:
+                update_instance(session, instance.id, reason=told)
             record_event(
                 session,
                 "supervisor",
-                handle.unreachable() or f"adopted {named(handle.identity)}, which is {instance.state}",
+                told,
                 deployment=instance.deployment.name,
                 instance=instance.id,
             )
-        return True
 
     def _is_unknown(self, instance: Instance, why: str) -> bool:
         """It stays what it is; one that shall end counts as ended after the time that an end may take."""
@@ -221,19 +271,36 @@ class Arrivals:
         state: InstanceState,
         adopted: Instance | None,
     ) -> None:
+        run_dir, endpoints = (adopted.run_dir, adopted.endpoints) if adopted else (None, None)
+        self._watch(
+            instance_id,
+            handle,
+            lease,
+            state,
+            run_dir,
+            msgspec.convert(endpoints, Endpoints) if endpoints else None,
+        )
+        with self._means.database.session() as session:  # last: what cannot be written is written later
+            update_instance(session, instance_id, **identified(handle.identity))
+
+    def _watch(
+        self,
+        instance_id: str,
+        handle: EngineHandle,
+        lease: str,
+        state: InstanceState,
+        run_dir: str | None,  # of one that was started by another supervisor
+        endpoints: Endpoints | None,  # on another host, as far as they are known
+    ) -> None:
         now = self._means.clock()
         watched = Watched(handle, lease, state, now, now, now, now)
         watched.ready_s = now if state in (S.READY, S.DRAINING) else None
         self._watched[instance_id] = watched
         if not handle.identity.host:
-            run_dir = (adopted.run_dir if adopted else None) or str(self._means.settings.paths.run)
-            watched.endpoints = local_endpoints(run_dir, instance_id)
-        elif adopted is not None and adopted.endpoints:
-            watched.endpoints = msgspec.convert(adopted.endpoints, Endpoints)
-        if watched.endpoints is not None:  # else as soon as it is known where it listens
-            self._means.wire.follow(instance_id, watched.endpoints)
-        with self._means.database.session() as session:  # last: what cannot be written is written later
-            update_instance(session, instance_id, **identified(handle.identity))
+            endpoints = local_endpoints(run_dir or str(self._means.settings.paths.run), instance_id)
+        watched.endpoints = endpoints
+        if endpoints is not None:  # else as soon as it is known where it listens
+            self._means.wire.follow(instance_id, endpoints)
 
 
 def _patience_s(host: str) -> float:
@@ -258,6 +325,12 @@ def _find(launcher: Launcher, instance: Instance) -> EngineHandle | None:
 
 
 def _end_late(handle: EngineHandle) -> None:
-    """Another attempt was made meanwhile."""
+    """Of one whose launcher was given up: another attempt was made meanwhile. Returns when it has ended.
+
+    Elsewhere when its host was told: a fence asks whether it did.
+    """
     logger.error("pid=%d was started after its launcher was given up: it is ended", handle.identity.pid)
     handle.kill()
+    while handle.exit_code() is None and not handle.identity.host:
+        time.sleep(REPEAT_KILL_S)
+        handle.kill()

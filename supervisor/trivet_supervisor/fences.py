@@ -191,7 +191,7 @@ class Fences:
         fence = one.fence
         how = "was ended" if one.killed_s is not None else "had ended"
         is_news = fence.pid is not None or one.handle is not None
-        self._remove(one, f"host {fence.host} answers again: {described(fence)} {how}" if is_news else "")
+        self._remove(one, f"{_named(fence.host)} answers again: {described(fence)} {how}" if is_news else "")
         try:
             self._means.launcher.discard(fence.instance_id, fence.lease)
         except Exception:  # a border, as in `Endings`
@@ -214,6 +214,10 @@ def described(fence: Fence) -> str:
     return f"{pid} ({fence.deployment}, given up since {fence.since:%Y-%m-%d %H:%M:%S})"
 
 
+def _named(host: str) -> str:
+    return f"host {host}" if host else "this host"
+
+
 def why_unconfirmed(fences: Sequence[Fence]) -> str:
     """What cannot be said of a site that has been stopped; empty where nothing is left."""
     if not fences:
@@ -221,7 +225,9 @@ def why_unconfirmed(fences: Sequence[Fence]) -> str:
     by_host: dict[str, list[str]] = {}
     for fence in fences:
         by_host.setdefault(fence.host, []).append(described(fence))
-    told = "; ".join(f"host {host} has not said that {', '.join(who)} ended" for host, who in by_host.items())
+    told = "; ".join(
+        f"{_named(host)} has not said that {', '.join(who)} ended" for host, who in by_host.items()
+    )
     again = (
         "that is asked again, and what is left is ended, by the next `trivet serve` or `trivet stop --all`"
     )

@@ -68,6 +68,10 @@ class Fleet:
         """Begin the next attempt of a placed instance."""
         self._arrivals.start(instance, placement, launch_env)
 
+    def await_starts(self, timeout_s: float) -> None:
+        """As `Arrivals`."""
+        self._arrivals.await_starts(timeout_s)
+
     def take_back(self, instance: Instance, fence: Fence, handle: EngineHandle) -> None:
         """Follow what had been given up."""
         self._arrivals.take_back(instance, fence, handle)
@@ -130,7 +134,8 @@ class Fleet:
 
     def end_unwritten(self, drain_timeout_s: float) -> bool:
         """End every engine though no move can be written down. True when all have ended."""
-        return self._unwritten_end.press(self._watched, drain_timeout_s)
+        is_waiting = self._arrivals.follow_unwritten()
+        return self._unwritten_end.press(self._watched, drain_timeout_s) and not is_waiting
 
     def save(self) -> None:
         """Write loads, progress and `as_of`; once a second."""

@@ -28,6 +28,7 @@ LOOK_INTERVAL_S = 0.2  # an engine that ends is noticed so soon
 TICK_INTERVAL_S = 1.0  # a change of desired state without a wake-up
 RETRY_S = 2.0  # after a turn that failed: a full disk, a database that is away or locked
 WATCH_INTERVAL_S = 0.5
+LEAVE_S = 1.0  # for starts under way: the next supervisor looks for them at once
 MAX_TURNS_S = 1.0  # in a row: then who asks is answered
 PRUNE_INTERVAL_S = 600.0
 PRUNE_DELAY_S = 5.0  # after the start: one that dies again and again prunes, too
@@ -72,6 +73,7 @@ class SupervisorProcess:
                     logger.info("every engine has ended")
                     return
         finally:
+            self._reconciler.fleet.await_starts(LEAVE_S)
             is_over.set()
             watch.join()
 

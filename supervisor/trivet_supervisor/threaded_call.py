@@ -42,12 +42,12 @@ class ThreadedCall(Generic[T]):
         return self._answers[0]
 
     def leave(self, on_late: Callable[[T], None]) -> None:
-        """Nobody waits any more. Should it answer all the same, `on_late` is called on its thread."""
+        """Nobody waits any more. Should it answer all the same, `on_late` is called on a thread, too."""
         with self._lock:
             self._on_late = on_late
             answers = list(self._answers)
         for answer in answers:  # meanwhile
-            on_late(answer)
+            threading.Thread(target=on_late, args=(answer,), name="late", daemon=True).start()
 
     def _run(self) -> None:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_launcher import FakeProcess
 
 from trivet.endpoints import Endpoints
 from trivet.launching import CALL_LIMIT_S
@@ -36,7 +38,7 @@ def answered(site: Site) -> None:
     site.launcher.held.set()
     for call in [start.call for start in site.reconciler.fleet._arrivals._starts.values()]:
         call.is_under_way(60)
-    for call in list(site.reconciler.fleet._arrivals._finds.values()):
+    for call in [find.call for find in site.reconciler.fleet._arrivals._finds.values()]:
         call.is_under_way(60)
     site.settle()
 
@@ -96,9 +98,60 @@ def test_adoption_on_a_slow_host_holds_up_nobody(site: Site, monkeypatch: pytest
     site.settle()
     assert site.reconciler.fleet.num_followed == 1
     site.wait(60)  # of which nothing can be told is left as it is
-    assert [i.state for i in site.instances() if i.host == "b"] == ["ready"]
+    (far,) = [i for i in site.instances() if i.host == "b"]
+    assert (far.state, far.reason) == ("ready", "its launcher has not said for 30 s where it is")
     answered(site)
     assert site.reconciler.fleet.num_followed == 2
     (far,) = [i for i in site.instances() if i.host == "b"]
+    assert far.reason == "adopted pid 1002 on b, which is ready", "nothing is said that is over"
     site.say(Phase.READY, far)
     assert (far.pid, len([p for p in site.launcher.processes if p.order.host == "b"])) == (1002, 1)
+
+
+def test_what_is_to_end_and_is_never_answered_for_is_given_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    monkeypatch.setattr(arrivals, "FAR_PATIENCE_S", 0.0)
+    monkeypatch.setattr(fences, "PATIENCE_S", 0.0)
+    site.launcher.held.clear()
+    site.start_supervisor()
+    site.settle()
+    site.change(stop_deployment, "chat", 0.0)
+    site.wait(CALL_LIMIT_S)
+    assert site.states() == ["starting"], "it may be found, and drained"
+    site.wait(30)
+    assert site.states() == ["stopped"]
+    assert "nobody knows whether it has ended" in (site.only().reason or "")
+    with site.database.reading() as session:
+        assert [fence.host for fence in list_fences(session)] == ["b"]
+    site.launcher.held.set()
+
+
+def test_a_supervisor_that_leaves_waits_a_moment_for_what_it_starts(slow: Site) -> None:
+    threading.Timer(0.2, slow.launcher.held.set).start()
+    slow.reconciler.fleet.await_starts(60)
+    assert len(slow.launcher.processes) == 2, "else its successor finds none, and starts another"
+    slow.launcher.held.clear()
+    slow.launch("never")
+    slow.settle()
+    slow.reconciler.fleet.await_starts(0.1)
+    assert len(slow.launcher.processes) == 2
+
+
+def test_one_that_was_started_late_is_killed_until_it_has_ended(
+    slow: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stubborn(FakeProcess):
+        def kill(self) -> None:
+            super().kill()
+            if len(self.signals) == 3:
+                self.code = -9
+
+    monkeypatch.setattr(arrivals, "REPEAT_KILL_S", 0.0)
+    here = slow.launcher.processes[0]
+    late = Stubborn(here.order, here.identity, obeys=())
+    arrivals._end_late(late)
+    assert late.signals == ["kill"] * 3

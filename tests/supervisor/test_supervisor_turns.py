@@ -32,6 +32,9 @@ class EndedFleet:
     def tell_of_watch(self) -> None:
         """Nobody is told."""
 
+    def await_starts(self, timeout_s: float) -> None:
+        """Nothing is started."""
+
 
 class BrokenReconciler:
     fleet = EndedFleet()

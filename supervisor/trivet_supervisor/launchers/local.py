@@ -7,6 +7,9 @@ import os
 import select
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trivet.confining import confine, on_cpus
@@ -121,6 +124,8 @@ class LocalLauncher:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
+        self._starting: set[str] = set()  # instances
+        self._lock = threading.Lock()
 
     def orders(self) -> list[LaunchOrder]:
         return list(orders_in(self._run_dir))
@@ -132,6 +137,25 @@ class LocalLauncher:
 
     def start(self, order: ProcessOrder) -> LocalHandle:
         """Raises: Unavailable with the system's words, and how to repair it."""
+        with self._alone(order.launch.instance_id):
+            return self._start(order)
+
+    @contextmanager
+    def _alone(self, instance_id: str) -> Iterator[None]:
+        """Attempts have the same files: one that hangs in a disk would remove those of its successor."""
+        with self._lock:
+            if instance_id in self._starting:
+                raise Unavailable(
+                    "an earlier attempt still hangs in its start: see dmesg, a disk may be gone"
+                )
+            self._starting.add(instance_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._starting.discard(instance_id)
+
+    def _start(self, order: ProcessOrder) -> LocalHandle:
         remove_run_files(self._run_dir, order.launch.instance_id)  # of an earlier attempt
         file = write_order(order.launch)
         try:

@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,3 +257,40 @@ def test_an_engine_of_another_host_is_not_looked_for_here() -> None:
         LocalLauncher(Path()).adopt(ProcessIdentity(1, 1.0, "b"), LEASE)
     with pytest.raises(Unavailable, match="on host b"):
         LocalLauncher(Path()).find(LEASE, None, "b")
+
+
+def test_an_attempt_does_not_begin_while_an_earlier_one_hangs_in_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    write = local.write_order
+
+    def slow(order: LaunchOrder) -> Path:
+        if order.lease == "first":
+            hangs.set()
+            assert goes_on.wait(30)
+        return write(order)
+
+    monkeypatch.setattr(local, "write_order", slow)
+    launcher, handles = LocalLauncher(tmp_path), []
+
+    def start(lease: str) -> None:
+        order = ProcessOrder(
+            launch_order(tmp_path, lease),
+            [sys.executable, "-c", "pass"],
+            {"TRIVET_LEASE": lease},
+            tmp_path / "logs" / "engine.log",
+        )
+        handles.append(launcher.start(order))
+
+    first = threading.Thread(target=start, args=("first",))
+    first.start()
+    assert hangs.wait(30)
+    with pytest.raises(Unavailable, match="an earlier attempt still hangs in its start"):
+        start("second")
+    goes_on.set()
+    first.join(30)
+    start("third")
+    assert len(handles) == 2
+    for handle in handles:
+        assert eventually(handle.exit_code) == 0
