@@ -33,12 +33,24 @@ def keep_agent(home: Path, name: str, address: str, site_key: str, environ: Mapp
         give_host_to(folder, site_key)
     except OSError as error:
         raise Unavailable(f"{folder} cannot be written: {error.strerror}") from error
+    _check_only_name(folder, address)
     note = read_note(folder)
     if note is not None and note.is_alive:
         if (note.version, note.address, note.site_key) == (installed_version(), address, site_key):
             return note
         _end(note)
     return _start(folder, [name, address, site_key], {**environ, "TRIVET_HOME": str(home)})
+
+
+def _check_only_name(folder: Path, address: str) -> None:
+    """Under two names its cards would be listed twice, and taken twice. Raises: Unavailable."""
+    for other in folder.parent.iterdir():
+        note = None if other == folder else read_note(other)
+        if note is not None and note.is_alive and note.address == address:
+            raise Unavailable(
+                f"this host has joined as {other.name!r} before, whose agent runs (pid {note.pid}): join "
+                f"under that name, or end its engines and then that agent to have it be {folder.name!r}"
+            )
 
 
 def installed_version() -> str:

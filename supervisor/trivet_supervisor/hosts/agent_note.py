@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from trivet.errors import Unavailable
-from trivet_supervisor.launchers.process_table import start_time
+from trivet_supervisor.launchers.process_table import boot_id, start_time
 
 
 class AgentNote(msgspec.Struct, frozen=True):
@@ -21,10 +21,12 @@ class AgentNote(msgspec.Struct, frozen=True):
     port: int
     key: str  # its public key, Z85; it stays when an agent is replaced
     site_key: str  # of the one site that it admits
+    boot: str = ""  # of the host, in which pid and start time name a process; empty: not known
 
     @property
     def is_alive(self) -> bool:
-        return start_time(self.pid) == self.start_time
+        is_of_this_boot = self.boot in ("", boot_id())
+        return is_of_this_boot and start_time(self.pid) == self.start_time
 
 
 def note_file(folder: Path) -> Path:

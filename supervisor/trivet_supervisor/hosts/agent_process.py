@@ -26,7 +26,7 @@ from trivet.errors import TrivetError, Unavailable
 from trivet_supervisor.hosts.agent_note import AgentNote, give_host_to, read_note, write_note
 from trivet_supervisor.hosts.answering import Answering
 from trivet_supervisor.hosts.host_agent import HostAgent
-from trivet_supervisor.launchers.process_table import start_time
+from trivet_supervisor.launchers.process_table import boot_id, start_time
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ def serve_agent(name: str, address: str, site_key: str) -> None:
         port = _bind(socket, address, read_note(folder))
         agent = HostAgent(name, address, settings, site_key)
         began = start_time(os.getpid()) or 0.0
-        write_note(folder, AgentNote(os.getpid(), began, __version__, address, port, keys.public, site_key))
+        note = AgentNote(os.getpid(), began, __version__, address, port, keys.public, site_key, boot_id())
+        write_note(folder, note)
         logger.info("host=%s address=%s port=%d version=%s", name, address, port, __version__)
         threading.Thread(target=_bound_log, name="log", daemon=True).start()
         Answering(context, socket, agent.answer, NUM_THREADS).run()

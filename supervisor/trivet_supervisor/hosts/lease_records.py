@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from trivet.launching import ProcessIdentity
-from trivet_supervisor.launchers.process_table import start_time
+from trivet_supervisor.launchers.process_table import boot_id, start_time
 
 logger = logging.getLogger(__name__)
 
@@ -104,9 +104,7 @@ class LeaseRecords:
 
 
 def _this_place() -> _Place:
-    return _Place(
-        _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id"), os.readlink("/proc/self/ns/pid")
-    )
+    return _Place(_read("/etc/machine-id"), boot_id(), os.readlink("/proc/self/ns/pid"))
 
 
 def _read(file: str) -> str:

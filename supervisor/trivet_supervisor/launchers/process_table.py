@@ -62,3 +62,11 @@ def _lease_of(pid: int) -> str:
         return ""
     leases = [value[len(_MARK) :] for value in environ.split(b"\0") if value.startswith(_MARK)]
     return leases[0].decode(errors="replace") if leases else ""
+
+
+def boot_id() -> str:
+    """Another after each boot of this host; empty where it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
@@ -96,3 +97,16 @@ def test_what_keeps_it_from_running_is_told_in_its_own_words(host: Host) -> None
     (host.home / "trivet.toml").write_text("lauhcner = 'x'\n")
     with pytest.raises(Unavailable, match=r"its agent does not run: .*lauhcner"):
         host.keep()
+
+
+def test_a_host_that_joins_under_a_second_name_has_no_agent_there(host: Host) -> None:
+    first = host.keep()
+    with pytest.raises(Unavailable, match=r"has joined as 'b' before, whose agent runs \(pid \d+\)"):
+        keep_agent(host.home, "c", first.address, host.keys.public, environment_of_home(host.home))
+    assert not (host.home / "hosts" / "c" / "agent.json").exists()
+
+
+def test_an_agent_of_a_boot_before_is_not_taken_for_a_process_of_this_one(host: Host) -> None:
+    first = host.keep()
+    assert first.is_alive
+    assert not msgspec.structs.replace(first, boot="of-yesterday").is_alive
