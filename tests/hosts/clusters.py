@@ -24,7 +24,7 @@ PLUGINS = {  # which backend is installed where: a GPU that Triton interprets, a
     ],
 }
 RESOURCES = {  # what an operator says of each host; Ray finds no device of these itself
-    "a": ["--num-gpus=1", '--resources={"null": 2}'],
+    "a": ["--num-gpus=2", '--resources={"null": 2}'],
     "b": ["--num-gpus=0", '--resources={"null": 2, "NPU": 1}'],
 }
 
@@ -86,7 +86,7 @@ class RayCluster:
         )
         mount = f'mount -t tmpfs tmpfs {self._folder}; exec "$@"'
         path = _path(*PLUGINS[host.name])
-        host.run(["sh", "-c", mount, "sh", *start, "--block"], PYTHONPATH=path)
+        host.run(["sh", "-c", mount, "sh", *start, "--block"], PYTHONPATH=path, CUDA_INTERPRETED_DEVICES="2")
 
     def end_agent(self, host: FarHost) -> None:
         """The agent of the host dies, and all of Ray there; its engines do not."""

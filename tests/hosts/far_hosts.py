@@ -24,10 +24,11 @@ def wait_for(
     tell: Callable[[], object] = lambda: "",
 ) -> None:
     """Raises: AssertionError naming what did not come true, and what `tell` says then."""
-    end = time.monotonic() + deadline_s
+    began = time.monotonic()
     while not is_done():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s: {tell()}"
+        assert time.monotonic() < began + deadline_s, f"{what}: not within {deadline_s:.0f} s: {tell()}"
         time.sleep(0.05)
+    print(f"{time.monotonic() - began:6.1f} s until {what}", flush=True)
 
 
 class FarHost:

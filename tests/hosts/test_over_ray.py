@@ -1,4 +1,4 @@
-"""One site over two hosts of a Ray cluster: an interpreted GPU on the one, an emulated NPU on the other."""
+"""One site over two hosts of a Ray cluster: interpreted GPUs on the one, an emulated NPU on the other."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ TINY = {
     "options.self_test": "off",
 }
 NULL = {"options.step_ms": "20", "max_model_len": "8192"}
+BOTH = {"tensor_parallel_size": "2"}  # of the GPUs of host a
+ON_BOTH = [["a", "GPU"]] * 2
 TOKENIZER = {
     "version": "1.0",
     "added_tokens": [],
@@ -64,12 +66,26 @@ def claims(cluster: RayCluster) -> list[list[str]]:
     return found
 
 
-def test_a_gpu_of_one_host_and_an_npu_of_another_serve_one_site(
+def no_gpu_is_left(head: Head, model: Path) -> None:
+    """One that fits beside what runs is refused by Ray, with a sentence."""
+    with head.client() as client:
+        client.deployments.create(str(model), name="third", backend=GPU, settings=TINY)
+    refusal = "Ray has not 1 x 1 GPU left on host a, where engines of this site have 2 of 2"
+    wait_for(
+        "Ray refuses a third",
+        lambda: any(refusal in reason for reason in head.reasons("third")),
+        tell=lambda: head.reasons("third"),
+    )
+    head.stop("third")
+
+
+def test_two_gpus_of_one_host_and_an_npu_of_another_serve_one_site(
     head: Head, cluster: RayCluster, hosts: dict[str, FarHost], tiny: Path
 ) -> None:
-    for name, backend in (("on-gpu", GPU), ("on-npu", NPU)):
-        head.launch_model(tiny, name, backend, TINY)
-    assert (head.where("on-gpu"), head.where("on-npu")) == ("a", "b")
+    head.launch_model(tiny, "on-gpu", GPU, {**TINY, **BOTH})
+    head.launch_model(tiny, "on-npu", NPU, TINY)
+    assert head.instance("on-gpu").device_uids == ("a/interpreted", "a/interpreted1")
+    assert head.where("on-npu") == "b"
     assert engines_of(hosts) == {"a": 1, "b": 1}
     question = [{"role": "user", "content": "t1 t2 t3"}]
     with head.client() as client:
@@ -79,7 +95,8 @@ def test_a_gpu_of_one_host_and_an_npu_of_another_serve_one_site(
         ]
     assert [answer.usage.completion_tokens for answer in answers if answer.usage] == [4, 4]
     assert answers[0].text == answers[1].text, "one float32 model, whatever computes it"
-    wait_for("Ray knows who has them", lambda: claims(cluster) == [["a", "GPU"], ["b", "NPU"]])
+    wait_for("Ray knows who has them", lambda: claims(cluster) == [*ON_BOTH, ["b", "NPU"]])
+    no_gpu_is_left(head, tiny)
 
     devices = head.run("devices")
     assert "a/interpreted" in devices
@@ -93,25 +110,36 @@ def test_a_gpu_of_one_host_and_an_npu_of_another_serve_one_site(
     assert head.run("logs", "on-npu")
     plan = head.run("plan", str(tiny), "--backend", f"{NPU},{GPU}", "--set", "max_model_len=256")
     assert "b/emulated" in plan
-    (pid,) = hosts["a"].engines()
+    pid = head.instance("on-gpu").pid
+    assert pid in hosts["a"].engines()
     environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     assert b"TRITON_INTERPRET=1" in environ, "as the host's own trivet.toml says"
-    assert b"CUDA_VISIBLE_DEVICES=interpreted" in environ, "as its own host names it"
+    assert b"CUDA_VISIBLE_DEVICES=interpreted,interpreted1" in environ, "as its own host names them"
     assert not [each for each in environ if each.startswith(b"RAY_")]
     for name in ("on-gpu", "on-npu"):
         head.stop(name)
     wait_for("Ray has everything back", lambda: claims(cluster) == [])
 
 
-def test_a_head_that_is_started_anew_touches_no_stream(
-    head: Head, cluster: RayCluster, hosts: dict[str, FarHost]
+def test_claims_come_back_with_a_new_head_and_go_with_a_host_that_dies(
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], tiny: Path
 ) -> None:
     head.launch("m", "a/null", **NULL)
+    head.launch_model(tiny, "both", GPU, {**TINY, **BOTH})
     stream = Stream(head, "m", 8000)
     wait_for("it has begun", lambda: stream.num_chunks > 3 or stream.failure)
-    pid = head.instance("m").pid
+    before = [head.instance(name).pid for name in ("m", "both")]
     cluster.restart_head(hosts.values())
-    wait_for("Ray knows of its engine again", lambda: claims(cluster) == [["a", "null"]])
+    wait_for("Ray knows of its engines again", lambda: claims(cluster) == [*ON_BOTH, ["a", "null"]])
     stream.goes_on()
-    assert (head.instance("m").state, head.instance("m").pid) == ("ready", pid)
+    assert [head.instance(name).pid for name in ("m", "both")] == before
     head.stop("m")
+
+    hosts["a"].kill()
+    wait_for("it is given up", lambda: not head.where("both"), tell=lambda: head.reasons("both"))
+    cluster.join(hosts["a"])
+    wait_for("it is started again", lambda: head.where("both") == "a", tell=lambda: head.reasons("both"))
+    assert head.instance("both").pid != before[1]
+    wait_for("Ray counts its devices once", lambda: claims(cluster) == ON_BOTH)
+    head.stop("both")
+    wait_for("Ray has everything back", lambda: claims(cluster) == [])

@@ -90,10 +90,19 @@ class RayCluster:
         )
         if claim.wait_s > 0 and not group.wait(claim.wait_s):
             self._ray.util.remove_placement_group(group)
+            have = f"{self._claimed(claim.host, claim.resource):g} of {node['Resources'][claim.resource]:g}"
             raise Unavailable(
-                f"Ray has not {claim.num_ranks} x {share:g} {claim.resource} left on host {claim.host}: "
-                "something else of the cluster has them; see `ray status`"
+                f"Ray has not {claim.num_ranks} x {share:g} {claim.resource} left on host {claim.host}, "
+                f"where engines of this site have {have}; see `ray status` for what else the cluster runs"
             )
+
+    def _claimed(self, host: str, resource: str) -> float:
+        return sum(
+            float(bundle.get(resource, 0.0))
+            for group in self._groups()
+            if group["name"].startswith(f"{self._site}/{host}/") and group["state"] == "CREATED"
+            for bundle in group["bundles"].values()
+        )
 
     def release(self, host: str, lease: str) -> None:
         """Give back what `claim` took."""
@@ -104,10 +113,12 @@ class RayCluster:
 
     def claims(self) -> list[tuple[str, str]]:
         """Host and lease of each."""
-        groups = self._ray.util.placement_group_table().values()
-        names = [str(group["name"]) for group in groups if group["state"] != "REMOVED"]
+        names = [str(group["name"]) for group in self._groups() if group["state"] != "REMOVED"]
         parts = [name.split("/") for name in names if name.startswith(f"{self._site}/")]
         return [(part[1], part[2]) for part in parts if len(part) == 3]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return list(self._ray.util.placement_group_table().values())
 
     def _group(self, host: str, lease: str) -> str:
         return f"{self._site}/{host}/{lease}"
