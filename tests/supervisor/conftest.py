@@ -32,7 +32,7 @@ from trivet_supervisor.means import Means
 from trivet_supervisor.reconcile import Reconciler
 
 sys.path.append(str(Path(__file__).parent))  # fake_launcher
-from fake_launcher import FakeLauncher, FakeProcess
+from fake_launcher import LISTENS, FakeLauncher, FakeProcess
 
 DEADLINE_S = 60.0
 HOST = DeviceInfo(
@@ -227,10 +227,10 @@ class Site:
         for instance in self.instances(InstanceState.STARTING):
             self.say(Phase.READY, instance)
 
-    def keep_alive(self, seconds: float) -> None:
+    def keep_alive(self, seconds: float, step_s: float = 1.0) -> None:
         """Let time pass while every ready engine beats."""
-        for _ in range(int(seconds)):
-            self.clock.advance(1.0)
+        for _ in range(int(seconds / step_s)):
+            self.clock.advance(step_s)
             for instance in self.instances(InstanceState.READY):
                 self.say(Phase.READY, instance)
 
@@ -301,6 +301,18 @@ def site(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) ->
     with database.session() as session:
         register_model(session, Files(file, (file,)))  # type: ignore[arg-type]
     return Site(database, settings)
+
+
+@pytest.fixture
+def far(site: Site) -> Site:
+    """One engine on host b, ready."""
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    site.process.listens = LISTENS
+    site.settle()
+    site.say(Phase.READY)
+    return site
 
 
 @pytest.fixture

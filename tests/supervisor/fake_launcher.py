@@ -15,6 +15,9 @@ from trivet.messages import LaunchOrder
 from trivet_supervisor.launchers.order_files import orders_in, remove_run_files, write_order
 
 HELD_S = 60.0  # at most
+# Of engines on host b:
+LISTENS = Endpoints("tcp://10.0.0.2:1", "tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "key")
+SILENCE = "host b has not answered for 9 s (no route)"
 
 
 @dataclass

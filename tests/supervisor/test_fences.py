@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_launcher import LISTENS, SILENCE
 from sqlalchemy import update
 
-from trivet.endpoints import Endpoints
 from trivet.errors import DoesNotFit
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
@@ -20,21 +20,6 @@ from trivet_supervisor.placement import NoRoom
 
 if TYPE_CHECKING:
     from conftest import Site
-
-LISTENS = Endpoints("tcp://10.0.0.2:1", "tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "key")
-SILENCE = "host b has not answered for 9 s (no route)"
-
-
-@pytest.fixture
-def far(site: Site) -> Site:
-    """One engine on host b, ready."""
-    site.places.host = "b"
-    site.launch()
-    site.settle()
-    site.process.listens = LISTENS
-    site.settle()
-    site.say(Phase.READY)
-    return site
 
 
 def cut(site: Site) -> None:

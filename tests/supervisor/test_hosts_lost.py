@@ -5,29 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_launcher import LISTENS, SILENCE
 
-from trivet.endpoints import Endpoints
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.instances_store import update_instance
 
 if TYPE_CHECKING:
     from conftest import Site
-
-LISTENS = Endpoints("tcp://10.0.0.2:1", "tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "key")
-SILENCE = "host b has not answered for 9 s (no route)"
-
-
-@pytest.fixture
-def far(site: Site) -> Site:
-    """One engine on host b, ready."""
-    site.places.host = "b"
-    site.launch()
-    site.settle()
-    site.process.listens = LISTENS
-    site.settle()
-    site.say(Phase.READY)
-    return site
 
 
 def test_an_engine_elsewhere_is_followed_where_its_launcher_says(site: Site) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_launcher import SILENCE
 from sqlalchemy.exc import OperationalError
 
 from trivet.config import Settings
-from trivet.endpoints import Endpoints
 from trivet.errors import Unavailable
-from trivet.messages import Phase
 from trivet.plugins import PluginHost
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.fences_store import list_fences
@@ -26,9 +25,6 @@ from trivet_supervisor.direct_stop import EndedUnwritten, end_by_orders, end_eng
 
 if TYPE_CHECKING:
     from conftest import Site
-
-LISTENS = Endpoints("tcp://10.0.0.2:1", "tcp://10.0.0.2:2", "tcp://10.0.0.2:3", "key")
-SILENCE = "host b has not answered for 9 s (no route)"
 
 
 @pytest.fixture
@@ -44,21 +40,15 @@ def settings(site: Site) -> Iterator[Settings]:
 
 
 @pytest.fixture
-def cut(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+def cut(far: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """One engine on host b, given up by a supervisor that is gone."""
-    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: site.launcher)
-    site.places.host = "b"
-    site.launch()
-    site.settle()
-    site.process.listens = LISTENS
-    site.settle()
-    site.say(Phase.READY)
-    site.process.silence, site.process.obeys = SILENCE, ()
-    site.launcher.silent.add("b")
-    site.change(stop_deployment, "chat", 0.0)
-    site.wait(20)
-    assert site.states() == ["stopped"]
-    return site
+    monkeypatch.setattr(PluginHost, "launcher", lambda self, name: far.launcher)
+    far.process.silence, far.process.obeys = SILENCE, ()
+    far.launcher.silent.add("b")
+    far.change(stop_deployment, "chat", 0.0)
+    far.wait(20)
+    assert far.states() == ["stopped"]
+    return far
 
 
 def test_a_shutdown_does_not_wait_for_a_silent_host_and_waits_for_one_that_answers(cut: Site) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from gunicorn.workers.gthread import ThreadWorker
 
 from trivet.config import load_settings
+from trivet_web.answers import sse
 from trivet_web.server import WebServer, configure_logging
 from trivet_web.stored_objects import StoredObjects
 from trivet_web.stream_worker import worker as worker_module
@@ -85,6 +86,7 @@ KINDS = {
     "crowded": Crowded,
     "impatient": StreamWorker,
     "telling": Telling,
+    "prompt": StreamWorker,  # with the head of a stream, before there is a token
 }
 
 if __name__ == "__main__":
@@ -95,4 +97,6 @@ if __name__ == "__main__":
     if kind in ("stuck", "impatient"):
         server.cfg.set("timeout", 3)
         worker_module.STANDSTILL_S = 1.0
+    if kind == "prompt":
+        sse.FIRST_PIECE_WAIT_S = 0.2
     server.run()

@@ -60,6 +60,7 @@ class TransformersOracle:
         self._num_tokens = num_tokens
         _fix_dynamic_rope(self._model, max_model_len)
         self._remembered = lru_cache(maxsize=256)(self._compute)
+        self._remembered_hidden = lru_cache(maxsize=256)(self._compute_hidden)
 
     @classmethod
     def from_folder(cls, folder: Path, max_model_len: int, num_tokens: int) -> TransformersOracle:
@@ -77,11 +78,14 @@ class TransformersOracle:
 
     def hidden(self, token_ids: Sequence[int]) -> Float32:
         """[T, hidden_size]"""
+        return self._remembered_hidden(tuple(int(token) for token in token_ids))
+
+    def _compute_hidden(self, token_ids: tuple[int, ...]) -> Float32:
         import torch
 
         base = getattr(self._model, self._model.base_model_prefix)
         with torch.inference_mode():
-            output = base(input_ids=torch.tensor([list(token_ids)]), use_cache=False)
+            output = base(input_ids=torch.tensor([token_ids]), use_cache=False)
         hidden: Float32 = output.last_hidden_state[0].numpy()
         return hidden
 

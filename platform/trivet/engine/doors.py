@@ -98,7 +98,7 @@ class Doors:
             return
         file = endpoints_file(self._order.run_dir, self._order.instance_id)
         told = Endpoints(**self._bound, server_key=self._server_key.decode())
-        scratch = file.with_suffix(".new")
+        scratch = file.with_name(f"{file.name}.new")  # "engine-ID.new" is the next order's
         try:
             with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
                 out.write(msgspec.json.encode(told))

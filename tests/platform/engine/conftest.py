@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as TokenIds
@@ -12,30 +11,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-import zmq
 
-from trivet.config import engine_address
 from trivet.contract import Batch, MemoryPlan, RunnerConfig, Sampling
+from trivet.demo_model import find_demo_model
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.commit import Update
 from trivet.engine.core import CoreConfig, EngineCore
+from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.sampler import sample_rows
 from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
 from trivet.engine.swap_space import SwapCosts
 from trivet.engine.uniform import uniforms
-from trivet.messages import Beat, ControlRequest
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.sampling_params import SamplingParams
+from trivet.text.tokenizer import Tokenizer, load_tokenizer
 from trivet.weights.index import WeightIndex
 from trivet_null.backend import TOKEN_BYTES, NullBackend
 from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
-sys.path.append(str(Path(__file__).parent))  # engine_under_test
+sys.path.append(str(Path(__file__).parent))  # engine_under_test, grammar_texts
+from engine_under_test import Watcher
+from grammar_texts import END
 
 EOS = 2
 # Of a sequence, not of its parameters.
@@ -353,35 +353,6 @@ def make_world() -> WorldFactory:
     return make
 
 
-class Watcher:
-    """A supervisor's end of an engine's two small sockets."""
-
-    def __init__(self, run_dir: Path, instance_id: str) -> None:
-        context = zmq.Context.instance()
-        self.beats = context.socket(zmq.SUB)
-        self.beats.subscribe(b"")
-        self.beats.connect(engine_address(run_dir, instance_id, "beat"))
-        self.control = context.socket(zmq.DEALER)
-        self.control.linger = 0
-        self.control.connect(engine_address(run_dir, instance_id, "ctl"))
-
-    def beat_where(self, is_wanted: Callable[[Beat], bool], deadline_s: float = 60.0) -> Beat:
-        end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
-            if self.beats.poll(100):
-                beat = msgspec.msgpack.decode(self.beats.recv(), type=Beat)
-                if is_wanted(beat):
-                    return beat
-        raise AssertionError("no such beat before the deadline")
-
-    def tell(self, request: ControlRequest) -> None:
-        self.control.send(msgspec.msgpack.encode(request))
-
-    def close(self) -> None:
-        self.beats.close()
-        self.control.close()
-
-
 @pytest.fixture
 def watch() -> Iterator[Callable[[Path, str], Watcher]]:
     """Watch an engine by its run directory and instance id."""
@@ -394,3 +365,13 @@ def watch() -> Iterator[Callable[[Path, str], Watcher]]:
     yield open_one
     for watcher in opened:
         watcher.close()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(find_demo_model())
+
+
+@pytest.fixture(scope="session")
+def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer, tokenizer.vocab_size, [END])

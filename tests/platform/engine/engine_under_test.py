@@ -1,4 +1,4 @@
-"""An engine process on the null backend, and the two that talk to one."""
+"""An engine process on the null backend, and those that talk to one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from trivet.config import engine_address
-from trivet.messages import EngineRequest, LaunchOrder, Piece, StepReport
+from trivet.messages import Beat, ControlRequest, EngineRequest, LaunchOrder, Piece, StepReport
 
 DEADLINE_S = 60.0
 
@@ -72,3 +72,32 @@ class Worker:
                         if is_last(piece):
                             return found
         raise AssertionError(f"{request_id} did not end before the deadline; {len(found)} pieces")
+
+
+class Watcher:
+    """A supervisor's end of an engine's two small sockets."""
+
+    def __init__(self, run_dir: Path, instance_id: str) -> None:
+        context = zmq.Context.instance()
+        self.beats = context.socket(zmq.SUB)
+        self.beats.subscribe(b"")
+        self.beats.connect(engine_address(run_dir, instance_id, "beat"))
+        self.control = context.socket(zmq.DEALER)
+        self.control.linger = 0
+        self.control.connect(engine_address(run_dir, instance_id, "ctl"))
+
+    def beat_where(self, is_wanted: Callable[[Beat], bool], deadline_s: float = 60.0) -> Beat:
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            if self.beats.poll(100):
+                beat = msgspec.msgpack.decode(self.beats.recv(), type=Beat)
+                if is_wanted(beat):
+                    return beat
+        raise AssertionError("no such beat before the deadline")
+
+    def tell(self, request: ControlRequest) -> None:
+        self.control.send(msgspec.msgpack.encode(request))
+
+    def close(self) -> None:
+        self.beats.close()
+        self.control.close()

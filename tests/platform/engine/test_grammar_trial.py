@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from trivet.demo_model import find_demo_model
 from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.grammar_queue import SLOW_S, GrammarQueue
 from trivet.engine.grammar_trial import GrammarTrial
@@ -21,9 +20,6 @@ from trivet.engine.sequence import Sequence
 from trivet.errors import Overloaded, RequestError, Unavailable, UnsupportedParameter
 from trivet.sampling_params import SamplingParams
 from trivet.structured_outputs import StructuredOutputsParams
-from trivet.text.tokenizer import load_tokenizer
-
-END = 2
 
 
 def patterns(first: int) -> dict[str, Any]:
@@ -43,12 +39,6 @@ def doubled(depth: int) -> dict[str, Any]:
     """A word of 2**depth letters, spelled out."""
     terms = [f"T{n}: T{n + 1} T{n + 1}" for n in range(depth)]
     return {"grammar": "\n".join(["start: T0", *terms, f'T{depth}: "a"'])}
-
-
-@pytest.fixture(scope="module")
-def compiler() -> GrammarCompiler:
-    tokenizer = load_tokenizer(find_demo_model())
-    return GrammarCompiler(tokenizer, tokenizer.vocab_size, [END])
 
 
 @pytest.fixture(scope="module")

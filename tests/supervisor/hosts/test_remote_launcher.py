@@ -348,7 +348,8 @@ def test_hosts_are_asked_at_once_and_one_that_hangs_holds_up_nobody(
     monkeypatch.setattr(remote_launcher, "PROBE_GRACE_S", 0.5)
     agent = HostAgent("b", "127.0.0.1", Settings(home=str(tmp_path)))
     agent.answer(agent_calls.encode(agent_calls.Probe("null", 5.0)))  # its plugins are loaded
-    hang, here = threading.Event(), Settings(home=str(tmp_path / "here"))
+    hang, all_others = threading.Event(), threading.Barrier(9)
+    here = Settings(home=str(tmp_path / "here"))
 
     class Many:
         def names(self) -> Mapping[str, str]:
@@ -359,13 +360,11 @@ def test_hosts_are_asked_at_once_and_one_that_hangs_holds_up_nobody(
 
         def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
             if isinstance(agent_calls.decode_call(message), agent_calls.Probe):
-                hang.wait(None if host == "h3" else 0.5)
+                hang.wait() if host == "h3" else all_others.wait(30)
             return agent.answer(message)
 
     launcher = RemoteLauncher("far", Many(), here.paths)
-    began = time.monotonic()
-    found = {device.host: device for device in launcher.devices("null", 1.0)}
-    assert time.monotonic() - began < 4.9, "one after the other takes 5 s"
+    found = {device.host: device for device in launcher.devices("null", 3.0)}
     assert found.pop("h3").unusable_because == "host h3 gave no answer in time"
     assert len(found) == 9
     assert all(not device.unusable_because for device in found.values())

@@ -14,7 +14,6 @@ import pytest
 from raw_http import chat, get, post, read_answer, read_until
 
 from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
-from trivet_web.answers.sse import FIRST_PIECE_WAIT_S
 from trivet_web.web_process import BATCHES_END_S, EXTENSION, SHUTDOWN_NOTICE_S
 
 if TYPE_CHECKING:
@@ -43,9 +42,9 @@ def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
     site: Site, start_server: Callable[..., Server], eventually: Eventually
 ) -> None:
     site.start_engine("--step-s", "0.05")
-    server = start_server()
+    server = start_server(TRIVET_DRAIN_TIMEOUT_S="20")
     with server.connect() as streaming, server.connect() as asking:
-        streaming.sendall(stream("demo", 30))
+        streaming.sendall(stream("demo", 60))
         data = read_until(streaming, b"w2 ")
         asking.sendall(get("/health/ready"))
         assert read_answer(asking)[0].startswith(b"HTTP/1.1 200")
@@ -98,7 +97,7 @@ def test_a_stream_that_waits_with_its_head_ends_with_an_error_event(
     site: Site, start_server: Callable[..., Server]
 ) -> None:
     site.start_engine("--first-s", "60")
-    server = start_server(TRIVET_DRAIN_TIMEOUT_S=str(3 + int(FIRST_PIECE_WAIT_S)))
+    server = start_server("prompt")
     with server.connect() as sock:
         sock.sendall(stream("demo"))
         head = read_until(sock, b"\r\n\r\n")

@@ -338,7 +338,7 @@ def test_an_engine_that_is_killed_in_any_phase_leaves_no_request_without_an_end(
     assert is_complete or whole_head.startswith(b"HTTP/1.1 503"), (whole_head, whole_body)
 
 
-ABORT_GOAL_S = 0.05  # on a busy machine 40 times as long; by itself the stream lasts for 24 s or more
+ABORT_GOAL_S = 0.05  # on a busy machine 200 times as long; by itself the stream lasts for 24 s or more
 
 
 @pytest.mark.parametrize("first_s", ["0", "60"], ids=["while it flows", "before the first token"])
@@ -360,7 +360,7 @@ def test_a_client_that_leaves_is_aborted_soon(
     sock.close()
     eventually(aborts.exists, what="it is aborted")
     eventually(lambda: aborts.read_text().endswith("\n"), what="the moment is written")
-    assert float(aborts.read_text()) - closed_s < 40 * ABORT_GOAL_S
+    assert float(aborts.read_text()) - closed_s < 200 * ABORT_GOAL_S
 
 
 def test_a_worker_without_descriptors_keeps_its_streams_and_answers_again(
