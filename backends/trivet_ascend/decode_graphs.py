@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from trivet.counted import counted
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
@@ -109,7 +111,7 @@ class DecodeGraphs:
             except RuntimeError as error:
                 self._captured.clear()
                 text = f"{error}{self._cure_for(str(error))}"
-                self.failure = f"no decode graph of {size} sequences could be captured: {text}"
+                self.failure = f"no decode graph of {counted(size, 'sequence')} could be captured: {text}"
                 logger.warning("graphs=off %s; steps run eagerly, slower", self.failure)
                 return
 

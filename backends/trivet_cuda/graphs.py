@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from trivet.contract import Batch
+from trivet.counted import counted
 from trivet_cuda.device import Capture, Captured
 from trivet_cuda.failures import cure_for, is_out_of_memory
 from trivet_cuda.step_view import StepView, padded_arrays
@@ -81,7 +82,7 @@ class DecodeGraphs:
                 reason = f"{error}{cure_for(str(error))}"
             if not have_all(size in self._buckets):
                 self._buckets.clear()
-                self.failure = f"no graph of {size} sequences could be captured: {reason}"
+                self.failure = f"no graph of {counted(size, 'sequence')} could be captured: {reason}"
                 logger.warning("graphs=off %s; steps run eagerly, slower", self.failure)
                 return
 

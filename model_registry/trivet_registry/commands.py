@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from trivet.counted import counted
 from trivet.plugins import Command
 
 
@@ -29,7 +30,7 @@ def _run(given: argparse.Namespace) -> int:
     settings.paths.create()
     url = settings.resolved_database_url
     done = check_upgrade(url) if given.check else upgrade(url)
-    rows = f"{done.num_rows} rows"
+    rows = counted(done.num_rows, "row")
     if done.before == done.after:
         print(f"the registry is at {done.after}, the newest revision; {rows}")
     elif given.check:

@@ -78,8 +78,17 @@ def build_parser(commands: Sequence[Command]) -> Parser:
             command.name, description=_sentence(command.help), allow_abbrev=False, **listed
         )
         command.add_arguments(child)
+        _describe_actions(child)
         child.set_defaults(run_command=command.run, command_parser=child)
     return parser
+
+
+def _describe_actions(parser: argparse.ArgumentParser) -> None:
+    """`trivet models pull --help` begins with what the list of actions says of it."""
+    for parsers in parser._actions:
+        if isinstance(parsers, argparse._SubParsersAction):
+            for listed in parsers._choices_actions:
+                parsers.choices[listed.dest].description = _sentence(listed.help or "")
 
 
 def _run(arguments: list[str]) -> int:

@@ -132,9 +132,16 @@ class RateLimited(Overloaded):
 
 
 class Unavailable(TrivetError):
-    """Nothing can serve the request now; the reason of the nearest candidate is in the message."""
+    """Nothing can serve the request now; the reason of the nearest candidate is in the message.
+
+    `retry_after_s` becomes the Retry-After header, where something is on its way.
+    """
 
     status, code = 503, "unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class EngineLost(Unavailable):
@@ -155,8 +162,7 @@ class DeadlinePassed(Unavailable):
     code = "deadline_passed"
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+        super().__init__(message, retry_after_s=retry_after_s)
 
 
 class GenerationError(TrivetError):

@@ -239,6 +239,7 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     device_uids: list[str]  # as that host names them
     settings: dict[str, str]  # engine settings (engine_settings.EngineSettings) as text
     run_dir: str  # on the engine's host: its order, and what it binds or announces
+    notices: list[str] = []  # what its operator should know of the plan, beside the runner's own
     peaks_dir: str = ""  # where starts keep what their steps took (`engine.measured_peaks`); empty: nowhere
     orphan_timeout_s: float | None = None
     version: str = ""  # of the supervisor's Trivet: an engine of another refuses; empty: started by hand

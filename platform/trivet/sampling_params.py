@@ -108,7 +108,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self._wrong(name, f"{place} must be of type {kind}")
 
     def _wrong(self, name: str, wanted: str) -> RequestError:
-        value = repr(getattr(self, name))
+        given = getattr(self, name)
+        value = repr(list(given) if isinstance(given, tuple) else given)  # lists are what was sent
         shown = value if len(value) <= 200 else f"{value[:200]}..."
         return RequestError(f"{name} is {shown}; {wanted}", param=name)
 
@@ -172,7 +173,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         yield "min_tokens", limit is None or self.min_tokens <= limit, f"at most max_tokens ({limit})"
         only_stops = set(self.allowed_token_ids or (-1,)) <= set(self.stop_token_ids)
         yield "min_tokens", self.min_tokens == 0 or not only_stops, "0 where only stop tokens are allowed"
-        yield "stop", all(self.stop), "made of non-empty strings; leave it out for none"
+        yield "stop", all(self.stop), "made of strings that are not empty; leave it out for none"
         longest = max(map(len, self.stop), default=0)
         yield (
             "stop",

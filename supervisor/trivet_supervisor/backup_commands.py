@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trivet.commands.output import bytes_text
+from trivet.counted import counted
 from trivet.plugins import Command
 from trivet_supervisor.commands import FOR_ITS_ACCOUNT
 
@@ -68,7 +69,7 @@ def _backup(given: argparse.Namespace) -> int:
     if given.keep is not None and (given.keep < 1 or not given.place.is_dir()):
         raise ConfigError(f"--keep {given.keep} is for a folder as PLACE, and at least 1")
     made = write_backup(_site(), given.place, with_models=not given.without_models)
-    print(f"{made.path}: {made.num_files} files, {bytes_text(made.size_bytes)}")
+    print(f"{made.path}: {counted(made.num_files, 'file')}, {bytes_text(made.size_bytes)}")
     if given.keep is not None:
         for gone in remove_oldest(given.place, given.keep):
             print(f"removed {gone}")
@@ -81,14 +82,14 @@ def _restore(given: argparse.Namespace) -> int:
 
     if given.check:
         found = check_backup(given.file)
-        print(f"{given.file} is whole: {found.num_files} files, of {found.created_at}")
+        print(f"{given.file} is whole: {counted(found.num_files, 'file')}, of {found.created_at}")
         return 0
     os.umask(FOR_ITS_ACCOUNT)
     settings = _site()
     settings.paths.create()
     with serve_lock(settings.paths):
         done = restore(settings, given.file, given.database_url)
-    print(f"{settings.paths.home} is as it was at {done.created_at}: {done.num_files} files")
+    print(f"{settings.paths.home} is as it was at {done.created_at}: {counted(done.num_files, 'file')}")
     print("logins have ended; keys are those of that time: revoke again what was revoked since")
     if done.missing:
         print(f"not here, so add or pull again: {', '.join(done.missing)} (trivet models verify NAME)")

@@ -106,10 +106,22 @@ def _order(means: Means, instance: Instance, placement: Placement, lease: str) -
         device_uids=[uid_on_host(device) for device in placement.devices],
         settings=planned_settings(settings, placement),
         run_dir=str(means.settings.paths.run),
+        notices=_notices(instance.version.context_length, settings, placement.plan),
         peaks_dir="" if placement.devices[0].host else str(means.settings.paths.peaks),
         orphan_timeout_s=_orphan_timeout_s(means, placement),
         version=__version__,
     )
+
+
+def _notices(context_length: int, settings: Mapping[str, str], plan: MemoryPlan) -> list[str]:
+    """Nobody asked for a short context, so whoever sees it by a refused prompt should know why."""
+    if "max_model_len" in settings or not plan.max_model_len < context_length:
+        return []
+    blocks = "+".join(map(str, plan.num_blocks))
+    return [
+        f"max_model_len is {plan.max_model_len}, all that {blocks} KV blocks of {plan.kv.block_size} tokens "
+        f"hold; the model's own is {context_length}"
+    ]
 
 
 def _written(plan: MemoryPlan) -> dict[str, object]:

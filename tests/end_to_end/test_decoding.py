@@ -229,7 +229,9 @@ def test_stops_that_are_none_change_nothing_and_an_empty_one_is_refused(sdk: ope
     free = completed(sdk)
     for stop in (None, [], "no such text", ["no such text"]):
         assert completed(sdk, stop=stop) == free
-    with pytest.raises(openai.BadRequestError, match=r"stop is .* made of non-empty strings") as caught:
+    with pytest.raises(
+        openai.BadRequestError, match=r"stop is .* made of strings that are not empty"
+    ) as caught:
         completed(sdk, stop="")
     assert caught.value.param == "stop"
 

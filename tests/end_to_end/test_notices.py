@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 NOTICE = "rms_norm failed its self-test"
 
 
+def test_a_context_that_the_kv_blocks_cut_short_is_told(site: Site) -> None:
+    site.serve()
+    site.launch("short", "null", num_gpu_blocks_override="2")
+    site.launch("asked", "null", num_gpu_blocks_override="2", max_model_len="64")
+    shown = site.run("ps").stderr
+    assert "max_model_len is 128, all that 2 KV blocks of 128 tokens hold; the model's own is" in shown
+    assert "asked" not in shown
+
+
 def test_a_notice_of_a_running_engine_is_shown_and_ends_with_it(site: Site, tmp_path: Path) -> None:
     site.serve()
     site.launch("chat", "null", **{"options.notice": NOTICE})

@@ -65,6 +65,12 @@ def test_every_command_explains_itself(name: str, capsys) -> None:
     assert capsys.readouterr().out.startswith(f"usage: trivet {name}")
 
 
+def test_an_action_explains_itself(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["models", "import", "--help"])
+    assert "\nTake a signed bundle in.\n" in capsys.readouterr().out
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom trivet import cli\n"

@@ -41,7 +41,10 @@ class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key by its prefix; `key` is the whole of it, in the answer of `create` only."""
+    """A key by its prefix; `key` is the whole of it, in the answer of `create` only.
+
+    `notices`, in the answers of `create` and `update`, are what may not have been meant.
+    """
 
     id: int
     name: str = ""
@@ -57,6 +60,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
     key: str | None = None
+    notices: tuple[str, ...] = ()
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):

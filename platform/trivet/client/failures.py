@@ -40,16 +40,19 @@ def failure_of(status: int, body: bytes, headers: Mapping[str, str]) -> TrivetEr
     except msgspec.MsgspecError:
         text = " ".join(body[:200].decode("utf-8", "replace").split())
         error = ErrorObject(message=f"the server answered {status} and no error object: {text or 'no body'}")
-    return failure(error, status, ceil(retry_after_s(headers) or 1))
+    wait_s = retry_after_s(headers)
+    return failure(error, status, None if wait_s is None else ceil(wait_s))
 
 
-def failure(error: ErrorObject, status: int | None = None, retry_after_s: int = 1) -> TrivetError:
+def failure(error: ErrorObject, status: int | None = None, retry_after_s: int | None = None) -> TrivetError:
     """The exception whose code is `error.code`, else the nearest for `status` (None: inside a stream)."""
     kind = _BY_CODE.get(str(error.code)) or _BY_STATUS.get(status or 500)
     if kind is None:
         kind = RequestError if 400 <= (status or 500) < 500 else TrivetError
     message = error.message or f"the server answered {status} without a message"
     if issubclass(kind, Overloaded | DeadlinePassed):
+        return kind(message, retry_after_s=retry_after_s or 1)
+    if issubclass(kind, errors.Unavailable):
         return kind(message, retry_after_s=retry_after_s)
     if issubclass(kind, RequestError):
         return kind(message, param=error.param)

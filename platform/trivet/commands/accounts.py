@@ -12,6 +12,7 @@ import msgspec
 
 from trivet.commands.connecting import add_server_options, connect_or_open
 from trivet.commands.output import add_json_option, age_text, note, print_json, print_table
+from trivet.counted import counted
 from trivet.errors import ConfigError
 from trivet.plugins import Command
 
@@ -30,7 +31,7 @@ def _actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[argp
 def _action(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, run: object
 ) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=text)
+    parser = actions.add_parser(name, help=text)
     parser.set_defaults(action=run)
     add_json_option(parser)
     add_server_options(parser)
@@ -187,6 +188,8 @@ def _create_key(given: argparse.Namespace) -> int:
     if given.json:
         print_json(made)
         return 0
+    for notice in made.notices:
+        note(notice)
     note(f"key {made.id} ({made.prefix}...), {', '.join(made.scopes)}: it is not shown again")
     print(made.key)
     return 0
@@ -203,6 +206,8 @@ def _update_key(given: argparse.Namespace) -> int:
     changes: KeyChanges = {name: value for name, value in asked.items() if value is not None}  # type: ignore[assignment]
     with connect_or_open(given) as client:
         key = client.keys.update(given.key_id, changes)
+    for notice in key.notices:
+        note(notice)
     _tell(given, key, f"key {key.id} is changed")
     return 0
 
@@ -282,7 +287,7 @@ def _verify(given: argparse.Namespace) -> int:
     if given.json:
         print_json(verdict)
     elif verdict.is_whole:
-        print(f"{verdict.entries} entries, whole\nanchor {verdict.anchor}")
+        print(f"{counted(verdict.entries, 'entry', 'entries')}, whole\nanchor {verdict.anchor}")
     else:
         print(f"the audit log is not what was written: {verdict.fault}", file=sys.stderr)
     return 0 if verdict.is_whole else 1

@@ -139,6 +139,8 @@ def finish(
         print_json(deployment)
     elif failed is None:
         print(f"{name} {_outcome(client, deployment, given.no_wait)}")
+        for notice in dict.fromkeys(notice for each in deployment.instances for notice in each.notices):
+            note(f"{name}: {notice}")
     return 0 if failed is None else 1
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import absolute_path, add_server_options, connect
 from trivet.commands.output import add_json_option, bytes_text, note, print_json
+from trivet.counted import counted
 from trivet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ def _export(given: argparse.Namespace) -> int:
     if given.json:
         print_json(made)
     else:
-        size = bytes_text(made.size_bytes)
-        print(f"{made.path}: {made.version}, {made.num_files} files, {size}, signed by {made.key[:16]}")
+        files, size = counted(made.num_files, "file"), bytes_text(made.size_bytes)
+        print(f"{made.path}: {made.version}, {files}, {size}, signed by {made.key[:16]}")
     return 0
 
 
@@ -171,7 +172,7 @@ def _digests(given: argparse.Namespace) -> int:
     if given.json:
         print_json(digests)
     else:
-        print("\n".join(digests))
+        print(*digests, sep="\n", end="\n" if digests else "")
     return 0
 
 
@@ -183,7 +184,7 @@ def _collect(given: argparse.Namespace) -> int:
         print_json({"gone": gone, "left": left})
     else:
         print(
-            f"removed {gone.num_files} files, {bytes_text(gone.size_bytes)}; "
-            f"the store has {left.num_files} files, {bytes_text(left.size_bytes)}"
+            f"removed {counted(gone.num_files, 'file')}, {bytes_text(gone.size_bytes)}; "
+            f"the store has {counted(left.num_files, 'file')}, {bytes_text(left.size_bytes)}"
         )
     return 0

@@ -16,6 +16,7 @@ from trivet.commands.connecting import (
     parse_pairs,
 )
 from trivet.commands.output import add_json_option, bytes_text, print_json
+from trivet.counted import counted
 from trivet.errors import BackendError, Unavailable
 from trivet.plugins import Command
 
@@ -101,9 +102,10 @@ def _print_report(plan: Plan) -> None:
     if plan.host_bytes:
         print(f"and of the host's memory {bytes_text(plan.host_bytes)}")
     blocks = " + ".join(map(str, plan.num_blocks))
+    sequences = counted(plan.num_sequences, "sequence")
     print(f"KV cache: {blocks} blocks of {plan.block_size} tokens = {plan.num_kv_tokens:,} tokens", end="")
     print(f"; {plan.kv_token_bytes:,} bytes a token in {plan.kv_dtype}")
-    print(f"context {plan.max_model_len:,} tokens: {plan.num_sequences} sequences of full length at once")
+    print(f"context {plan.max_model_len:,} tokens: {sequences} of full length at once")
     print(f"a step computes up to {plan.max_num_batched_tokens:,} tokens")
     if plan.speed is not None:
         _print_speed(plan.speed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import note
+from trivet.counted import counted
 from trivet.errors import ConfigError, NotFound, TrivetError, Unavailable
 from trivet.plugins import Command, load_plugins
 
@@ -92,7 +93,7 @@ def wait_until_stopped(client: Client, name: str, timeout_s: float) -> None:
     while left := _left(client, name):
         running = sum(i.load.num_running + i.load.num_waiting for i in left if i.load)
         if running not in (told, 0):
-            note(f"{name}: {running} requests to finish")
+            note(f"{name}: {counted(running, 'request')} to finish")
         told = running
         if time.monotonic() > deadline:
             states = ", ".join(f"{i.id} {i.state}" for i in left)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from trivet.contract import Batch, Feature, MemoryPlan, Runner
+from trivet.counted import counted
 from trivet.engine.batch import BatchBuilder
 from trivet.engine.block_pool import BlockPool
 from trivet.engine.commit import Committer, Update
@@ -184,7 +185,8 @@ class EngineCore:
             return
         self._num_refused += 1
         raise Overloaded(
-            f"{len(waiting)} requests wait and max_num_waiting is {limit}; retry later, or add replicas",
+            f"the queue has {counted(len(waiting), 'request')} and max_num_waiting is {limit}; "
+            "retry later, or add replicas",
             retry_after_s=waiting.pace.retry_after_s(len(waiting) / 2),  # half empty by then
         )
 
@@ -258,7 +260,7 @@ class EngineCore:
                 continue
             waiting = self.scheduler.waiting
             error = DeadlinePassed(
-                f"nothing was ready after {now - sequence.arrival_s:.1f} s, as long as its timeout allows; "
+                f"no token was ready after {now - sequence.arrival_s:.3f} s, as long as its timeout allows; "
                 "send it again later, or with a longer timeout",
                 retry_after_s=waiting.pace.retry_after_s(len(waiting)),
             )

@@ -174,8 +174,8 @@ class GrammarCompiler:
                     from llguidance import LLTokenizer, TokenizerWrapper
                 except ImportError:
                     raise UnsupportedParameter(
-                        f"{params.field} needs the package llguidance, which the server does not have; "
-                        f"install it there: {INSTALL_COMMAND}",
+                        f"to force a form ({params.field}) the server needs the package llguidance, which it "
+                        f"does not have; install it there: {INSTALL_COMMAND}",
                         param=params.field,
                     ) from None
                 wrapped = TokenizerWrapper(_Vocabulary(self.tokens, self.num_tokens, self.end_ids))

@@ -127,8 +127,8 @@ class EngineProcess:
         engine = self._loaded or self._load(settings)
         self._generate_first_token(engine)
         self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
-        if isinstance(engine.runner, GivesNotices):
-            self._heart.set_notices(list(engine.runner.notices()))
+        own = engine.runner.notices() if isinstance(engine.runner, GivesNotices) else ()
+        self._heart.set_notices([*self._order.notices, *own])
         return engine
 
     def _load(self, settings: EngineSettings) -> Engine:

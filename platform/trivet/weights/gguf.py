@@ -155,6 +155,8 @@ def read_header(path: str | Path) -> GGUFHeader:
     try:
         with open(path, "rb") as stream:
             start = stream.read(len(MAGIC))
+            if not start:
+                raise ModelFilesError(f"{file} is empty; fetch it again")
             if start != MAGIC:
                 raise ModelFilesError(
                     f"{file} is no GGUF file: it starts with {start!r} in place of {MAGIC!r}; "

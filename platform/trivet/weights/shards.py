@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trivet.counted import counted
 from trivet.errors import ModelFilesError, WeightsError
 from trivet.weights import gguf, safetensors
 from trivet.weights.json_file import read_json
@@ -71,8 +72,8 @@ def _is_plain_name(name: str) -> bool:
 def _read_shard(path: Path, names: list[str]) -> list[RawTensor]:
     if not path.is_file():
         raise WeightsError(
-            f"{path} is missing; {INDEX} says that it holds {len(names)} tensors, {names[0]!r} among them: "
-            "fetch this file"
+            f"{path} is missing; {INDEX} says that it holds {counted(len(names), 'tensor')}, {names[0]!r} "
+            "among them: fetch this file"
         )
     found = {tensor.name: tensor for tensor in safetensors.read_header(path)}
     for name in names:

@@ -106,7 +106,7 @@ def test_a_failed_capture_leaves_no_graph_and_says_why(caplog: pytest.LogCapture
         made = graphs(Captures(failing_after=2), 1, 2, 4)
     assert made.sizes == []
     assert made.run(decodes(9), np.array([1], np.int32)) is None
-    assert "of 1 sequences could be captured: no streams are left; cure of no streams" in caplog.text
+    assert "of 1 sequence could be captured: no streams are left; cure of no streams" in caplog.text
     assert made.failure
     assert made.failure in caplog.text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trivet.contract import DeviceInfo, MemoryPart, MemoryPlan, Peaks, Runner, RunnerConfig
-from trivet.engine import assembly, backend_answers
+from trivet.engine import assembly, backend_answers, measured_peaks
 from trivet.engine.assembly import assemble
 from trivet.engine.measured_peaks import PeakStore
 from trivet.engine.placement import Placement
@@ -155,7 +155,35 @@ def test_steps_of_two_sizes_are_kept_beside_each_other(
         assemble(files, start, EngineSettings(max_num_seqs=2), peaks=peaks).close()
     assert size_of(placed(backend, files, peaks, CONFIG, INFO), "logits") == 42 * MIB
     assert size_of(placed(backend, files, peaks, small, INFO), "logits") == 3 * MIB
-    assert [file.suffix for file in (tmp_path / "peaks").iterdir()] == [".json"]
+    assert [file.suffix for file in (tmp_path / "peaks").iterdir()] == [".json", ".json"]
+
+
+def test_the_newest_sizes_of_a_case_are_kept(
+    backend: OnCpu, files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_peaks, "MAX_SIZES", 2)
+    peaks, backend.peak = PeakStore(tmp_path / "peaks"), 20 * MIB
+    for size in (64, 128, 256):
+        config = replace(CONFIG, max_num_batched_tokens=size)
+        start = placed(backend, files, peaks, config, INFO)
+        assemble(files, start, EngineSettings(max_num_seqs=2), peaks=peaks).close()
+    told = peaks.told(CONFIG, backend.name, files, [INFO]).peaks
+    assert [each.max_num_batched_tokens for each in told] == [128, 256]
+
+
+def test_tensors_are_looked_through_once_for_all_that_is_asked_of_a_model(
+    backend: OnCpu, files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that does not fit asks for each change that might help."""
+    peaks, backend.peak, looks = PeakStore(tmp_path / "peaks"), 20 * MIB, []
+    monkeypatch.setattr(measured_peaks, "astuple", lambda spec: looks.append(spec) or ())
+    peaks.told(CONFIG, backend.name, files, [INFO])
+    assert not looks  # nothing was ever measured here
+    start = placed(backend, files, peaks, CONFIG, INFO)
+    assemble(files, start, EngineSettings(max_num_seqs=2), peaks=peaks).close()
+    for _ in range(3):
+        assert peaks.told(CONFIG, backend.name, files, [INFO]).peaks
+    assert len(looks) == 1
 
 
 def test_a_device_that_does_not_tell_and_a_file_that_is_none_change_no_plan(

@@ -28,7 +28,7 @@ def test_it_returns_when_the_last_instance_has_stopped(site, trivet, arguments, 
     trivet("launch", "smollm2")
     done = trivet(*arguments)
     assert (done.code, done.out) == (0, "smollm2 is stopped\n")
-    assert "1 requests to finish" in done.err  # seen while it drained
+    assert "smollm2: 1 request to finish" in done.err  # seen while it drained
     assert site.deployments["smollm2"]["instances"][0]["states"] == ["stopped"]
     assert _drain_timeouts(site) == [query]
 

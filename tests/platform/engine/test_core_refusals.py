@@ -71,7 +71,7 @@ def test_a_full_queue_refuses_and_says_when_to_retry(make_engine: EngineFactory)
     engine = make_engine(max_num_waiting=3)
     for _ in range(3):
         engine.add([3, 4])
-    with pytest.raises(Overloaded, match="3 requests wait and max_num_waiting is 3") as caught:
+    with pytest.raises(Overloaded, match="the queue has 3 requests and max_num_waiting is 3") as caught:
         engine.add([3, 4])
     assert caught.value.retry_after_s >= 1
     engine.step()
@@ -121,7 +121,7 @@ def test_a_deadline_in_the_queue_is_503_and_says_when_to_retry(
     (update,) = engine.updates[late.request_id]
     assert (update.failure.status, update.failure.code) == (503, "deadline_passed")
     assert update.failure.retry_after_s >= 1
-    assert "2.0 s" in update.failure.message
+    assert "after 2.000 s" in update.failure.message
     engine.run()
     assert first.output_token_ids == engine.expected(first)
     assert engine.core.load().num_deadlines_passed == 1

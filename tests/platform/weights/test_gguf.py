@@ -106,7 +106,7 @@ def test_text_that_is_no_utf8_is_read_with_a_replacement(tmp_path: Path) -> None
 
 DAMAGED = {
     "another magic": (b"GGML" + bytes(60), "is no GGUF file: it starts with b'GGML'"),
-    "empty": (b"", "is no GGUF file: it starts with b''"),
+    "empty": (b"", "is empty; fetch it again"),
     "version 1": (header([], [], version=1), "GGUF version 1 is not read; versions 2 and 3"),
     "big-endian": (header([], [], version=3 << 24), "it looks big-endian"),
     "absurd number of tensors": (

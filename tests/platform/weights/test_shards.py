@@ -44,7 +44,7 @@ def test_single_file_goes_before_an_index(sharded: Path) -> None:
 
 def test_missing_shard_is_named_with_a_tensor(sharded: Path) -> None:
     (sharded / SECOND).unlink()
-    with pytest.raises(WeightsError, match=rf"{SECOND} is missing; .* 1 tensors, 'b' among them"):
+    with pytest.raises(WeightsError, match=rf"{SECOND} is missing; .* 1 tensor, 'b' among them"):
         read_safetensors_folder(sharded)
 
 

@@ -92,13 +92,20 @@ def test_from_the_first_user_to_the_bill(
     key = made.stdout.strip()
     assert key.startswith("sk-tv-")
     assert key not in made.stderr
+    again = trivet("keys", "create", "ci", "--model", "dmeo")
+    first, second = again.stderr.splitlines()[:2]
+    assert first == "no deployment is named 'dmeo' yet; there are: demo"
+    assert second == "key 1 has the name 'ci', too"
+    assert not trivet("keys", "create", "another", "--model", "demo").stderr.startswith("no ")
+    for key_id in ("2", "3"):
+        trivet("keys", "revoke", key_id)
     with Client(server.url, key) as client:
         assert client.completions.complete("demo", "Hello", max_tokens=4).usage.completion_tokens == 4
         with pytest.raises(ModelNotFound, match="deployed: demo"):
             client.completions.complete("other", "Hello")
         with pytest.raises(PermissionDenied, match="has: infer"):
             client.deployments.list()
-    (listed,) = answer("keys", "list")
+    listed = answer("keys", "list")[-1]
     assert (listed["name"], listed["models"], listed["key"]) == ("ci", ["demo"], None)
     assert "600" in trivet("keys", "list").stdout
     assert answer("keys", "update", str(listed["id"]), "--priority", "4")["priority"] == 4

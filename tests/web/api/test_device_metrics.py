@@ -83,3 +83,15 @@ def test_the_page_is_answered_where_the_registry_cannot_be_read(
         session.execute(text("DROP TABLE devices"))
     assert figures(site_client) == {}
     assert site_client.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("reserved_bytes", [0, GIB])
+def test_the_made_up_device_is_one_while_something_is_placed_on_it(
+    site: Site, site_client: FlaskClient, reserved_bytes: int
+) -> None:
+    made_up = DeviceInfo("null", 0, "null", "no device", "none", 16 * GIB, 16 * GIB, frozenset({"f32"}))
+    holdings = [Holding("m", "i", "null", ("null",), reserved_bytes, is_taken=True)] if reserved_bytes else []
+    with site.database.session() as session:
+        save_devices(session, [CPU, made_up], Ledger(holdings), usage={})
+    kinds = {kind for _, kind in figures(site_client)}
+    assert kinds == ({"cpu", "null"} if reserved_bytes else {"cpu"})

@@ -25,15 +25,15 @@ class Site:
         self.num_reads = 0
         self.is_away = False
         self.settings: dict[str, str] = {}
-        self.is_asleep = False
+        self.is_asleep = self.is_leaving = False
         self.router = Router(self.read, self.views.get, lambda table: None, lambda: self.now_s)
 
     def read(self) -> dict[str, Deployed]:
         self.num_reads += 1
         if self.is_away:
             raise Unavailable("the registry cannot be read: disk I/O error")
-        asleep = self.is_asleep
-        return {"m": Deployed("m", "/models/m", 0, self.rows, settings=self.settings, is_asleep=asleep)}
+        state = {"is_asleep": self.is_asleep, "is_leaving": self.is_leaving}
+        return {"m": Deployed("m", "/models/m", 0, self.rows, settings=self.settings, **state)}
 
     def beat(self, instance: str, outstanding: int, phase: Phase = Phase.READY) -> EngineView:
         load = EngineLoad(num_tokens_outstanding=outstanding)
@@ -193,6 +193,21 @@ def test_unknown_model_lists_what_exists() -> None:
 def test_not_ready_names_the_nearest_instance(rows: tuple[InstanceRow, ...], words: str) -> None:
     with pytest.raises(Unavailable, match=words):
         Site(*rows).router.choose("m", 1)
+
+
+@pytest.mark.parametrize(("state", "retry_after_s"), [("loading", 2), ("failed", None)])
+def test_who_asks_for_what_is_starting_is_told_when_to_ask_again(state, retry_after_s) -> None:
+    with pytest.raises(Unavailable, match="try again later") as refused:
+        Site(InstanceRow("a", state)).router.choose("m", 1)
+    assert refused.value.retry_after_s == retry_after_s
+
+
+def test_what_was_stopped_is_not_promised_to_come_back() -> None:
+    site = Site(InstanceRow("a", "draining"))
+    site.is_leaving = True
+    with pytest.raises(Unavailable, match=r"it was stopped, `trivet launch` starts it again$") as refused:
+        site.router.choose("m", 1)
+    assert refused.value.retry_after_s is None
 
 
 def test_excluded_instance_is_not_chosen_again() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trivet.counted import counted
 from trivet.errors import RateLimited
 from trivet_supervisor.launchers.process_table import start_time
 from trivet_web.accounts.principal import Principal
@@ -77,7 +78,7 @@ class Limits:
                 wait_s = self._wait_s(principal.key_id, MINUTE_S / per_minute)
         if wait_s > 0:
             raise RateLimited(
-                f"{principal.name} has had its {per_minute} requests a minute; try again in "
+                f"{principal.name} has had its {counted(per_minute, 'request')} a minute; try again in "
                 f"{math.ceil(wait_s)} s",
                 retry_after_s=math.ceil(wait_s),
             )
@@ -99,8 +100,8 @@ class Limits:
                 self._waiters.release()
         if place == 0:
             raise RateLimited(
-                f"{principal.name} has {most} requests under way, which is its limit; try again when one of "
-                "them has ended"
+                f"{principal.name} has {counted(most, 'request')} under way, which is its limit; try again "
+                "when one of them has ended"
             )
         return _nothing if place is None else lambda: self._leave(place)
 

@@ -41,10 +41,14 @@ def device_families(database: Database) -> Iterator[GaugeMetricFamily]:
 
 
 def _seen_of_late(database: Database) -> Sequence[Device]:
-    """None where the registry cannot be read: the page tells what else is known."""
+    """None where the registry cannot be read: the page tells what else is known.
+
+    A device that is made up for tests (of kind `null`) is one only while something is placed on it.
+    """
     try:
         with database.reading() as session:
-            return [row for row in list_devices(session) if utc_now() - row.as_of < MAX_AGE]
+            seen = [row for row in list_devices(session) if utc_now() - row.as_of < MAX_AGE]
+            return [row for row in seen if row.kind != "null" or row.reserved_bytes]
     except (DBAPIError, PoolTimeout):
         return []
 

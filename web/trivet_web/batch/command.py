@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trivet.commands.connecting import is_path, local_model, parse_pairs
 from trivet.commands.offline import DEFAULT_MAX_TOKENS, add_model_options, load
 from trivet.commands.output import note
+from trivet.counted import counted
 from trivet.errors import ConfigError, TrivetError
 from trivet.plugins import Command
 from trivet.sampling_params import SamplingParams
@@ -83,7 +84,8 @@ def _run(given: argparse.Namespace) -> int:
     finally:
         journal.close()
     tally = journal.tally
-    note(f"{tally.lines} lines, {tally.failed} failed, {tally.tokens} tokens: {given.output}")
+    lines, tokens = counted(tally.lines, "line"), counted(tally.tokens, "token")
+    note(f"{lines}, {tally.failed} failed, {tokens}: {given.output}")
     return EXIT_SOME_FAILED if tally.failed else 0
 
 

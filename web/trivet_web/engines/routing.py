@@ -31,6 +31,8 @@ GIVE_BACK_TOKENS = 16  # at a time: each takes a lock, and routing need not know
 MAX_PLACES = 1000  # enough for requests that are being written down
 RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
+COMING = ("placing", "starting", "loading", "warming")
+COMING_S = 2  # after which it is worth asking again
 NOWHERE = ""  # in place of an instance: there is none yet, and it is worth waiting for one
 
 
@@ -267,6 +269,13 @@ class Router:
         reason = f": {nearest.reason}" if nearest.reason else ""
         return f"instance {nearest.id} is {nearest.state}{reason}"
 
+    def _cannot_serve(self, deployed: Deployed) -> Unavailable:
+        told = f"model {deployed.name!r} cannot serve now: {self.why_not(deployed)}"
+        if deployed.is_leaving:
+            return Unavailable(f"{told}; it was stopped, `trivet launch` starts it again")
+        is_coming = any(instance.state in COMING for instance in deployed.instances)
+        return Unavailable(f"{told}; try again later", retry_after_s=COMING_S if is_coming else None)
+
     def _ready(self, name: str, exclude: frozenset[str]) -> tuple[Deployed, list[str]]:
         deployed = self.deployed(name)
         candidates = self._candidates(deployed, exclude)
@@ -274,7 +283,7 @@ class Router:
             deployed = self._known(fresh=True).get(name, deployed)
             candidates = self._candidates(deployed, exclude)
         if not candidates:
-            raise Unavailable(f"model {name!r} cannot serve now: {self.why_not(deployed)}; try again later")
+            raise self._cannot_serve(deployed)
         return deployed, candidates
 
     def _candidates(self, deployed: Deployed, exclude: frozenset[str]) -> list[str]:

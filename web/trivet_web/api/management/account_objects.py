@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -99,7 +100,10 @@ class KeyChanges(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KeyObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A key by its prefix. `key` is the whole of it, in the answer that makes it and never again."""
+    """A key by its prefix. `key` is the whole of it, in the answer that makes it and never again.
+
+    `notices`, in the answers that make and change it, are what may not have been meant.
+    """
 
     id: int
     name: str
@@ -115,6 +119,7 @@ class KeyObject(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
     last_used_at: datetime | None
     key: str | None = None
+    notices: list[str] = []
 
 
 class AuditObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +199,7 @@ def session_object(row: LoginSession, current: str | None) -> SessionObject:
     )
 
 
-def key_object(row: ApiKey, key: str | None = None) -> KeyObject:
+def key_object(row: ApiKey, key: str | None = None, notices: Sequence[str] = ()) -> KeyObject:
     """`key`: only right after it was made."""
     return KeyObject(
         id=row.id,
@@ -211,6 +216,7 @@ def key_object(row: ApiKey, key: str | None = None) -> KeyObject:
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
         key=key,
+        notices=list(notices),
     )
 
 

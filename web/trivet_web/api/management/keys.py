@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from trivet.errors import PermissionDenied, RequestError
 from trivet_registry.account_tables import ApiKey, Role, User
+from trivet_registry.deployments_store import list_deployments
 from trivet_registry.keys_store import (
     KeySettings,
     change_key,
@@ -88,7 +89,7 @@ def create() -> Response:
         row, key = create_key(session, _owner(session, body), settings)
         _check_models(row)
         record(session, "key.create", f"key {row.id}", after=key_facts(row))
-        response = json_response(key_object(row, key), 201)
+        response = json_response(key_object(row, key, _notices(session, row)), 201)
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -121,7 +122,7 @@ def change(key_id: int) -> Response:
         change_key(row, replace(settings_of_key(row), **given))
         _check_models(row)
         record(session, "key.change", f"key {row.id}", before, key_facts(row))
-        return json_response(key_object(row))
+        return json_response(key_object(row, notices=_notices(session, row)))
 
 
 @blueprint.delete("/<int:key_id>")
@@ -168,6 +169,24 @@ def _check_models(row: ApiKey) -> None:
             f"{', '.join(sorted(beyond))}, too; leave them out, or leave models out",
             param="scopes",
         )
+
+
+def _notices(session: Session, row: ApiKey) -> list[str]:
+    """Of a deployment that may come later, and of a name that tells two keys of one owner no more apart."""
+    deployed = {each.name for each in list_deployments(session)}
+    notices = [
+        f"no deployment is named {name!r} yet; there are: {', '.join(sorted(deployed)) or 'none'}"
+        for name in row.models or ()
+        if name not in deployed
+    ]
+    twins = [
+        each.id
+        for each in list_keys(session, row.user_id)
+        if (each.name, each.user_id) == (row.name, row.user_id) and each is not row and not each.revoked_at
+    ]
+    if twins:
+        notices.append(f"key {', '.join(map(str, sorted(twins)))} has the name {row.name!r}, too")
+    return notices
 
 
 def _wider(field: str, value: object, allowed: str) -> PermissionDenied:
