@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,6 +18,7 @@ from trivet.client.results import Plan
 from trivet.config import Settings
 from trivet.engine.measured_peaks import PeakStore
 from trivet.errors import TrivetError, Unavailable
+from trivet.launching import PlacesOnHosts
 from trivet.models.description import ModelFiles
 from trivet.plugins import PluginHost, load_plugins
 from trivet.prober import Prober
@@ -101,7 +103,6 @@ class WebProcess:
         self.waker = Waker(self.router, self._wake, self.relay.tell)
         self.hang_up = HangUpWatcher()
         self.slots = Slots(num_slots(settings.web_threads))
-        self.prober = Prober() if settings.launcher == "local" else KnownDevices(self.database)
         self._plugins: PluginHost | None = None
         self._plugins_lock = threading.Lock()
         self.store = ModelStore(settings.paths.models)
@@ -142,6 +143,12 @@ class WebProcess:
         """What a launch would take. Raises: as `plan_launch`."""
         peaks = PeakStore(self.settings.paths.peaks)
         return plan_launch(self.database, self.plugins, self.prober, path, settings, backend, device, peaks)
+
+    @cached_property
+    def prober(self) -> Prober:
+        """Of the devices that a launch gets. Raises: ConfigError, PluginError."""
+        elsewhere = isinstance(self.plugins.launcher(self.settings), PlacesOnHosts)
+        return KnownDevices(self.database) if elsewhere else Prober()
 
     def engine_view(self, instance_id: str) -> EngineView | None:
         """What the instance's own beats say; None until it is known."""
