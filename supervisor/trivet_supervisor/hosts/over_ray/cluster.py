@@ -10,6 +10,8 @@ import contextlib
 import hashlib
 import logging
 import time
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from trivet.errors import Unavailable
@@ -51,10 +53,10 @@ class RayCluster:
 
     def keep_agents(self) -> dict[str, Host]:
         """An agent runs on every living node then, or it is said why not."""
-        nodes = self._nodes()
+        nodes, left_out = told_apart(self._ray.nodes())
         asked = {name: self._agent(node).keep.remote(self._site_key) for name, node in nodes.items()}
         deadline_s = time.monotonic() + KEEP_TIMEOUT_S
-        return {
+        return left_out | {
             name: self._kept(nodes[name], answer, max(0.0, deadline_s - time.monotonic()))
             for name, answer in asked.items()
         }
@@ -77,7 +79,7 @@ class RayCluster:
 
     def claim(self, claim: Claim) -> None:
         """Nothing is to be had of a host that is no node now. Raises: Unavailable where others have it."""
-        node = self._nodes().get(claim.host)
+        node = told_apart(self._ray.nodes())[0].get(claim.host)
         if node is None:
             return
         share = max(SMALLEST_SHARE, round(claim.share, 4))
@@ -123,16 +125,6 @@ class RayCluster:
     def _group(self, host: str, lease: str) -> str:
         return f"{self._site}/{host}/{lease}"
 
-    def _nodes(self) -> dict[str, dict[str, Any]]:
-        """The living, by name. One whose name is another's, too, is left out: who it is cannot be told."""
-        living = [node for node in self._ray.nodes() if node["Alive"]]
-        names = [str(node["NodeName"]) for node in living]
-        return {
-            name: node
-            for name, node in zip(names, living, strict=True)
-            if names.count(name) == 1 and "/" not in name and not name.startswith(".")
-        }
-
     def _agent(self, node: dict[str, Any]) -> Any:
         return (
             self._ray.remote(RayAgent)
@@ -146,6 +138,29 @@ class RayCluster:
             )
             .remote(str(node["NodeName"]), str(node["NodeManagerAddress"]))
         )
+
+
+def told_apart(nodes: Iterable[dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Host]]:
+    """The living nodes by name, as `ray.nodes` has them; and those that no host is, with the reason."""
+    living = [node for node in nodes if node["Alive"]]
+    count = Counter(str(node["NodeName"]) for node in living)
+    named: dict[str, dict[str, Any]] = {}
+    left_out: dict[str, Host] = {}
+    for node in living:
+        name = str(node["NodeName"])
+        if count[name] > 1:
+            left_out[name] = Host(
+                trouble=f"Ray has {count[name]} living nodes of this name: where one was started anew, Ray "
+                "notices within half a minute that the other is gone; else give each its own --node-name"
+            )
+        elif "/" in name or name.startswith("."):
+            left_out[name] = Host(
+                trouble="the name of a host has no '/' and no '.' in front: start Ray there with another "
+                "--node-name"
+            )
+        else:
+            named[name] = node
+    return named, left_out
 
 
 def _actor_name(node: dict[str, Any]) -> str:
