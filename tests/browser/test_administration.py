@@ -28,6 +28,7 @@ def test_a_key_is_shown_once_works_and_is_revoked(site: Site, admin_page: Page) 
     key = made.locator(".code-block pre").first.inner_text()
     with Client(site.url, key) as client:
         assert client.chat.complete("null", QUESTION, max_tokens=2).choices
+    expect(made.get_by_role("note")).to_have_count(0)
     made.get_by_role("button", name="Close").last.click()
 
     row = admin_page.get_by_role("row", name="nightly")
@@ -51,8 +52,13 @@ def test_a_wrong_value_is_told_in_the_servers_words(
     asked = admin_page.get_by_role("dialog")
     asked.get_by_label("Name").fill("of nobody")
     asked.get_by_label("Owner").fill("nobody-here")
+    asked.get_by_role("textbox", name="Models").fill("nul")
     asked.get_by_role("button", name="Create key").click()
     expect(asked.get_by_role("alert").filter(has_text="nobody-here")).to_be_visible()
+    asked.get_by_label("Owner").fill("")
+    asked.get_by_role("button", name="Create key").click()
+    made = admin_page.get_by_role("dialog", name="Key of nobody")
+    expect(made.get_by_role("note")).to_contain_text("no deployment is named 'nul' yet")
 
 
 def test_a_user_is_added_logs_in_and_is_disabled(

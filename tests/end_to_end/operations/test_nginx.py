@@ -235,7 +235,7 @@ def test_what_trivet_refuses_itself_passes_as_it_is(served: Site, front: Front) 
             headers={"Authorization": f"Bearer {served.token}"},
         )
     assert refused.status_code == 429
-    assert "has had its 1 request a minute" in refused.json()["error"]["message"]
+    assert "has had its requests of this minute (1)" in refused.json()["error"]["message"]
     assert int(refused.headers["Retry-After"]) > 5
     assert wrong.json()["error"]["code"] == "model_not_found"
 

@@ -159,7 +159,7 @@ def test_requests_at_once_are_limited_until_one_has_ended(served: Accounts) -> N
     next(chunks)
     refused = chat(key)
     assert refused.status_code == 429
-    assert "1 request under way" in refused.get_json()["error"]["message"]
+    assert "as it may have (1)" in refused.get_json()["error"]["message"]
     assert chat(served.with_key("user")).status_code == 200
     for _ in chunks:
         pass

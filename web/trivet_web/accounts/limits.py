@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trivet.counted import counted
 from trivet.errors import RateLimited
 from trivet_supervisor.launchers.process_table import start_time
 from trivet_web.accounts.principal import Principal
@@ -78,7 +77,7 @@ class Limits:
                 wait_s = self._wait_s(principal.key_id, MINUTE_S / per_minute)
         if wait_s > 0:
             raise RateLimited(
-                f"{principal.name} has had its {counted(per_minute, 'request')} a minute; try again in "
+                f"{principal.name} has had its requests of this minute ({per_minute}); try again in "
                 f"{math.ceil(wait_s)} s",
                 retry_after_s=math.ceil(wait_s),
             )
@@ -100,8 +99,8 @@ class Limits:
                 self._waiters.release()
         if place == 0:
             raise RateLimited(
-                f"{principal.name} has {counted(most, 'request')} under way, which is its limit; try again "
-                "when one of them has ended"
+                f"{principal.name} has as many requests under way as it may have ({most}); try again when "
+                "one of them has ended"
             )
         return _nothing if place is None else lambda: self._leave(place)
 

@@ -270,11 +270,16 @@ class Router:
         return f"instance {nearest.id} is {nearest.state}{reason}"
 
     def _cannot_serve(self, deployed: Deployed) -> Unavailable:
-        told = f"model {deployed.name!r} cannot serve now: {self.why_not(deployed)}"
+        name, why = deployed.name, self.why_not(deployed)
         if deployed.is_leaving:
-            return Unavailable(f"{told}; it was stopped, `trivet launch` starts it again")
+            return Unavailable(
+                f"model {name!r} cannot serve now: {why}; it was stopped, `trivet launch` starts it again"
+            )
         is_coming = any(instance.state in COMING for instance in deployed.instances)
-        return Unavailable(f"{told}; try again later", retry_after_s=COMING_S if is_coming else None)
+        return Unavailable(
+            f"model {name!r} cannot serve now: {why}; try again later",
+            retry_after_s=COMING_S if is_coming else None,
+        )
 
     def _ready(self, name: str, exclude: frozenset[str]) -> tuple[Deployed, list[str]]:
         deployed = self.deployed(name)

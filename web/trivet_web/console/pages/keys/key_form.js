@@ -6,6 +6,7 @@ import { openDialog } from "../../base/dialog.js";
 import { h } from "../../base/dom.js";
 import { field, input, select } from "../../base/form.js";
 import { may } from "../../base/page_data.js";
+import { saidNode } from "../../base/said.js";
 import { t } from "../../base/texts.js";
 
 const DAY_MS = 86_400_000;
@@ -75,6 +76,7 @@ const showKey = (made) =>
   openDialog({
     title: t("keys.made_title", { name: made.name }),
     body: [
+      ...made.notices.map((/** @type {string} */ text) => saidNode("p", { role: "note" }, text)),
       h("p", {}, t("keys.made_text")),
       codeBlock(made.key),
       h("p", { class: "field-label" }, t("keys.made_example")),
