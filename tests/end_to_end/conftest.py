@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from ports import free_port
 
+from trivet import cli
 from trivet.client import Client
 from trivet.demo_model import find_demo_model
 from trivet.errors import TrivetError
@@ -70,6 +72,18 @@ class Site:
         return subprocess.run(
             [*TRIVET, *arguments], env=self.environ, capture_output=True, text=True, timeout=2 * DEADLINE_S
         )
+
+    def run_here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As `run`, in this process: for a test of many commands; each takes a second to start."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            for name in ("TRIVET_HOME", "TRIVET_PORT"):
+                patch.setenv(name, self.environ[name])
+            try:
+                code = cli.main(arguments)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def serve(self) -> None:
         with self.log.open("ab") as log:
@@ -144,12 +158,18 @@ class Site:
         return self.parent.wait(DEADLINE_S)
 
     def clean_up(self) -> None:
-        """Whatever a failed test has left; a passed one leaves nothing."""
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):  # it has ended with its parent
-                process.kill()
+        """Whatever a failed test has left, and what that still starts; a passed one leaves nothing."""
+        wait_for("nothing is left", lambda: not self._kill_all())
         if self.parent is not None:
             self.parent.wait(DEADLINE_S)
+
+    def _kill_all(self) -> bool:
+        """Whether there was anything."""
+        found = self.processes()
+        for process in found:
+            with suppress(psutil.NoSuchProcess):  # it has ended with its parent
+                process.kill()
+        return bool(found)
 
 
 @pytest.fixture

@@ -43,38 +43,38 @@ def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_pa
         other = type(site)(Path(home))
         try:
             other.serve()
-            differs = other.run("config", "diff", str(file))
+            differs = other.run_here("config", "diff", str(file))
             assert differs.returncode == 1
             assert "+ alias smol:prod is version 2" in differs.stdout
-            refused = other.run("config", "apply", str(file))
+            refused = other.run_here("config", "apply", str(file))
             assert "give --yes" in refused.stderr
-            assert other.run("config", "export").stdout != exported.stdout
+            assert other.run_here("config", "export").stdout != exported.stdout
             applied = other.run("config", "apply", str(file), "--yes")
             assert applied.returncode == 0, applied.stderr
             assert "key ci: " in applied.stdout
-            assert other.run("config", "export").stdout == exported.stdout
+            assert other.run_here("config", "export").stdout == exported.stdout
             changed = exported.stdout.replace('max_num_seqs = "4"', 'max_num_seqs = "8"')
             file.write_text(changed.replace('"8"', "8"))  # as a person writes it
-            assert "max_num_seqs" in other.run("config", "apply", str(file), "--yes").stdout
-            assert other.run("config", "export").stdout == changed
+            assert "max_num_seqs" in other.run_here("config", "apply", str(file), "--yes").stdout
+            assert other.run_here("config", "export").stdout == changed
             restricted = changed.replace("requests_per_minute = 60", "requests_per_minute = 6")
             file.write_text(restricted)
-            stricter = other.run("config", "apply", str(file), "--yes").stdout
+            stricter = other.run_here("config", "apply", str(file), "--yes").stdout
             assert "~ key ci: requests_per_minute 60 to 6" in stricter
             assert "key ci: sk-" not in stricter, "its secret is what it was"
-            assert other.run("config", "export").stdout == restricted
+            assert other.run_here("config", "export").stdout == restricted
             file.write_text(restricted.replace('name = "ci"', 'name = "new"\nuser = "nobody"'))
-            ownerless = other.run("config", "apply", str(file), "--yes")
+            ownerless = other.run_here("config", "apply", str(file), "--yes")
             assert "who does not exist here; first: trivet users add nobody" in ownerless.stderr
-            assert other.run("config", "export").stdout == restricted
+            assert other.run_here("config", "export").stdout == restricted
             file.write_text('format = "trivet-config 1"\n')
-            pruned = other.run("config", "apply", str(file), "--prune", "--yes")
+            pruned = other.run_here("config", "apply", str(file), "--prune", "--yes")
             assert pruned.returncode == 0, pruned.stderr
             with other.client() as client:
                 assert {one.desired for one in client.deployments.list()} == {"stopped"}
                 assert client.aliases.list() == ()
             file.write_text("format = 1\nmodel = 2\n")
-            assert "is no configuration of a site" in other.run("config", "diff", str(file)).stderr
+            assert "is no configuration of a site" in other.run_here("config", "diff", str(file)).stderr
             other.stop()
         finally:
             other.clean_up()

@@ -174,7 +174,7 @@ def test_a_replica_more_that_strangers_leave_no_room_waits_and_says_why_of_each_
     assert waits.reason.startswith("waits for room: ")
     assert "cuda: it needs 5000 bytes and" in waits.reason
     assert "cpu: it needs 5000 bytes and 1000 are free on cpu0" in waits.reason
-    site.keep_alive(400)
+    site.keep_alive(400, step_s=4)
     assert site.states() == ["ready", "pending"], "for as long as it is wanted"
     cpu.need = 100
     site.keep_alive(3)

@@ -156,7 +156,7 @@ def test_an_engine_that_obeys_nothing_is_killed(run: Callable[[str], Supervised]
 def test_an_engine_that_answers_when_asked_is_kept(run: Callable[[str], Supervised]) -> None:
     supervised = run("shy")
     ready = supervised.until_state("ready")
-    end_s = time.monotonic() + 2 * (LIMITS.silence_s + LIMITS.answer_s)
+    end_s = time.monotonic() + 1.3 * (LIMITS.silence_s + LIMITS.answer_s)
     still = supervised.until(lambda i: time.monotonic() > end_s)
     assert (still.state, still.pid) == ("ready", ready.pid)
 

@@ -53,13 +53,13 @@ def test_a_fault_that_lasts_long_is_told_as_failed_and_tried_again_every_minute(
     site.make_ready()
     site.process.code = 4
     site.places.refuses = AWAY
-    site.wait(400, step_s=1)
+    site.wait(400, step_s=5)
     instance = site.only()
     assert instance.state == "failed"
     assert "served before and is tried again every 60 s" in instance.reason
     assert "the first: exit code 4" in instance.reason
     num_looks = len(site.places.ledgers)
-    site.wait(300, step_s=1)
+    site.wait(300, step_s=5)
     assert 4 <= len(site.places.ledgers) - num_looks <= 6
     site.places.refuses = None
     site.wait(61, step_s=1)
@@ -72,7 +72,7 @@ def test_a_new_supervisor_tries_what_was_given_up_at_once_and_with_a_fresh_count
     site.make_ready()
     site.process.code = 4
     site.places.refuses = AWAY
-    site.wait(400, step_s=1)
+    site.wait(400, step_s=5)
     assert site.states() == ["failed"]
     shut_down(site)
     site.settle()
@@ -102,7 +102,7 @@ def test_a_replica_more_of_what_serves_is_tried_again(site: Site) -> None:
     site.make_ready()
     site.places.refuses = NO_DRIVER
     site.change(set_replicas, "chat", 2)
-    site.keep_alive(400)
+    site.keep_alive(400, step_s=4)
     assert site.states() == ["ready", "failed"]
     site.places.refuses = None
     site.keep_alive(61)
@@ -151,7 +151,7 @@ def test_what_is_not_wanted_any_more_is_not_tried_again(site: Site) -> None:
     site.make_ready()
     site.process.code = 4
     site.places.refuses = AWAY
-    site.wait(400, step_s=1)
+    site.wait(400, step_s=5)
     site.places.refuses = None
     site.change(stop_deployment, "chat")
     site.wait(120, step_s=10)

@@ -5,6 +5,7 @@ Run as a process: `python sse_server.py`; it prints its port. GET /requests tell
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 FIRST_S, GAP_S = 0.05, 0.01
 ASKED: list[dict[str, Any]] = []
 CONNECTIONS: list[object] = []
+NUMBERS = itertools.count(1)  # of what is asked; each is one request's, whatever the others do
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -39,10 +41,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         ASKED.append({"path": self.path, "body": body, "authorization": self.headers.get("Authorization")})
-        model = body["model"]
+        model, number = body["model"], next(NUMBERS)
         if model == "strict" and "ignore_eos" in body:
             self._json(400, {"error": {"message": "unknown field ignore_eos", "type": "bad", "code": None}})
-        elif model == "busy" and len(ASKED) % 3 == 0:
+        elif model == "busy" and number % 3 == 0:
             self._json(429, {"error": {"message": "the queue is full"}})
         elif model == "plain":
             self._json(200, {"choices": [{"text": "all at once"}]})

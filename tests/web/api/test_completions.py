@@ -204,7 +204,7 @@ def test_prompt_logprobs_are_those_of_every_completion(client: FlaskClient) -> N
 
 def test_timeout_ends_a_running_request_with_what_there_is(site: Site, site_client: FlaskClient) -> None:
     site.start_engine("--step-s", "0.05")
-    (choice,) = ask(site_client, prompt="x", max_tokens=400, timeout=1)["choices"]
+    (choice,) = ask(site_client, prompt="x", max_tokens=400, timeout=2)["choices"]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "deadline")
     assert choice["text"].startswith("w0 w1 ")
 
