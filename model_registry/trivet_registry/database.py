@@ -273,13 +273,29 @@ def revision_of(connection: Connection) -> str | None:
 @contextmanager
 def connecting(url: str) -> Iterator[Connection]:
     """One connection, without an upgrade. Raises: ConfigError for an address that cannot be opened."""
+    with _engine(url) as engine, engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def making(url: str) -> Iterator[Connection]:
+    """One transaction that makes the tables, and what the block puts into them: all of it, or nothing.
+
+    Raises: ConfigError for an address that cannot be opened.
+    """
+    with _engine(url) as engine, _opening_lock(engine) as connection:
+        upgrade_to_head(connection)
+        yield connection
+
+
+@contextmanager
+def _engine(url: str) -> Iterator[Engine]:
     try:
         engine = _create_engine(_with_driver(make_url(url)), is_durable=False)
     except (ArgumentError, ModuleNotFoundError, OSError) as error:
         raise ConfigError(f"database {_hidden(url)} cannot be opened: {error}") from error
     try:
-        with engine.connect() as connection:
-            yield connection
+        yield engine
     finally:
         engine.dispose()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +17,7 @@ import pytest
 from trivet.config import Settings
 from trivet.errors import ConfigError, Conflict
 from trivet_registry.audit_log import Act, append, list_entries, verify
-from trivet_registry.backups import writing
+from trivet_registry.backups import registry_copy, restoring, writing
 from trivet_registry.backups.restoring import check_backup, restore
 from trivet_registry.backups.writing import remove_oldest, write_backup
 from trivet_registry.database import Database, open_database
@@ -142,6 +144,62 @@ def test_the_same_home_and_database_are_refused_and_stay_as_they_are(site: Setti
     assert not (other.paths.home / "restoring").exists()
     with registry(site) as database, database.reading() as session:
         assert find_user(session, "alice") is not None
+
+
+@pytest.mark.parametrize("ends", [["-wal", "-shm"], ["-journal"]])
+def test_what_a_crash_left_of_a_registry_that_was_moved_away_is_refused(
+    site: Settings, tmp_path: Path, ends: list[str]
+) -> None:
+    """SQLite would apply it to the registry that is restored."""
+    write_backup(site, tmp_path / "one.tar")
+    (tmp_path / "crashed").mkdir()
+    other = new_site(tmp_path / "other")
+    with closing(open_database(f"sqlite:///{tmp_path}/crashed/registry.db")):
+        for end in ends:
+            left = tmp_path / "crashed" / f"registry.db{end}"
+            if end == "-journal":  # of a file that was not in WAL mode
+                left.write_text("a page")
+            shutil.copyfile(left, other.paths.home / left.name)
+    with pytest.raises(Conflict, match=f"{', '.join(f'.*registry.db{end}' for end in ends)} exist"):
+        restore(other, tmp_path / "one.tar", other.resolved_database_url)
+    assert not (other.paths.home / "registry.db").exists()
+    assert not other.paths.config_file.exists()
+
+
+def test_the_registry_is_whole_when_it_appears_and_nothing_follows(
+    site: Settings, tmp_path: Path, registries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make_key(site)
+    write_backup(site, tmp_path / "one.tar")
+    (tmp_path / "other").mkdir()
+    other = new_site(tmp_path / "other", registries.empty(tmp_path / "other"))
+    load = restoring.load_registry
+
+    def load_and_be_killed(file: Path, url: str) -> None:
+        load(file, url)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(restoring, "load_registry", load_and_be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        restore(other, tmp_path / "one.tar", other.database_url)
+    check_site(other, key)
+
+
+def test_a_registry_that_cannot_be_made_leaves_none_and_says_what_to_remove(
+    site: Settings, tmp_path: Path, registries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_backup(site, tmp_path / "one.tar")
+    (tmp_path / "other").mkdir()
+    other = new_site(tmp_path / "other", registries.empty(tmp_path / "other"))
+
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("disk is full")
+
+    monkeypatch.setattr(registry_copy, "copy_sqlite", refuse)  # of one kind
+    monkeypatch.setattr(registry_copy, "_give_none_again", refuse)  # of the other
+    with pytest.raises(ConfigError, match=f"disk is full.*{other.paths.home} has all else by now: remove it"):
+        restore(other, tmp_path / "one.tar", other.database_url)
+    registry_copy.require_no_registry(str(other.database_url))
 
 
 def test_what_is_changed_or_cut_off_is_found_before_anything_is_made(site: Settings, tmp_path: Path) -> None:

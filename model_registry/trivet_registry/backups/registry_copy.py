@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Table, func, insert, inspect, select, text
@@ -13,11 +12,14 @@ from sqlalchemy.exc import DBAPIError
 
 import trivet_registry.account_tables  # noqa: F401 (its tables are in the metadata, too)
 from trivet.errors import ConfigError, Conflict
-from trivet_registry.database import connecting, copy_sqlite, open_database, revision_of, sqlite_file
+from trivet_registry.database import connecting, copy_sqlite, making, revision_of, sqlite_file
 from trivet_registry.migrations import HEAD
 from trivet_registry.tables import Base
 
 ROWS_AT_ONCE = 500
+# What SQLite keeps beside a file and a crash leaves there. It would be taken for a part of the next file of
+# that name, whose changes it would undo without a word.
+BESIDE = ("-wal", "-shm", "-journal")
 
 
 def save_registry(url: str, to: Path) -> None:
@@ -53,8 +55,12 @@ def require_no_registry(url: str) -> None:
     """Raises: Conflict where there is one; ConfigError where the database cannot be reached."""
     file = sqlite_file(url)
     if file is not None:
-        if file.exists():
-            raise Conflict(f"{file} exists; a backup is restored beside nothing: move it away first")
+        here = [str(one) for one in (file, *(Path(f"{file}{end}") for end in BESIDE)) if one.exists()]
+        if here:
+            raise Conflict(
+                f"{', '.join(here)} {'exists' if len(here) == 1 else 'exist'}; a backup is restored beside "
+                "nothing: move away all of it first"
+            )
         return
     with _telling(), connecting(url) as connection:
         tables = inspect(connection).get_table_names()
@@ -66,19 +72,18 @@ def require_no_registry(url: str) -> None:
 
 
 def load_registry(file: Path, url: str) -> None:
-    """Make the registry at `url`, where there is none, from an SQLite file, which is used up.
+    """Make the registry at `url`, where there is none, from an SQLite file of this release: whole, or not.
 
-    A file of an earlier release is upgraded. Raises: ConfigError.
+    Raises: ConfigError.
     """
     target = sqlite_file(url)
-    if target is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(file, target)
-        return
-    own = f"sqlite:///{file}"
-    open_database(own).close()  # of this release's tables
-    with _telling(), connecting(own) as connection:
-        _copy_to(url, connection)
+    with _telling():
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_sqlite(file, target)
+            return
+        with connecting(f"sqlite:///{file}") as connection:
+            _copy_to(url, connection)
 
 
 @contextmanager
@@ -92,8 +97,7 @@ def _telling() -> Iterator[None]:
 
 
 def _copy_to(url: str, source: Connection) -> None:
-    with closing(open_database(url)) as opened, opened.session() as session:
-        target = session.connection()
+    with making(url) as target:
         tables = Base.metadata.sorted_tables  # what is referred to comes first
         for table in reversed(tables):  # rows that migrations make
             target.execute(table.delete())

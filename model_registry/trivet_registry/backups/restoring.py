@@ -46,7 +46,7 @@ def check_backup(file: Path) -> Restored:
 
 
 def restore(settings: Settings, file: Path, database_url: str | None = None) -> Restored:
-    """Put all of a backup into the home; the registry comes last. Hold the home's lock.
+    """Put all of a backup into the home; the registry comes last, whole. Hold the home's lock.
 
     Logins end, and the audit log says what was done. `database_url`: for the registry, else the restored
     settings decide.
@@ -62,19 +62,22 @@ def restore(settings: Settings, file: Path, database_url: str | None = None) -> 
         manifest = _read(file, folder)
         url = database_url or _url_of(folder / HOME, settings)
         require_no_registry(url)
-        _put_in_place(folder / HOME, home)
-        load_registry(folder / REGISTRY, url)
+        with closing(open_database(f"sqlite:///{folder / REGISTRY}")) as database:
+            with database.session() as session:
+                _make_own(session, manifest, home)
+            _put_in_place(folder / HOME, home)
+            with database.reading() as session:
+                missing = [v.reference for v in session.scalars(select(Version)) if not Path(v.path).exists()]
+        try:
+            load_registry(folder / REGISTRY, url)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {home} has all else by now: remove it and restore again") from error
     except OSError as error:
         raise Unavailable(
             f"{home} cannot be written: {error}; remove it, check disk and rights, do it again"
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    with closing(open_database(url)) as database, database.session() as session:
-        session.execute(delete(LoginSession))
-        _move_versions(session, Path(manifest.home), home)
-        missing = [v.reference for v in session.scalars(select(Version)) if not Path(v.path).exists()]
-        append(session, Act("the host", "site.restore", f"the backup of {manifest.created_at}"))
     return Restored(manifest.created_at, len(manifest.files), missing)
 
 
@@ -89,6 +92,12 @@ def _url_of(unpacked: Path, settings: Settings) -> str:
     """By the settings that were backed up, which the environment beats."""
     restored = load_settings({"home": str(unpacked)})
     return restored.database_url or settings.resolved_database_url
+
+
+def _make_own(session: Session, manifest: BackupManifest, home: Path) -> None:
+    session.execute(delete(LoginSession))
+    _move_versions(session, Path(manifest.home), home)
+    append(session, Act("the host", "site.restore", f"the backup of {manifest.created_at}"))
 
 
 def _put_in_place(unpacked: Path, home: Path) -> None:
