@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -123,6 +124,59 @@ def test_a_registry_that_is_away_for_a_while_ends_nothing(site: Site) -> None:
     time.sleep(0.05)
     site.objects["things"] = {**kept, "d": b"4"}
     assert read(tab, 1)[0][2]["set"] == [4]
+
+
+@pytest.mark.parametrize("read_by", ["another tab that joins", "a look at logins"])
+def test_a_tab_leaves_while_the_registry_does_not_answer(site: Site, read_by: str) -> None:
+    """On the relay's thread, which all streams of the process wait for."""
+    waits, answers = threading.Event(), threading.Event()
+
+    def ask() -> bool:
+        waits.set()
+        return answers.wait(60)
+
+    def look() -> dict[str, bytes]:
+        ask()
+        return {}
+
+    if read_by == "a look at logins":
+        tab = site.join("things", may_listen=ask)
+    else:
+        tab = site.join("things")
+        site.feed._topics["others"] = Topic("others", look)
+        joins = threading.Thread(target=site.join, args=["others"])
+        joins.start()
+    leaves = threading.Thread(target=tab.close)
+    try:
+        assert waits.wait(30)
+        leaves.start()
+        leaves.join(30)
+        assert not leaves.is_alive()
+    finally:
+        answers.set()
+        leaves.join()
+        if read_by != "a look at logins":
+            joins.join()
+
+
+def test_a_check_of_logins_that_fails_leaves_the_feed_at_work(site: Site) -> None:
+    looked = threading.Event()
+
+    def fail() -> bool:
+        looked.set()
+        raise RuntimeError("no descriptor is free")
+
+    tab = site.join("things", may_listen=fail)
+    read(tab, 1)
+    assert looked.wait(30)
+    site.objects["things"] = {}
+    assert read(tab, 1)[0][2] == {"set": [], "gone": ["a"]}
+
+
+def test_a_tab_that_joins_a_feed_that_is_closed_ends(site: Site) -> None:
+    site.feed.close()
+    assert b"".join(site.join("things"))
+    assert not site.feed._thread
 
 
 def test_a_tab_that_takes_nothing_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,10 @@ _ARRIVED = _Arrived("there is news")
 
 
 class EventFeed:
-    """Thread-safe; one a web process. Its thread lives while a tab is open."""
+    """Thread-safe; one a web process. Its thread lives while a tab is open.
+
+    The registry is never read under the lock: the relay's thread, which closes tabs, takes it, too.
+    """
 
     def __init__(self, topics: Iterable[Topic], interval_s: float = INTERVAL_S) -> None:
         self._topics = {topic.name: topic for topic in topics}
@@ -143,20 +146,10 @@ class EventFeed:
     def join(self, topics: frozenset[str], last_id: str, may_listen: Callable[[], bool]) -> Tab:
         """A new tab, which has what it missed before it, or everything. Raises: Overloaded."""
         tab = Tab(self, topics, may_listen)
-        with self._lock:
-            if len(self._tabs) >= MAX_TABS:
-                raise Overloaded(f"{MAX_TABS} tabs of the console are open here", retry_after_s=10)
-            missed = self._missed(last_id, topics)
-            if missed is None:
-                for name in sorted(topics):
-                    self._tell_all(tab, self._topics[name])
-            else:
-                for event in missed:
-                    tab.tell(self._encoded(event))
-            self._tabs.add(tab)
-            if self._thread is None and not self._is_closed.is_set():
-                self._thread = threading.Thread(target=self._run, name="console-events", daemon=True)
-                self._thread.start()
+        looked: dict[str, Objects] = {}
+        while unknown := self._admit(tab, last_id, looked):
+            for name in unknown:
+                looked[name] = self._topics[name].look()
         return tab
 
     def leave(self, tab: Tab) -> None:
@@ -173,6 +166,29 @@ class EventFeed:
         if thread is not None:
             thread.join()
 
+    def _admit(self, tab: Tab, last_id: str, looked: Mapping[str, Objects]) -> list[str]:
+        """Returns topics that must be looked at first; none: the tab is in. Raises: Overloaded."""
+        with self._lock:
+            if len(self._tabs) >= MAX_TABS:
+                raise Overloaded(f"{MAX_TABS} tabs of the console are open here", retry_after_s=10)
+            missed = self._missed(last_id, tab.topics)
+            if missed is None:
+                told = sorted(tab.topics - self._streams())
+                unknown = [name for name in told if name not in self._known and name not in looked]
+                if unknown:
+                    return unknown
+                missed = [self._everything(name, looked) for name in told]
+            for event in missed:
+                tab.tell(self._encoded(event))
+            if self._is_closed.is_set():
+                tab.end()
+            elif self._thread is None:
+                thread = threading.Thread(target=self._run, name="console-events", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._tabs.add(tab)
+        return []
+
     def _missed(self, last_id: str, topics: frozenset[str]) -> list[Event] | None:
         """Since that event; None where that cannot be told."""
         mark, _, number = last_id.partition("-")
@@ -187,13 +203,10 @@ class EventFeed:
     def _streams(self) -> frozenset[str]:
         return frozenset(name for name, topic in self._topics.items() if topic.is_stream)
 
-    def _tell_all(self, tab: Tab, topic: Topic) -> None:
-        if topic.is_stream:
-            return
-        if topic.name not in self._known:
-            self._known[topic.name] = topic.look()
-        data = b'{"all":[%b]}' % b",".join(self._known[topic.name].values())
-        tab.tell(self._encoded(Event(self._number, topic.name, data)))
+    def _everything(self, name: str, looked: Mapping[str, Objects]) -> Event:
+        if name not in self._known:
+            self._known[name] = looked[name]
+        return Event(self._number, name, b'{"all":[%b]}' % b",".join(self._known[name].values()))
 
     def _run(self) -> None:
         turn = 0
@@ -201,14 +214,13 @@ class EventFeed:
             turn += 1
             try:
                 self._look()
+                if turn % CHECK_EVERY == 0:
+                    self._check_logins()
             except SQLAlchemyError as error:  # a registry that is away for a while
                 logger.warning("console events: %s", error)
             except Exception:  # a border like a loop's: without this thread no tab hears anything
                 logger.exception("console events")
             with self._lock:
-                for tab in list(self._tabs):
-                    if turn % CHECK_EVERY == 0 and not tab.may_listen():
-                        tab.end()
                 if not self._tabs:
                     self._known.clear()
                     self._events.clear()
@@ -219,9 +231,18 @@ class EventFeed:
         with self._lock:
             wanted = frozenset[str]().union(*(tab.topics for tab in self._tabs))
         for name in sorted(wanted):
-            seen = self._topics[name].look()  # reads the registry: not while others wait for the lock
+            seen = self._topics[name].look()
             with self._lock:
                 self._take(self._topics[name], seen)
+
+    def _check_logins(self) -> None:
+        with self._lock:
+            tabs = list(self._tabs)
+        for tab in tabs:
+            if self._is_closed.is_set():
+                return
+            if not tab.may_listen():
+                tab.end()
 
     def _take(self, topic: Topic, seen: Objects) -> None:
         known = {} if topic.is_stream else self._known.get(topic.name, {})
