@@ -73,11 +73,13 @@ class GrammarQueue:
         self._clock = clock
         self._pace = QueuePace(clock)
         self._open: dict[str, _Job] = {}  # in order
-        self._thread: threading.Thread | None = None
         self._quick: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # Of the thread, by grammar:
         self._slow: OrderedDict[bytes, list[_Job]] = OrderedDict()
         self._refused: OrderedDict[bytes, RequestError] = OrderedDict()
+        # Now: where the host has no thread left later, the loop and its sequences would end with the request.
+        self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
+        self._thread.start()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -95,9 +97,6 @@ class GrammarQueue:
         if job.grammar is not None:
             job.is_done = True
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
-            self._thread.start()
         self._quick.put(job)
 
     def cancel(self, request_id: str) -> None:
@@ -122,9 +121,8 @@ class GrammarQueue:
         for request_id in list(self._open):
             self.cancel(request_id)
         self._quick.put(None)
-        if self._thread is not None:
-            self._trial.end()
-            self._thread.join(CLOSE_S)
+        self._trial.end()
+        self._thread.join(CLOSE_S)
 
     def _end_at_deadlines(self) -> None:
         now = self._clock()

@@ -111,6 +111,19 @@ def test_sequences_come_back_in_order_with_their_grammar_or_the_reason(make_queu
     assert (taken[0].error, taken[2].error, len(queue)) == (None, None, 0)
 
 
+def test_a_host_without_a_thread_left_refuses_no_grammar(
+    make_queue: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    submit(queue, "a")
+    assert take(queue, 1)[0].error is None
+
+
 def test_what_nobody_foresaw_ends_its_own_sequence_and_no_other(make_queue: Make) -> None:
     queue = make_queue()
     submit(queue, "odd", "a")

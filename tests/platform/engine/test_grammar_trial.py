@@ -173,8 +173,8 @@ def test_one_that_is_honest_does_not_wait_for_thirty_that_are_hostile(queue: Gra
 
 
 def test_a_close_ends_what_is_tried(compiler: GrammarCompiler) -> None:
-    queue = GrammarQueue(compiler, trial := GrammarTrial(compiler), lambda: None)
     before = set(threading.enumerate())
+    queue = GrammarQueue(compiler, trial := GrammarTrial(compiler), lambda: None)
     for number in range(50, 60):
         add(queue, str(number), patterns(number))
     deadline = time.monotonic() + 60
