@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from trivet.config import Paths
@@ -18,7 +18,7 @@ from trivet.engine.log_bound import EARLIER
 TAIL_BYTES = 16_384
 TAIL_LINES = 20
 KEPT_NEWEST = 9  # attempts of an instance, besides the first
-KEPT_FILES = 60  # of a deployment, of all its instances
+KEPT_FILES = 60  # of a deployment, of an instance that starts and all that have ended
 
 
 def log_file(paths: Paths, deployment: str, instance_id: str, attempt: int) -> Path:
@@ -52,14 +52,20 @@ def pin_first_crash(log: Path) -> None:
             os.link(f"{log}{suffix}", f"{kept}{suffix}")
 
 
-def prune(paths: Paths, deployment: str, instance_id: str, attempt: int) -> None:
-    """Before `attempt` starts: keep the first attempt's log, which tells why it began, and the newest."""
+def prune(
+    paths: Paths, deployment: str, instance_id: str, attempt: int, living: Collection[str] = ()
+) -> None:
+    """Before `attempt` starts: keep the first attempt's log, which tells why it began, and the newest.
+
+    Those of instances that are living stay, however long their engines have had nothing to say.
+    """
     oldest = attempt - KEPT_NEWEST
     if oldest > 1:
         _remove(log_file(paths, deployment, instance_id, oldest))
     folder = log_file(paths, deployment, instance_id, attempt).parent
-    others = [file for file in folder.glob("*.log") if not file.name.startswith(f"{instance_id}-")]
-    for file in sorted(others, key=_written_s, reverse=True)[KEPT_FILES - KEPT_NEWEST :]:
+    ids = {instance_id, *living}
+    ended = [file for file in folder.glob("*.log") if file.name.partition("-")[0] not in ids]
+    for file in sorted(ended, key=_written_s, reverse=True)[KEPT_FILES - KEPT_NEWEST :]:
         _remove(file)
 
 

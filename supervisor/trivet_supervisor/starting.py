@@ -12,8 +12,8 @@ from trivet.engine.backend_answers import NoDevice
 from trivet.engine.placement import Placement
 from trivet.launching import EngineHandle, ModelFile, ProcessOrder
 from trivet.messages import LaunchOrder
-from trivet_registry.instance_state import InstanceState
-from trivet_registry.instances_store import move_instance
+from trivet_registry.instance_state import LIVE_STATES, InstanceState
+from trivet_registry.instances_store import list_instances, move_instance
 from trivet_registry.models_store import version_files
 from trivet_registry.served import rules_of
 from trivet_registry.tables import Instance
@@ -41,7 +41,9 @@ def prepare_start(
     attempt, lease = instance.attempt + 1, secrets.token_hex(16)
     paths, name = means.settings.paths, instance.deployment.name
     log = engine_logs.log_file(paths, name, instance.id, attempt)
-    engine_logs.prune(paths, name, instance.id, attempt)
+    with means.database.reading() as session:
+        living = [one.id for one in list_instances(session, name, LIVE_STATES)]
+    engine_logs.prune(paths, name, instance.id, attempt, living)
     # The lease is written down before the process exists: a supervisor that dies in between leaves a
     # row by which the next one finds the engine.
     with means.database.session() as session:

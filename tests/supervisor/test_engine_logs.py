@@ -63,6 +63,17 @@ def test_the_logs_of_a_deployment_are_bounded_over_all_its_instances(tmp_path: P
     assert file.exists()
 
 
+def test_the_log_of_a_quiet_engine_that_lives_is_none_of_the_oldest(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    living = [f"i{number}" for number in range(2 * engine_logs.KEPT_FILES)]
+    for instance in living:
+        engine_logs.prune(paths, "chat", instance, 1, living)
+        file = engine_logs.log_file(paths, "chat", instance, 1)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("ready")
+    assert {file.name for file in file.parent.iterdir()} == {f"{instance}-1.log" for instance in living}
+
+
 def test_a_log_that_cannot_be_removed_keeps_no_engine_from_its_start(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     oldest = engine_logs.log_file(paths, "chat", "i", 2)
