@@ -17,7 +17,7 @@ from trivet_web.batch import online_site, round_robin
 from trivet_web.batch.journal import Journal, JournalUnwritable
 from trivet_web.batch.runner import LOCK
 from trivet_web.batch.stored_batch import BatchObject, Shelf
-from trivet_web.stored_objects import new_id
+from trivet_web.stored_objects import StoredObjects, new_id
 
 if TYPE_CHECKING:
     from conftest import Eventually, Site
@@ -96,6 +96,23 @@ def test_the_oldest_comes_first(site: Site, site_client: FlaskClient) -> None:
         when_s = time.time() - 100 + age
         os.utime(site.settings.paths.stored / "batches" / f"{batch_id}.json", (when_s, when_s))
     assert [batch.id for batch in Shelf.of(site.settings).open_batches()] == made
+
+
+def test_a_batch_that_has_ended_is_read_once(
+    site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes as long for a month of them as for one."""
+    ended, open_ = (store_batch(site, site_client, line(0)) for _ in range(2))
+    shelf, read = Shelf.of(site.settings), list[str]()
+    shelf.batches.put(ended, msgspec.structs.replace(shelf.batches.get(ended), status="completed"))
+    get = StoredObjects.get
+    monkeypatch.setattr(StoredObjects, "get", lambda of, one: (read.append(one), get(of, one))[1])
+    for _ in range(3):
+        assert [batch.id for batch in shelf.open_batches()] == [open_]
+    assert sorted(read) == sorted([ended, open_, open_, open_])
+    shelf.batches.remove(ended)
+    assert [batch.id for batch in shelf.open_batches()] == [open_]
+    assert not shelf._ended
 
 
 def test_a_line_whose_own_deadline_passed_is_not_asked_again(

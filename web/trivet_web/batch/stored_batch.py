@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -94,6 +94,8 @@ class Shelf:
     batches: StoredObjects[BatchObject]
     folder: Path
     retention_s: float
+    # Batches that were seen so: none goes on.
+    _ended: set[str] = field(default_factory=set, init=False, compare=False)
 
     @classmethod
     def of(cls, settings: Settings) -> Shelf:
@@ -114,10 +116,14 @@ class Shelf:
 
     def open_batches(self) -> Iterator[BatchObject]:
         """Those that have not ended, oldest first."""
-        for batch_id in reversed(self.batches.ids()):
-            batch = self.batches.get(batch_id)
+        ids = self.batches.ids()
+        self._ended.intersection_update(ids)
+        for batch_id in reversed(ids):
+            batch = None if batch_id in self._ended else self.batches.get(batch_id)
             if batch is not None and batch.status in ACTIVE:
                 yield batch
+            elif batch is not None:
+                self._ended.add(batch_id)
 
     def results(self, batch_id: str) -> Path:
         """All answered lines in order; `Journal` writes it, and what it is made of beside it."""
