@@ -93,7 +93,16 @@ class FakeEngine:
                 next_step_s = time.monotonic() + self.options.step_s
 
     def take(self, socket: zmq.Socket[bytes], client: bytes, request: EngineRequest) -> None:
-        if isinstance(request, ResetPrefixCache):
+        if self.options.refuse and not isinstance(request, Abort):
+            failure = Failure(
+                "the queue holds 0 requests; retry later",
+                self.options.refuse_code,
+                int(self.options.refuse),
+                7,
+            )
+            piece = Piece(request.request_id, "", [], FinishReason.ERROR, failure=failure)
+            socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
+        elif isinstance(request, ResetPrefixCache):
             piece = Piece(request.request_id, "", [], FinishReason.STOP, cached_tokens=96)
             socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
         elif isinstance(request, Look):
@@ -113,18 +122,6 @@ class FakeEngine:
             self.running = kept
         elif self.options.dies_of is not None and request.params.seed == self.options.dies_of:
             os._exit(1)
-        elif self.options.refuse:
-            status = int(self.options.refuse)
-            piece = Piece(
-                request.request_id,
-                "",
-                [],
-                FinishReason.ERROR,
-                failure=Failure(
-                    "the queue holds 0 requests; retry later", self.options.refuse_code, status, 7
-                ),
-            )
-            socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
         else:
             self.prompt_tokens += len(request.prompt_token_ids)
             begins_late = request.params.prompt_logprobs is not None

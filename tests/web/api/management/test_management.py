@@ -222,6 +222,13 @@ def test_the_prefix_cache_of_a_ready_instance_can_be_reset(site: Site, api: Api)
     assert api("POST", path, status=503)["error"]["code"] == "engine_lost"
 
 
+def test_an_engine_that_refuses_to_reset_it_has_not_done_so(site: Site, api: Api) -> None:
+    engine = site.start_engine("--refuse", "503")
+    error = api("POST", f"/instances/{engine.instance}/reset-prefix-cache", status=503)["error"]
+    assert error["message"] == "the queue holds 0 requests; retry later"
+    assert all(one["action"] != "instance.reset_prefix_cache" for one in api("GET", "/audit")["data"])
+
+
 def test_the_prefix_cache_of_an_instance_that_does_not_serve_cannot(site: Site, api: Api) -> None:
     instance = site.add_instance(State.PLACING, State.STARTING)
     assert api("POST", f"/instances/{instance}/reset-prefix-cache", status=409)["error"]["code"] == "conflict"
