@@ -187,7 +187,7 @@ class LLM:
     @cached_property
     def _template(self) -> ChatTemplate:
         tokenizer = self._engine.tokenizer
-        return ChatTemplate(self._engine.files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+        return ChatTemplate(self._engine.files.chat_templates, tokenizer.bos_token, tokenizer.eos_token)
 
     def reset_prefix_cache(self) -> None:
         """Forget every prefix; results do not depend on it."""

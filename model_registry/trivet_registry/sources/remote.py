@@ -12,7 +12,7 @@ from trivet_registry.model_store.store import check_names
 _SMALL = re.compile(
     r"config\.json|generation_config\.json|tokenizer\.json|tokenizer_config\.json|tokenizer\.model|vocab\.json"
     r"|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template\.(json|jinja)|README\.md|LICENSE.*"
-    r"|modules\.json|\d+_[A-Za-z]+/config\.json"
+    r"|modules\.json|\d+_[A-Za-z]+/config\.json|additional_chat_templates/tool_use\.jinja"
 )
 _WEIGHTS = re.compile(r"model\.safetensors|model-\d{5}-of-\d{5}\.safetensors|model\.safetensors\.index\.json")
 _PICKLES = re.compile(r"pytorch_model(-\d{5}-of-\d{5})?\.bin|pytorch_model\.bin\.index\.json")

@@ -30,9 +30,9 @@ class ModelFiles:
     weights: WeightIndex
     quantization: str  # the format of most weights: "bf16", "q4_1"
     context_length: int
-    eos_token_ids: tuple[int, ...]  # of config, generation config, GGUF; any of them ends a sequence
+    eos_token_ids: tuple[int, ...]  # of config, generation config, tokenizer, GGUF; any ends a sequence
     bos_token_id: int | None
-    chat_template: str | None
+    chat_templates: Mapping[str, str]  # "default", and "tool_use" for requests with tools
     generation_defaults: dict[str, float]  # by the names of SamplingParams
     files: tuple[Path, ...]
     size_bytes: int  # of all files
@@ -40,6 +40,11 @@ class ModelFiles:
     config: Mapping[str, Any]  # config.json, or GGUF metadata without the vocabulary
     num_tokens: int | None = None  # ids that the tokenizer can make, where that is known
     spec_missing_because: str | None = None
+
+    @property
+    def chat_template(self) -> str | None:
+        """The text of all of them; None: it has none."""
+        return "\n".join(self.chat_templates.values()) or None
 
 
 def commonest_format(weights: WeightIndex) -> str:

@@ -14,6 +14,7 @@ from trivet.models.architectures.gguf_spec import PERMUTED, gguf_spec
 from trivet.models.architectures.tensor_names import from_gguf
 from trivet.models.description import ModelFiles, commonest_format, total_bytes
 from trivet.models.expected_tensors import check_tensors, expected_tensors
+from trivet.models.generation_defaults import check_defaults
 from trivet.weights.index import TensorInfo, WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet.weights.shards import read_gguf_files
@@ -37,6 +38,9 @@ END_OF_TURN = frozenset(
     {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|eom_id|>", "<end_of_turn>", "<|endofturn|>"}
 )
 CONTROL_TOKEN = 3
+TEMPLATE_KEYS = MappingProxyType(
+    {"tokenizer.chat_template": "default", "tokenizer.chat_template.tool_use": "tool_use"}
+)
 SAMPLING_KEYS = MappingProxyType(
     {
         "general.sampling.temp": "temperature",
@@ -80,8 +84,8 @@ def open_gguf(path: Path) -> ModelFiles:
         context_length=spec.max_position,
         eos_token_ids=_end_tokens(metadata),
         bos_token_id=_token_id(metadata.get("tokenizer.ggml.bos_token_id")),
-        chat_template=_text(metadata.get("tokenizer.chat_template")),
-        generation_defaults=_generation_defaults(metadata),
+        chat_templates=_chat_templates(metadata),
+        generation_defaults=_generation_defaults(metadata, first),
         files=weight_files.files,
         size_bytes=total_bytes(weight_files.files),
         licence=_text(metadata.get("general.license")),
@@ -147,6 +151,11 @@ def _end_tokens(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(token_id for token_id in ids if token_id is not None))
 
 
+def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: _text(metadata.get(key)) for key, name in TEMPLATE_KEYS.items()}
+    return {name: text for name, text in found.items() if text is not None}
+
+
 def _token_id(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
@@ -155,9 +164,11 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _generation_defaults(metadata: Mapping[str, Any]) -> dict[str, float]:
+def _generation_defaults(metadata: Mapping[str, Any], source: object) -> dict[str, float]:
     found = {name: metadata.get(key) for key, name in SAMPLING_KEYS.items()}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    defaults = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    check_defaults(defaults, source)
+    return defaults
 
 
 def _is_vocabulary(key: str, value: Any) -> bool:

@@ -62,7 +62,7 @@ def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) ->
         context_length=spec.max_position if spec else context_length(config),
         eos_token_ids=companions.eos_token_ids,
         bos_token_id=companions.bos_token_id,
-        chat_template=companions.chat_template,
+        chat_templates=companions.chat_templates,
         generation_defaults=companions.generation_defaults,
         files=files,
         size_bytes=total_bytes(files),

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from trivet.errors import ModelFilesError, WeightsError
 from trivet.weights.formats import GGML_TYPES, tensor_bytes
+from trivet.weights.lfs_pointer import START, refuse_pointer
 from trivet.weights.raw_tensor import RawTensor, check_layout
 
 MAGIC = b"GGUF"
@@ -154,7 +155,8 @@ def read_header(path: str | Path) -> GGUFHeader:
     file = str(path)
     try:
         with open(path, "rb") as stream:
-            start = stream.read(len(MAGIC))
+            refuse_pointer(start := stream.read(len(START)), file)
+            start = start[: len(MAGIC)]
             if not start:
                 raise ModelFilesError(f"{file} is empty; fetch it again")
             if start != MAGIC:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trivet.errors import ModelFilesError
+from trivet.weights.lfs_pointer import refuse_pointer
 
 # A tokenizer.json has up to 40 MB, an index of shards 10 MB, a config 10 KB.
 MAX_BYTES = 128 << 20
@@ -23,6 +24,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from error
     if len(content) > MAX_BYTES:
         raise ModelFilesError(f"{path} has more than {MAX_BYTES} bytes: it is no file of a model")
+    refuse_pointer(content, path)
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:

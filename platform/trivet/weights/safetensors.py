@@ -14,6 +14,7 @@ from typing import Any
 
 from trivet.errors import WeightsError
 from trivet.weights.formats import SAFETENSORS_DTYPES, tensor_bytes
+from trivet.weights.lfs_pointer import START, refuse_pointer
 from trivet.weights.raw_tensor import RawTensor, check_layout
 
 LENGTH_BYTES = 8
@@ -32,6 +33,8 @@ def read_header(path: str | Path) -> list[RawTensor]:
     try:
         with open(path, "rb") as stream:
             file_bytes = os.fstat(stream.fileno()).st_size
+            refuse_pointer(stream.read(len(START)), file)
+            stream.seek(0)
             header_bytes = int.from_bytes(stream.read(LENGTH_BYTES), "little")
             if file_bytes < LENGTH_BYTES:
                 raise WeightsError(

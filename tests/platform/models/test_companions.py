@@ -21,7 +21,7 @@ def read(folder: Path, config: dict[str, Any] | None = None, **files: Any) -> Co
 
 
 def test_nothing_there_means_nothing_known(tmp_path: Path) -> None:
-    assert read(tmp_path) == Companions((), None, None, {}, None, None, None, ())
+    assert read(tmp_path) == Companions((), None, {}, {}, None, None, None, ())
 
 
 @pytest.mark.parametrize(
@@ -73,25 +73,84 @@ def test_sampling_default_that_is_no_number_is_refused(tmp_path: Path) -> None:
         read(tmp_path, generation_config={"temperature": "hot"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("top_p", 7), ("temperature", -1), ("repetition_penalty", 0), ("top_k", -2)]
+)
+def test_sampling_default_that_no_request_may_have_is_refused(
+    name: str, value: float, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelFilesError, match=rf"generation_config.json: {name} is {value}; it must be"):
+        read(tmp_path, generation_config={name: value})
+
+
 def test_template_file_goes_before_the_tokenizer_config(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("Grüße {{ messages }}", encoding="utf-8")
     found = read(tmp_path, tokenizer_config={"chat_template": "old"})
-    assert found.chat_template == "Grüße {{ messages }}"
+    assert found.chat_templates == {"default": "Grüße {{ messages }}"}
+    (tmp_path / "additional_chat_templates").mkdir()
+    for name in ("tool_use", "rag"):
+        (tmp_path / "additional_chat_templates" / f"{name}.jinja").write_text(name)
+    found = read(tmp_path)
+    assert found.chat_templates == {"default": "Grüße {{ messages }}", "tool_use": "tool_use"}
+    assert tmp_path / "additional_chat_templates/tool_use.jinja" in found.files
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("plain", "plain"),
-        ([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}], "d"),
-        ([{"name": "rag", "template": "r"}], None),
-        (["x", 5], None),
-        ("", None),
-        (None, None),
+        ("plain", {"default": "plain"}),
+        (
+            [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}],
+            {"default": "d", "tool_use": "t"},
+        ),
+        ([{"name": "tool_use", "template": "t"}, {"name": "rag", "template": "r"}], {"tool_use": "t"}),
+        ([{"name": "rag", "template": "r"}], {}),
+        (["x", 5], {}),
+        ("", {}),
+        (None, {}),
     ],
 )
-def test_template_of_the_tokenizer_config(template: object, expected: str | None, tmp_path: Path) -> None:
-    assert read(tmp_path, tokenizer_config={"chat_template": template}).chat_template == expected
+def test_templates_of_the_tokenizer_config(
+    template: object, expected: dict[str, str], tmp_path: Path
+) -> None:
+    assert read(tmp_path, tokenizer_config={"chat_template": template}).chat_templates == expected
+
+
+TOKENIZERS = {
+    "in the vocabulary": {"model": {"vocab": {"a": 0, "<end>": 3}}},
+    "in a unigram's": {"model": {"vocab": [["a", 0.0], ["b", 0.0], ["c", 0.0], ["<end>", 0.0]]}},
+    "added": {"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 3, "content": "<end>"}]},
+}
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+@pytest.mark.parametrize("stem", ["tokenizer_config", "special_tokens_map"])
+@pytest.mark.parametrize("token", ["<end>", {"content": "<end>", "special": True}])
+def test_the_tokenizers_own_end_token_ends_a_sequence_too(
+    tokenizer: object, stem: str, token: object, tmp_path: Path
+) -> None:
+    """A model that was fine-tuned to chat may close its turns with it alone."""
+    files = {"tokenizer": tokenizer, stem: {"eos_token": token}}
+    assert read(tmp_path, {"eos_token_id": 0}, **files).eos_token_ids == (0, 3)
+
+
+def test_an_end_token_that_only_the_tokenizers_config_adds_is_found(tmp_path: Path) -> None:
+    config = {"eos_token": "<end>", "added_tokens_decoder": {"7": {"content": "<end>"}}}
+    found = read(tmp_path, tokenizer={"model": {"vocab": {"a": 0}}}, tokenizer_config=config)
+    assert (found.eos_token_ids, found.num_tokens) == ((7,), 8)
+
+
+@pytest.mark.parametrize("token", ["<none>", None, 5, {"content": 5}])
+def test_an_end_token_that_the_tokenizer_lacks_is_none(token: object, tmp_path: Path) -> None:
+    found = read(tmp_path, tokenizer={"model": {"vocab": {"a": 0}}}, tokenizer_config={"eos_token": token})
+    assert found.eos_token_ids == ()
+
+
+def test_how_an_embedding_model_pools_goes_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text("{}")
+    names = [str(path.relative_to(tmp_path)) for path in read(tmp_path, modules=[]).files]
+    assert names == ["modules.json", "1_Pooling/config.json"]
 
 
 @pytest.mark.parametrize("stem", ["generation_config", "tokenizer_config", "tokenizer"])

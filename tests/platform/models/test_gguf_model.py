@@ -97,7 +97,9 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
     writer.add_eot_token_id(6)
-    writer.add_chat_template("{{ messages }}")
+    writer.add_chat_template(
+        [{"name": "default", "template": "{{ messages }}"}, {"name": "tool_use", "template": "{{ tools }}"}]
+    )
     writer.add_license("apache-2.0")
     writer.add_float32("general.sampling.temp", 0.5)
     writer.add_int32("general.sampling.top_k", 40)
@@ -110,7 +112,8 @@ def test_facts_of_the_metadata(
     files = open_model(path)
     # eos and eot by their keys, then turn-ending texts that are control tokens: not <|im_end|> here
     assert (files.eos_token_ids, files.bos_token_id) == ((1, 3, 5, 6), 0)
-    assert (files.chat_template, files.licence) == ("{{ messages }}", "apache-2.0")
+    assert files.chat_templates == {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
+    assert files.licence == "apache-2.0"
     assert files.generation_defaults == {"temperature": 0.5, "top_k": 40}
     assert (files.path, files.name, files.files) == (path, "Tiny-Q8_0", (path,))
     assert files.size_bytes == path.stat().st_size

@@ -1,11 +1,15 @@
-"""Which models are loaded before anybody asks for them."""
+"""Which models are loaded before anybody asks for them, and what is made of their files."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from trivet.demo_model import find_demo_model
+from trivet.models.model_files import open_model
+from trivet_web.models import served_models
 from trivet_web.models.served_models import ServedModel, ServedModels
 
 if TYPE_CHECKING:
@@ -44,3 +48,13 @@ def test_a_model_whose_files_fail_in_a_way_nobody_foresaw_is_told_and_ends_no_ot
     models.follow(["odd", "good"])
     eventually(lambda: "path=odd cannot be prepared" in caplog.text)
     assert models.get("good") is served_model
+
+
+def test_requests_with_tools_get_the_template_that_is_made_for_them(served_model: ServedModel) -> None:
+    named = {"default": "{{ messages[0].content }}", "tool_use": "{{ tools[0].name }}"}
+    files = replace(open_model(find_demo_model()), chat_templates=named)
+    model = served_models.served_model(files, served_model.tokenizer)
+    template = model.require_template("m")
+    assert model.template_takes_tools
+    messages = [{"role": "user", "content": "hi"}]
+    assert [template.render(messages), template.render(messages, [{"name": "look"}])] == ["hi", "look"]

@@ -26,8 +26,8 @@ def open_servable(path: str | Path, plugins: PluginHost) -> ModelFiles:
 def open_new(path: str | Path, plugins: PluginHost) -> ModelFiles:
     """As `open_servable`, for files of strangers: the chat template is tried, too."""
     files = open_servable(path, plugins)
-    if files.chat_template is not None:
-        try_template(files.chat_template, "<s>", "</s>")  # of some model: many begin with them
+    for template in files.chat_templates.values():
+        try_template(template, "<s>", "</s>")  # of some model: many begin with them
     return files
 
 

@@ -56,8 +56,8 @@ def load_served_model(path: str) -> ServedModel:
 def served_model(files: ModelFiles, tokenizer: Tokenizer) -> ServedModel:
     """Raises: ModelFilesError for a template that cannot be read."""
     template = None
-    if files.chat_template is not None:
-        template = ChatTemplate(files.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+    if files.chat_templates:
+        template = ChatTemplate(files.chat_templates, tokenizer.bos_token, tokenizer.eos_token)
     source = "" if template is None else template.source
     takes_tools = "tools" in source
     thinks = END in source or tokenizer.id_of(END) is not None
