@@ -9,13 +9,21 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from trivet.launching import UNSEEN_EXIT
 from trivet_registry.fences_store import add_fence
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import get_instance, move_instance
 from trivet_registry.served import has_served
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
-from trivet_supervisor.exit_reason import CANNOT_START, REBOOTED, UNSEEN, exit_reason, stopped_reason
+from trivet_supervisor.exit_reason import (
+    CANNOT_START,
+    REBOOTED,
+    UNSEEN,
+    exit_reason,
+    own_words,
+    stopped_reason,
+)
 from trivet_supervisor.fences import Fences
 from trivet_supervisor.instance_watch import Watched
 from trivet_supervisor.means import Means
@@ -23,6 +31,7 @@ from trivet_supervisor.means import Means
 logger = logging.getLogger(__name__)
 
 S = InstanceState
+MAX_LINE = 300  # characters of a log's line in a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,24 @@ class Endings:
     def ended(self, instance_id: str, watched: Watched, code: int) -> None:
         """A followed process is gone."""
         self._forget_if_stable(instance_id, watched)
-        reason, was_boot = exit_reason(code, watched.beat), watched.ready_s is None
+        said = own_words(watched.beat) or self._clue(instance_id, watched, code)
+        reason, was_boot = exit_reason(code, said), watched.ready_s is None
         self._write(instance_id, reason, code, was_boot, note=watched.memory_note)
+
+    def _clue(self, instance_id: str, watched: Watched, code: int) -> str:
+        """To the end of an engine that told nothing: its log's last line, the limits it had."""
+        with self._means.database.reading() as session:
+            instance = get_instance(session, instance_id)
+            log, backend, host = instance.log_file, instance.backend, instance.host
+        is_told_by_code = code < 0 or code == UNSEEN_EXIT
+        clues = [engine_logs.tail(Path(log), 1)[:MAX_LINE] if log and code and not is_told_by_code else ""]
+        if backend and not host:
+            own = self._means.settings.for_backend(backend)
+            if watched.beat is None and not is_told_by_code and not any(clues):
+                clues.append(f"it never answered; its interpreter is {own.python}")
+            if own.memory_limit_gib is not None and code != 0:
+                clues.append(f"memory_limit_gib of [backend.{backend}] is {own.memory_limit_gib:g}")
+        return "; ".join(filter(None, clues))
 
     def given_up(self, instance_id: str, watched: Watched) -> None:
         """Its host does not answer: a fence stays, until that has said what became of it."""

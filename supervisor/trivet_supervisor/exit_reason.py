@@ -19,9 +19,13 @@ def stopped_reason(code: int | None) -> str:
     return f"stopped; killed by {_signal_name(-code)}" if code < 0 else f"stopped with exit code {code}"
 
 
-def exit_reason(code: int, beat: Beat | None) -> str:
-    """The engine's own words where its last beat had some, and how the process ended."""
-    said = beat.reason if beat is not None and beat.phase in (Phase.FAILED, Phase.STOPPING) else ""
+def own_words(beat: Beat | None) -> str:
+    """What an engine told of its end before it."""
+    return beat.reason if beat is not None and beat.phase in (Phase.FAILED, Phase.STOPPING) else ""
+
+
+def exit_reason(code: int, said: str) -> str:
+    """How the process ended, and what was said of it."""
     if code < 0:
         how = f"killed by {_signal_name(-code)}"
         if -code == signal.SIGKILL:

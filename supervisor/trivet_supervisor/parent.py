@@ -201,7 +201,8 @@ class Parent:
         if drain_s:
             limit = f"at most {drain_s:g} s; Ctrl-C again does not wait"
             print(f"finishing running requests ({limit})", file=sys.stderr, flush=True)
-        if self._client.shut_down(drain_s) is not None:
+        is_asked = self._client.shut_down(drain_s) is not None
+        if is_asked:
             deadline_s = self._clock() + drain_s + KILL_MARGIN_S
             drain_s = 0.0  # of what the supervisor should leave behind
             while self.supervisor.is_alive() and self._clock() < deadline_s:
@@ -209,7 +210,9 @@ class Parent:
                     told, deadline_s = self._num_stop_requests, self._clock() + KILL_MARGIN_S
                     self._client.shut_down(0.0)
                 self._pause()
-        if self.supervisor.is_alive():
+        pid = self.supervisor.pid
+        has_answered = is_asked or pid == self._heard_pids.get(self.supervisor.name)
+        if self.supervisor.is_alive() and has_answered:  # not one that is still coming up
             logger.error("the supervisor has not ended the engines: it is replaced to do so")
         self.supervisor.terminate(timeout_s=2.0)
         try:

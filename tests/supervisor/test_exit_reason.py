@@ -4,7 +4,7 @@ import pytest
 
 from trivet.engine import process
 from trivet.messages import Beat, Phase
-from trivet_supervisor.exit_reason import CANNOT_START, exit_reason, stopped_reason
+from trivet_supervisor.exit_reason import CANNOT_START, exit_reason, own_words, stopped_reason
 
 
 def beat(phase: Phase, reason: str) -> Beat:
@@ -24,14 +24,17 @@ def beat(phase: Phase, reason: str) -> Beat:
     ],
 )
 def test_every_way_to_end_has_its_words(code: int, words: str) -> None:
-    assert exit_reason(code, None) == words
+    assert exit_reason(code, "") == words
 
 
 def test_the_engines_own_words_are_kept() -> None:
-    assert exit_reason(3, beat(Phase.FAILED, "no such file")) == "exit code 3: no such file"
+    assert exit_reason(3, own_words(beat(Phase.FAILED, "no such file"))) == "exit code 3: no such file"
     orphaned = "no supervisor was heard for 20 s (orphan_timeout_s)"
-    assert exit_reason(0, beat(Phase.STOPPING, orphaned)) == f"ended by itself with exit code 0: {orphaned}"
-    assert exit_reason(3, beat(Phase.LOADING, "layer 3")) == "exit code 3", "only a failure explains an end"
+    said = own_words(beat(Phase.STOPPING, orphaned))
+    assert exit_reason(0, said) == f"ended by itself with exit code 0: {orphaned}"
+    assert own_words(beat(Phase.LOADING, "layer 3")) == own_words(None) == "", (
+        "only a failure explains an end"
+    )
 
 
 def test_a_wanted_end_is_no_failure() -> None:

@@ -224,6 +224,24 @@ def test_web_is_asked_where_it_listens_whatever_its_certificate_file_holds(
 
 
 @pytest.mark.parametrize("has_answered", [True, False])
+def test_a_supervisor_that_was_still_coming_up_is_no_error_at_the_end(
+    tmp_path: Path, has_answered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(home=str(tmp_path))
+    settings.paths.create()
+    parent = Parent(settings)
+    parent._client = cast(Any, SimpleNamespace(shut_down=lambda _: None))
+    parent._num_stop_requests = 2  # Ctrl-C again: nothing is waited for
+    parent.supervisor = Child("supervisor", ["sleep", "600"], os.environ, tmp_path / "log", 0, time.monotonic)
+    parent.supervisor.start()
+    if has_answered:
+        parent._heard_pids["supervisor"] = parent.supervisor.pid
+    parent._end_engines()
+    assert not parent.supervisor.is_alive()
+    assert ("has not ended the engines" in caplog.text) is has_answered
+
+
+@pytest.mark.parametrize("has_answered", [True, False])
 @pytest.mark.parametrize("deaf", ["supervisor", "web"])
 def test_a_child_that_answers_nothing_is_replaced(tmp_path: Path, deaf: str, has_answered: bool) -> None:
     """It lives, so nothing but its silence tells."""
