@@ -107,6 +107,10 @@ def _check(settings: KeySettings) -> None:
         )
     if not settings.scopes:
         raise RequestError("scopes is empty; a key that may do nothing is of no use", param="scopes")
+    if settings.models is not None and not settings.models:
+        raise RequestError(
+            "models is empty; name those that the key may use, or leave it out for all", param="models"
+        )
     if not 0 <= settings.priority <= MAX_PRIORITY:
         raise RequestError(
             f"priority is {settings.priority}; it must be 0 (the best) to {MAX_PRIORITY}", param="priority"

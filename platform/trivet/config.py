@@ -25,6 +25,7 @@ KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:]+\](:[0-9]+)?")
 _PROXY = re.compile(r"https?://[^/\s]+/?")
+YEAR_S = 365 * 86_400.0  # more means nothing, and the clocks of threads and files have an end
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
 
 
@@ -239,7 +240,12 @@ def load_settings(
     from_file = _read_toml(file) if reads_file else {}
     refuse_unknown(from_file, Settings.__struct_fields__, str(file))
     for kind, fields in _SECTIONS.items():
-        for name, section in from_file.get(kind, {}).items():
+        sections = from_file.get(kind, {})
+        if not isinstance(sections, dict):
+            raise ConfigError(
+                f"{file}: {kind} is {str(sections)[:80]}; it must be tables such as [{kind}.NAME]"
+            )
+        for name, section in sections.items():
             where = f"{file} [{kind}.{name}]"
             if not isinstance(section, dict):
                 raise ConfigError(f"{where} must be a table with {' and '.join(fields[:2])}")
@@ -327,12 +333,16 @@ def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
         ("port", 0 <= settings.port <= 65535, "0 (any free one) to 65535"),
         ("log_level", settings.log_level.upper() in LOG_LEVELS, f"one of {', '.join(LOG_LEVELS)}"),
         ("num_proxies", 0 <= settings.num_proxies <= 10, "0 to 10"),
-        ("web_workers", settings.web_workers >= 1, "at least 1"),
-        ("web_threads", settings.web_threads >= 1, "at least 1"),
-        ("drain_timeout_s", 0 <= settings.drain_timeout_s < math.inf, "seconds, 0 or more"),
-        ("pull_timeout_s", settings.pull_timeout_s > 0, "seconds, more than 0"),
-        ("retention_days", 0 < settings.retention_days < math.inf, "days, more than 0"),
-        ("orphan_timeout_s", orphan_s is None or 0 < orphan_s < math.inf, "seconds, more than 0"),
+        ("web_workers", 1 <= settings.web_workers <= 1024, "1 to 1024"),
+        ("web_threads", 1 <= settings.web_threads <= 65_536, "1 to 65536"),
+        ("drain_timeout_s", 0 <= settings.drain_timeout_s <= YEAR_S, "seconds, from 0 to those of a year"),
+        ("pull_timeout_s", 0 < settings.pull_timeout_s <= YEAR_S, "seconds, more than 0, at most a year's"),
+        ("retention_days", 0 < settings.retention_days <= 36_500, "days, more than 0, at most 36500"),
+        (
+            "orphan_timeout_s",
+            orphan_s is None or 0 < orphan_s <= YEAR_S,
+            "seconds, more than 0, at most a year's",
+        ),
     ]
 
 

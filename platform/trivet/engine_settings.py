@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from trivet.config import YEAR_S
 from trivet.errors import ConfigError
 from trivet.setting_faults import refuse_unknown, type_sentence
 
@@ -103,11 +104,15 @@ def _check_ranges(settings: EngineSettings) -> None:
     share = settings.gpu_memory_utilization
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
-    if not 0 < settings.step_timeout_s < math.inf:
-        raise ConfigError(f"step_timeout_s is {settings.step_timeout_s}; it must be seconds, more than 0")
+    if not 0 < settings.step_timeout_s <= YEAR_S:
+        raise ConfigError(
+            f"step_timeout_s is {settings.step_timeout_s}; it must be seconds, more than 0, at most a year's"
+        )
     idle_s = settings.idle_timeout_s
-    if idle_s is not None and not 0 < idle_s < math.inf:
-        raise ConfigError(f"idle_timeout_s is {idle_s}; it must be seconds, more than 0, or none")
+    if idle_s is not None and not 0 < idle_s <= YEAR_S:
+        raise ConfigError(
+            f"idle_timeout_s is {idle_s}; it must be seconds, more than 0, at most a year's, or none"
+        )
     if not 0 <= settings.swap_space < math.inf:
         raise ConfigError(f"swap_space is {settings.swap_space}; it is GiB of host memory, 0 or more")
     blocks = settings.num_gpu_blocks_override

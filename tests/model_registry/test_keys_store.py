@@ -79,6 +79,7 @@ def test_another_users_key_is_as_one_that_does_not_exist(db: Database) -> None:
         ({"name": "two\nlines"}, "name"),
         ({"name": "right\u202eleft"}, "name"),
         ({"scopes": []}, "scopes"),
+        ({"models": []}, "models"),
         ({"priority": -1}, "priority"),
         ({"priority": 10}, "priority"),
         ({"max_concurrency": 0}, "max_concurrency"),

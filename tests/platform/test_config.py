@@ -65,11 +65,25 @@ def test_a_wrong_type_is_refused(home: Path) -> None:
         ("drain_timeout_s", "nan"),
         ("drain_timeout_s", "inf"),
         ("orphan_timeout_s", "0"),
+        ("drain_timeout_s", "99999999999"),
+        ("orphan_timeout_s", "99999999999"),
+        ("pull_timeout_s", "99999999999"),
+        ("retention_days", "99999999999"),
+        ("web_workers", "10000000"),
+        ("web_threads", "10000000"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name_and_value(home: Path, key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"{key} is '?{value}.*it must be"):
         load_settings({"home": str(home)}, {f"TRIVET_{key.upper()}": value})
+
+
+@pytest.mark.parametrize("line", ["backend = 5", "backend = []", "price = 1", 'price = "free"'])
+def test_a_section_that_is_no_table_is_refused(home: Path, line: str) -> None:
+    (home / "trivet.toml").write_text(line)
+    kind = line.partition(" ")[0]
+    with pytest.raises(ConfigError, match=rf"trivet.toml: {kind} is .*; it must be tables such as \[{kind}."):
+        load_settings({"home": str(home)}, {})
 
 
 def test_a_log_level_may_be_written_small(home: Path) -> None:
