@@ -12,13 +12,14 @@ from msgspec import UNSET, UnsetType
 from trivet.errors import RequestError
 from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
+from trivet.text.detokenizer import IncrementalDetokenizer
 from trivet.text.tokenizer import Tokenizer
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.chunk_template import ChunkTemplate
 from trivet_web.answers.sse import Chunks, stream_response
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Exchange, closing_on_error, find_target
-from trivet_web.api.logprobs import CompletionLists, prompt_logprobs
+from trivet_web.api.logprobs import CompletionLists, EchoedPrompt, prompt_logprobs
 from trivet_web.api.openai_objects import (
     Completion,
     CompletionChoice,
@@ -152,8 +153,14 @@ class ChoiceForm:
         self._prompts = prompts
         self.token_ids = token_ids  # of each prompt
         top = params.logprobs
+        shown = (params.skip_special_tokens, params.visible_token_ids)
         self._lists = [
-            None if top is None else CompletionLists(tokenizer, top) for _ in range(self.num_choices)
+            None
+            if top is None
+            else CompletionLists(
+                tokenizer, top, IncrementalDetokenizer(tokenizer, token_ids[index // params.n], *shown)
+            )
+            for index in range(self.num_choices)
         ]
 
     def part(self, index: int, part: Completed, *, is_first: bool) -> CompletionChoice:
@@ -180,7 +187,11 @@ class ChoiceForm:
         lists = self._lists[index]
         if lists is None or not (part.logprobs or is_echoed or part.finish_reason):
             return None
-        echoed = (self.token_ids[index // self._n][0], part.prompt_logprobs or ()) if is_echoed else None
+        number = index // self._n
+        echoed = None
+        if is_echoed:
+            first = self.token_ids[number][0]
+            echoed = EchoedPrompt(self._prompt_text(number), first, part.prompt_logprobs or ())
         return lists.of(part.logprobs, echoed)
 
     def _prompt_logprobs(self, part: Completed) -> PromptLogprobs | UnsetType:

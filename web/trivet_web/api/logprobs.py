@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from trivet.messages import TokenLogprob as WireLogprob
+from trivet.text.detokenizer import IncrementalDetokenizer
 from trivet.text.tokenizer import Tokenizer
 from trivet_web.api.openai_objects import (
     ChatLogprobs,
@@ -61,39 +63,59 @@ class TextLogprobs:
         return chat_logprobs(self._entries[first : self._num_told], self._tokenizer, self._top).content
 
 
-class CompletionLists:
-    """Completions' form, in as many parts as come: parallel lists whose offsets go on."""
+@dataclass(frozen=True, slots=True)
+class EchoedPrompt:
+    """A prompt that stands before its completion."""
 
-    def __init__(self, tokenizer: Tokenizer, top: int) -> None:
+    text: str
+    first: int  # token, which has no logprob
+    others: Sequence[WireLogprob]
+
+
+class CompletionLists:
+    """Completions' form, in as many parts as come: parallel lists whose offsets go on.
+
+    Offsets count the characters of the text: of the tokens that make one character together all begin where
+    it does, and a special token that the text does not show takes no room.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, top: int, detokenizer: IncrementalDetokenizer) -> None:
+        """Args: detokenizer: a new one of the completion."""
         self._tokenizer = tokenizer
         self._top = top
+        self._detokenizer = detokenizer
         self._offset = 0
 
-    def of(
-        self, entries: Sequence[WireLogprob], echoed: tuple[int, Sequence[WireLogprob]] | None = None
-    ) -> CompletionLogprobs:
-        """Args: echoed: the first token of the prompt, and the entries of its others."""
+    def of(self, entries: Sequence[WireLogprob], echoed: EchoedPrompt | None = None) -> CompletionLogprobs:
         lists = CompletionLogprobs([], [], [], [])
         if echoed is not None:
-            first, others = echoed
-            self._put(lists, first, None, None)
-            entries = [*others, *entries]
+            self._put_prompt(lists, echoed)
         for entry in entries:
-            likely = {self._tokenizer.token_text(token): value for token, value in entry.top[: self._top]}
-            # The token itself is always among them, as in OpenAI's answers.
-            likely.setdefault(self._tokenizer.token_text(entry.token_id), entry.logprob)
-            self._put(lists, entry.token_id, entry.logprob, likely)
+            self._put(lists, entry.token_id, entry)
+            self._offset += len(self._detokenizer.push([entry.token_id]))
         return lists
 
-    def _put(
-        self, lists: CompletionLogprobs, token_id: int, logprob: float | None, likely: dict[str, float] | None
-    ) -> None:
+    def _put_prompt(self, lists: CompletionLogprobs, echoed: EchoedPrompt) -> None:
+        shown, specials = IncrementalDetokenizer(self._tokenizer), self._tokenizer.special_ids
+        for token_id, entry in [(echoed.first, None), *((entry.token_id, entry) for entry in echoed.others)]:
+            self._put(lists, token_id, entry)
+            text = self._tokenizer.token_text(token_id)
+            is_written = token_id in specials and echoed.text.startswith(text, self._offset)
+            self._offset += len(text if is_written else shown.push([token_id]))
+        self._offset = len(echoed.text)
+
+    def _put(self, lists: CompletionLogprobs, token_id: int, entry: WireLogprob | None) -> None:
         text = self._tokenizer.token_text(token_id)
         lists.tokens.append(text)
-        lists.token_logprobs.append(logprob)
-        lists.top_logprobs.append(likely)
         lists.text_offset.append(self._offset)
-        self._offset += len(text)
+        if entry is None:
+            lists.token_logprobs.append(None)
+            lists.top_logprobs.append(None)
+            return
+        likely = {self._tokenizer.token_text(token): value for token, value in entry.top[: self._top]}
+        likely.setdefault(text, entry.logprob)  # always among them, as in OpenAI's answers
+        lists.token_logprobs.append(entry.logprob)
+        lists.top_logprobs.append(likely)
 
 
 def prompt_logprobs(entries: Iterable[WireLogprob], tokenizer: Tokenizer, top: int) -> PromptLogprobs:
