@@ -105,12 +105,9 @@ def _check(settings: KeySettings) -> None:
             f"name {settings.name!r} has control characters or marks of direction in it; leave them out",
             param="name",
         )
-    if not settings.scopes:
-        raise RequestError("scopes is empty; a key that may do nothing is of no use", param="scopes")
-    if settings.models is not None and not settings.models:
-        raise RequestError(
-            "models is empty; name those that the key may use, or leave it out for all", param="models"
-        )
+    if not settings.scopes or (settings.models is not None and not settings.models):
+        empty = "models" if settings.scopes else "scopes"
+        raise RequestError(f"{empty} is empty; a key that may do nothing is of no use", param=empty)
     if not 0 <= settings.priority <= MAX_PRIORITY:
         raise RequestError(
             f"priority is {settings.priority}; it must be 0 (the best) to {MAX_PRIORITY}", param="priority"
