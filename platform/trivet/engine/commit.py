@@ -198,8 +198,8 @@ def _not_finite(sequence: Sequence) -> TrivetError:
         )
     return GenerationError(
         f"the model's logits are not finite {place}; "
-        "other sequences go on; in place of f16 a dtype with a wider range (bf16, f32) may do, else verify the "
-        "model's files: their values may not be finite"
+        "other sequences go on; in place of f16 a dtype with a wider range (bf16, f32) may do, else the "
+        "model's files have values that are not finite: verify them"
     )
 
 
