@@ -132,6 +132,13 @@ def test_a_key_makes_no_key_that_may_more_than_itself(
         assert (response.status_code, response.get_json()["error"]["param"]) == (403, param)
 
 
+def test_a_time_that_is_none_is_told_with_one(accounts: Accounts) -> None:
+    refused = accounts.with_token().post(KEYS, json={"name": "k", "expires_at": "2027-01-31"})
+    error = refused.get_json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "expires_at")
+    assert error["message"].endswith("write day, time and zone, as 2030-01-31T00:00:00Z")
+
+
 @pytest.mark.parametrize(
     "expires_at", ["2100-01-01T00:00:00", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"]
 )

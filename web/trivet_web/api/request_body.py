@@ -113,6 +113,8 @@ def _wrong_field(text: str) -> RequestError:
         path = f"{path}.{missing[1]}" if path else missing[1]
         return RequestError(f"{path} is missing; it is required", param=path)
     what = what.replace("`", "")
+    if "RFC3339" in what:
+        what += "; write day, time and zone, as 2030-01-31T00:00:00Z"
     if not path:
         return RequestError(f"the body is wrong: {what[0].lower()}{what[1:]}")
     where = f"a key of {path}" if place and place["key"] else path
