@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,6 +52,29 @@ def test_a_stream_of_which_nothing_is_shown_has_a_sign_of_life_in_time() -> None
             pump.come_round(begun_s + second)
         assert theirs.recv(1000) == 3 * PING
     assert not ended
+    pump.close()
+
+
+class Broken(Hidden):
+    """What comes of it cannot be taken."""
+
+    def take(self, timeout_s: float) -> bytes | None:
+        raise MemoryError("no memory")
+
+
+def test_a_stream_that_a_thread_cannot_take_from_leaves_with_its_connection() -> None:
+    ours, theirs = socket.socketpair()
+    pump, ended, stream, works = Pump(), list[bool](), Broken(), list[Callable[[], None]]()
+    with ours, theirs:
+        ours.setblocking(False)
+        Transfer(pump, stream, ours, works.append, ended.append, is_chunked=True)
+        stream.mailbox.fail(RequestEnded(), choice=0)  # what follows may wait
+        pump.come_round(time.monotonic())
+        assert not ended
+        with pytest.raises(MemoryError):
+            works.pop()()
+        pump.come_round(time.monotonic())
+    assert (ended, stream.is_closed) == ([False], True)
     pump.close()
 
 

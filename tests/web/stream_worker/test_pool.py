@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from trivet_web.stream_worker import pool as pool_module
 from trivet_web.stream_worker.pool import NUM_AT_ONCE, Pool
 
 WITHIN_S = 20.0
@@ -92,7 +95,7 @@ def test_work_is_done_later_where_no_thread_can_be_started_now(
     pool, start, refused = make_pool(4), threading.Thread.start, list[str]()
 
     def refuse_twice(thread: threading.Thread) -> None:
-        if thread.name.startswith("pool-") and len(refused) < 2:
+        if thread.name == "pool" and len(refused) < 2:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
@@ -114,3 +117,65 @@ def test_what_was_taken_is_done_when_it_is_shut_down(make_pool: Callable[[int], 
     while pool.num_threads and time.monotonic() < latest_s:
         time.sleep(0.005)
     assert pool.num_threads == 0
+
+
+def test_threads_that_a_burst_left_idle_go(
+    make_pool: Callable[[int], Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "IDLE_S", 0.05)
+    pool, go_on = make_pool(512), threading.Event()
+    waiting = [pool.submit(go_on.wait, WITHIN_S) for _ in range(4 * NUM_AT_ONCE)]
+    latest_s = time.monotonic() + WITHIN_S
+    while not all(future.running() for future in waiting) and time.monotonic() < latest_s:
+        time.sleep(0.005)
+    assert pool.num_threads == 4 * NUM_AT_ONCE
+    go_on.set()
+    while pool.num_threads > NUM_AT_ONCE and time.monotonic() < latest_s:
+        assert pool.submit(lambda: "done").result(WITHIN_S) == "done"  # none that leaves takes work with it
+        time.sleep(0.01)
+    assert pool.num_threads == NUM_AT_ONCE
+
+
+def test_nobody_waits_for_a_thread_that_starts(
+    make_pool: Callable[[int], Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, start, starts, go_on = make_pool(2), threading.Thread.start, threading.Event(), threading.Event()
+    assert pool.submit(lambda: "done").result(WITHIN_S) == "done"
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name == "pool":
+            starts.set()
+            go_on.wait(WITHIN_S)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    held = threading.Event()
+    pool.submit(held.wait, WITHIN_S)
+    starter = threading.Thread(target=pool.submit, args=(time.sleep, 0.0))
+    starter.start()
+    assert starts.wait(WITHIN_S)
+    held.set()  # the thread that there is takes what comes meanwhile
+    assert pool.submit_urgent(lambda: "done").result(WITHIN_S / 4) == "done"
+    go_on.set()
+    starter.join(WITHIN_S)
+
+
+def test_a_work_that_failed_is_forgotten_with_its_future(make_pool: Callable[[int], Pool]) -> None:
+    class Request:
+        """What a work holds."""
+
+        def fail(self) -> None:
+            raise ValueError("no")
+
+    pool, request = make_pool(1), Request()
+    known = weakref.ref(request)
+    gc.collect()
+    gc.disable()
+    try:
+        future = pool.submit(request.fail)
+        assert isinstance(future.exception(WITHIN_S), ValueError)
+        assert pool.submit(lambda: "done").result(WITHIN_S) == "done"  # its thread has let go of it
+        del future, request
+        assert known() is None
+    finally:
+        gc.enable()

@@ -125,7 +125,11 @@ class Answer:
                 break
             try:
                 for item in items:
-                    self._take(item, arrivals)
+                    if isinstance(item, Loss) or item.piece.finish_reason or item.piece.failure:
+                        self._take(item, arrivals)
+                    else:  # nearly all: without one call more for each
+                        self._count(item)
+                        arrivals.append(item)
             except TrivetError as error:
                 self.error = error
             # Without arrivals these were losses, each of which has gone to another replica.
@@ -158,9 +162,6 @@ class Answer:
         """Raises: what ends the answer."""
         if isinstance(item, Loss):
             self._on_loss(item, arrivals)
-        elif item.piece.finish_reason is None and item.piece.failure is None:  # nearly all
-            self._count(item)
-            arrivals.append(item)
         elif (error := _error_of(item.piece)) is not None:
             self._on_loss(Loss(item.choice, error), arrivals)
         else:

@@ -106,7 +106,10 @@ class EventStream:
                 arrivals, self._first = self._first, []
             else:
                 arrivals = self._answer.read(timeout_s)
-            return self._events(arrivals) if arrivals else None
+            if not arrivals:
+                return None
+            events = self._chunks.encoded(arrivals)
+            return events if self._answer.num_open else self._ended(events)
         except ClientGone:
             self.is_over = True
             return b""
@@ -123,11 +126,8 @@ class EventStream:
     def __str__(self) -> str:
         return f"request_id={self._request_id} instance={self._answer.instance_of(0)}"
 
-    def _events(self, arrivals: list[Arrival]) -> bytes:
-        """In one piece: a write a chunk would cost a system call each."""
-        events = self._chunks.encoded(arrivals)
-        if self._answer.num_open:
-            return events
+    def _ended(self, events: bytes) -> bytes:
+        """The last events and what follows them, in one piece: each write costs a system call."""
         self.is_over = True
         try:
             last = list(self._chunks.last())

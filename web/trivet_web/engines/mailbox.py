@@ -70,7 +70,10 @@ class Mailbox:
 
     def put(self, choice: int, piece: Piece, at_s: float) -> bool:
         """Relay thread only. False where the reader is too far behind: nothing was put."""
-        size, unread = _size(piece), self._put_bytes - self._read_bytes
+        size = PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
+        if piece.logprobs is not None or piece.prompt_logprobs is not None or piece.embedding is not None:
+            size += _figures_size(piece)
+        unread = self._put_bytes - self._read_bytes
         if unread and unread + size > self._capacity_bytes:  # a reader who has read all takes any piece
             self.is_overrun = True
             return False
@@ -140,12 +143,8 @@ class Mailbox:
             self._tell()
 
 
-def _size(piece: Piece) -> int:
-    """About what a piece holds in memory."""
-    size = PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.token_ids)
-    if piece.logprobs is None and piece.prompt_logprobs is None and piece.embedding is None:  # nearly all
-        return size
-    if piece.logprobs or piece.prompt_logprobs:
-        logprobs = (*(piece.logprobs or ()), *(piece.prompt_logprobs or ()))
-        size += _LOGPROB_BYTES * len(logprobs) + _TOP_BYTES * sum(len(one.top) for one in logprobs)
+def _figures_size(piece: Piece) -> int:
+    """About what a piece holds in memory beside its tokens."""
+    logprobs = (*(piece.logprobs or ()), *(piece.prompt_logprobs or ()))
+    size = _LOGPROB_BYTES * len(logprobs) + _TOP_BYTES * sum(len(one.top) for one in logprobs)
     return size + len(piece.embedding or b"")

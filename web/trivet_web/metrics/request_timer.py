@@ -49,21 +49,17 @@ class RequestTimer:
 
     def observe(self, arrivals: list[Arrival], instance_of: Callable[[int], str]) -> None:
         for arrival in arrivals:
-            if arrival.piece.token_ids:
-                self._on_tokens(arrival, instance_of(arrival.choice))
-            if arrival.piece.finish_reason is not None:
-                self._on_end(arrival, instance_of(arrival.choice))
-
-    def _on_tokens(self, arrival: Arrival, instance: str) -> None:
-        course = self._courses.get(arrival.choice)
-        if course is None:
-            self._on_first(arrival, instance)
-            return
-        at_s, count = arrival.at_s, len(arrival.piece.token_ids)
-        if course.instance != instance:  # it goes on elsewhere
-            course.instance, course.gaps = instance, self._gaps(self._labels(instance))
-        course.gaps.observe((at_s - course.last_s) / count, count)
-        course.last_s = at_s
+            piece, instance = arrival.piece, instance_of(arrival.choice)
+            if count := len(piece.token_ids):
+                if (course := self._courses.get(arrival.choice)) is None:
+                    self._on_first(arrival, instance)
+                else:
+                    if course.instance != instance:  # it goes on elsewhere
+                        course.instance, course.gaps = instance, self._gaps(self._labels(instance))
+                    course.gaps.observe((arrival.at_s - course.last_s) / count, count)
+                    course.last_s = arrival.at_s
+            if piece.finish_reason is not None:
+                self._on_end(arrival, instance)
 
     def _on_first(self, arrival: Arrival, instance: str) -> None:
         at_s, labels = arrival.at_s, self._labels(instance)

@@ -11,7 +11,7 @@ from functools import partial
 from trivet_web.answers.sse import PING_S
 from trivet_web.stream_worker.client_socket import IO_TIMEOUT_S
 from trivet_web.stream_worker.handover import ByteStream, Parked
-from trivet_web.stream_worker.pump import Guest, Next, Pump
+from trivet_web.stream_worker.pump import SEND, TURN, WAKE, Guest, Next, Pump
 
 logger = logging.getLogger(__name__)
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -48,10 +48,10 @@ class Waiting(Guest):
         if now >= self.due_s or mailbox.is_abandoned or mailbox.may_wait:
             return Next.NOTHING
         if gatherer is None:
-            return Next.NOTHING if mailbox.num_unread else Next.WAKE
+            return Next.NOTHING if mailbox.num_unread else WAKE
         if gatherer.take_all():
             return Next.NOTHING
-        return Next.TURN if mailbox.num_unread else Next.WAKE
+        return TURN if mailbox.num_unread else WAKE
 
     def leave(self) -> None:
         if self._parked.mailbox.is_abandoned:
@@ -96,6 +96,7 @@ class Transfer(Guest):
         self._unsent = unsent
         self._is_blocked = False
         self._is_away = False  # a thread takes from the stream
+        self._is_broken = False  # it could not
         self._brought: bytes | None = None  # what it took
         self._is_complete = False
         self._has_told = False  # that the client is too slow
@@ -121,26 +122,26 @@ class Transfer(Guest):
 
     def turn(self, now: float) -> Next:
         if self._is_away:
-            return Next.WAKE
-        if self._mailbox.is_abandoned:
+            return WAKE
+        if self._mailbox.is_abandoned or self._is_broken:
             return Next.NOTHING
         if self._is_blocked:
             return self._wait_for_client(now)
         if self._unsent:
-            return Next.SEND
+            return SEND
         data, self._brought = self._brought, None
         if data is None and self._mailbox.may_wait:
             self._is_away = True
             self._run(self._take_elsewhere)
-            return Next.WAKE
+            return WAKE
         if data is None:
             data = self._stream.take(0.0)
         if not data and not self._stream.is_over:  # what came may make no event
             if now < self.due_s:
-                return Next.TURN if self._stream.has_more else Next.WAKE
+                return TURN if self._stream.has_more else WAKE
             data = self._stream.ping
         self._unsent = self._framed(data or b"")
-        return Next.SEND
+        return SEND
 
     def leave(self) -> None:
         self._stream.mailbox.listen(None)
@@ -148,9 +149,14 @@ class Transfer(Guest):
         self._on_end(self._is_complete)
 
     def _take_elsewhere(self) -> None:
-        self._brought = self._stream.take(0.0) or b""
-        self._is_away = False
-        self._pump.wake(self)
+        try:
+            self._brought = self._stream.take(0.0) or b""
+        except BaseException:  # which it never raises; else nobody would wake this stream again
+            self._is_broken = True
+            raise
+        finally:
+            self._is_away = False
+            self._pump.wake(self)
 
     def _framed(self, data: bytes) -> bytes:
         if not self._is_chunked:
@@ -175,7 +181,7 @@ class Transfer(Guest):
         if self._stream.is_over:
             self._is_complete = True
             return Next.NOTHING
-        return Next.TURN if self._stream.has_more else Next.WAKE
+        return TURN if self._stream.has_more else WAKE
 
     def _wait_for_client(self, now: float) -> Next:
         if self._stream.mailbox.is_overrun and not self._has_told:

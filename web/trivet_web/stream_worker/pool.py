@@ -2,7 +2,8 @@
 
 `ThreadPoolExecutor` starts a thread for each request that finds none idle. A burst of 1,000 then had 300 of
 them, for one interpreter: each took 40 kB, the requests cost more than with few, and the main thread and the
-pump waited up to 0.4 s for their turn. Here there are more than a few only where work has waited for a while.
+pump waited up to 0.4 s for their turn. Here there are more than a few only where work has waited for a while,
+and only for a while: the last one that became idle is the first to work, and who stays idle leaves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 NUM_AT_ONCE = 8  # threads that are started as soon as there is work for them
 PATIENCE_S = 0.05  # of work that waits, until there is a thread more
+IDLE_S = 10.0  # of a thread beyond those, until it leaves
 COMPLAIN_INTERVAL_S = 10.0
 
 
@@ -38,6 +40,7 @@ class _Work:
                 self.future.set_result(self.call())
             except BaseException as error:  # of whoever asks the future
                 self.future.set_exception(error)
+                del self  # which the error's traceback has, and would keep with its request
 
 
 class Pool(Executor):
@@ -46,12 +49,11 @@ class Pool(Executor):
     def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads
         self._lock = threading.Lock()
-        self._has_work = threading.Condition(self._lock)
         self._lacks_threads = threading.Condition(self._lock)
         self._urgent: deque[_Work] = deque()
         self._work: deque[_Work] = deque()
-        self._num_threads = 0
-        self._num_idle = 0  # that nobody has woken
+        self._num_threads = 0  # that live, or are about to
+        self._idle: list[threading.Condition] = []  # of threads that nobody has woken
         self._num_begun = 0  # works
         self._is_shut = False
         self._complained_s = 0.0  # that no thread can be started
@@ -59,7 +61,7 @@ class Pool(Executor):
 
     @property
     def num_threads(self) -> int:
-        """That live."""
+        """That live, or are about to."""
         return self._num_threads
 
     def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -74,8 +76,8 @@ class Pool(Executor):
         """What it has taken is done, and its threads end then; nobody waits for them here."""
         with self._lock:
             self._is_shut = True
-            self._num_idle = 0
-            self._has_work.notify_all()
+            while self._idle:
+                self._idle.pop().notify()
             self._lacks_threads.notify()
 
     def _add(self, call: Callable[[], T], *, is_urgent: bool = False) -> Future[T]:
@@ -84,25 +86,36 @@ class Pool(Executor):
             if self._is_shut:
                 raise RuntimeError("the pool is shut down")
             (self._urgent if is_urgent else self._work).append(work)
-            if self._num_idle:
-                self._num_idle -= 1
-                self._has_work.notify()
+            count = 0
+            if self._idle:
+                self._idle.pop().notify()
             elif self._num_threads < NUM_AT_ONCE:
-                self._start(1)
+                count = self._counted(1)
             else:
                 self._lacks_threads.notify()
+        self._start(count)
         return work.future
 
+    def _counted(self, wanted: int) -> int:
+        """How many of them may be started, and count as threads from now on. With the lock held."""
+        count = min(wanted, self._max_threads - self._num_threads)
+        self._num_threads += count
+        return count
+
     def _start(self, count: int) -> None:
-        """With the lock held. Where none can be started the others go on, and it is tried again."""
-        for _ in range(min(count, self._max_threads - self._num_threads)):
+        """Without the lock: a start waits for the interpreter, and everybody would wait for the lock.
+
+        Where none can be started the others go on, and it is tried again.
+        """
+        for number in range(count):
             try:
-                threading.Thread(target=self._serve, name=f"pool-{self._num_threads}").start()
+                threading.Thread(target=self._serve, name="pool").start()
             except RuntimeError as error:  # a limit of the account, or of the container
-                self._complain(error)
-                self._lacks_threads.notify()
+                with self._lock:
+                    self._num_threads -= count - number
+                    self._complain(error)
+                    self._lacks_threads.notify()
                 return
-            self._num_threads += 1
 
     def _complain(self, error: RuntimeError) -> None:
         now = time.monotonic()
@@ -112,18 +125,23 @@ class Pool(Executor):
 
     def _serve(self) -> None:
         """Body of a thread."""
-        while (work := self._next()) is not None:
+        bell = threading.Condition(self._lock)
+        while (work := self._next(bell)) is not None:
             work.do()
             del work  # else it lives, and all of its request, until there is another
 
-    def _next(self) -> _Work | None:
+    def _next(self, bell: threading.Condition) -> _Work | None:
+        """None: the thread shall end, and counts no more."""
         with self._lock:
+            was_idle = False
             while not (self._urgent or self._work):
-                if self._is_shut:
+                if self._is_shut or (was_idle and self._num_threads > NUM_AT_ONCE):
                     self._num_threads -= 1
                     return None
-                self._num_idle += 1
-                self._has_work.wait()
+                self._idle.append(bell)
+                bell.wait(IDLE_S if self._num_threads > NUM_AT_ONCE else None)
+                if was_idle := bell in self._idle:  # nobody has woken it
+                    self._idle.remove(bell)
             self._num_begun += 1
             return (self._urgent or self._work).popleft()
 
@@ -137,6 +155,7 @@ class Pool(Executor):
                     self._lacks_threads.wait()
                 num_begun = self._num_begun
             time.sleep(PATIENCE_S)
+            count = 0
             with self._lock:
                 oldest_s = min(
                     (queue[0].since_s for queue in (self._urgent, self._work) if queue), default=math.inf
@@ -144,4 +163,5 @@ class Pool(Executor):
                 if time.monotonic() >= oldest_s + PATIENCE_S:
                     stands_still = self._num_begun == num_begun
                     num_waiting = len(self._urgent) + len(self._work)
-                    self._start(min(num_waiting, self._num_threads if stands_still else 1) or 1)
+                    count = self._counted(min(num_waiting, self._num_threads if stands_still else 1) or 1)
+            self._start(count)

@@ -35,6 +35,9 @@ class Next(Enum):
     NOTHING = auto()  # it leaves
 
 
+WAKE, SEND, TURN = Next.WAKE, Next.SEND, Next.TURN  # Python 3.11 needs 0.1 us to find a member in its enum
+
+
 class Guest(ABC):
     """A request in the care of the pump. Everything here is called by the pump's thread."""
 
@@ -130,8 +133,8 @@ class Pump:
         self._thread_id = threading.get_ident()
         woken = [self._woken.popleft() for _ in range(len(self._woken))]
         for guest in [one for one in woken if self._give_turn(one, now)]:
-            if not guest.has_left:  # woken twice
-                self._heed(guest, guest.send(now))
+            if not guest.has_left and (outcome := guest.send(now)) is not WAKE:  # woken twice; nearly always
+                self._heed(guest, outcome)
 
     def _on_writable(self, guest: Guest) -> None:
         self._unblock(guest)
@@ -146,17 +149,17 @@ class Pump:
             guest.has_joined = True
             self._guests.add(guest)
         outcome = guest.turn(now)
-        if outcome is Next.SEND:  # nearly always
+        if outcome is SEND:  # nearly always
             return True
         self._heed(guest, outcome)
         return False
 
     def _heed(self, guest: Guest, outcome: Next) -> None:
-        if outcome is Next.WAKE:  # nearly always
+        if outcome is WAKE:
             return
         if outcome is Next.NOTHING:
             self._let_go(guest)
-        elif outcome is Next.TURN:
+        elif outcome is TURN:
             self._woken.append(guest)
         else:
             self._block(guest)
