@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from trivet_registry.deployments_store import create_deployment, get_deployment,
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance
 from trivet_registry.models_store import register_model
+from trivet_registry.tables import Instance
 from trivet_web.engines.registry_view import table_reader
 from trivet_web.web_process import EXTENSION
 
@@ -138,3 +140,21 @@ def test_while_an_update_is_under_way_requests_go_to_one_version(site: Site, tmp
         for instance in newer:
             move_instance(session, instance, InstanceState.FAILED, "broken")
     assert served() == (old_name, older)
+
+
+def test_a_model_that_loads_says_when_to_come_again(site: Site, site_client: FlaskClient) -> None:
+    states = (InstanceState.PLACING, InstanceState.STARTING, InstanceState.LOADING)
+    with site.database.session() as session:
+        create_deployment(session, name="large", version=get_deployment(session, "demo").version)
+    instance = site.add_instance(*states, name="large")
+    with site.database.session() as session:
+        row = session.get_one(Instance, instance)
+        row.state_since -= timedelta(seconds=30)
+        row.progress_done, row.progress_total = 60, 100
+    refused = site_client.post("/v1/completions", json={**PROMPT, "model": "large"})
+    assert (refused.status_code, refused.json["error"]["code"]) == (503, "unavailable")
+    assert 20 <= int(refused.headers["Retry-After"]) <= 40  # 30 s for 60 %
+    with site.database.session() as session:
+        move_instance(session, instance, InstanceState.FAILED, "no such file")
+    vain = site_client.post("/v1/completions", json={**PROMPT, "model": "large"})
+    assert (vain.status_code, "Retry-After" in vain.headers) == (503, False)

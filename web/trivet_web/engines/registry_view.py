@@ -16,7 +16,7 @@ from trivet_registry.database import Database
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import list_instances
-from trivet_registry.tables import Deployment, Instance, Version
+from trivet_registry.tables import Deployment, Instance, Version, utc_now
 from trivet_web.engines.routing import Deployed, InstanceRow, ModelFacts, Table
 
 logger = logging.getLogger(__name__)
@@ -106,5 +106,7 @@ def _row(instance: Instance, *, is_of_served_version: bool) -> InstanceRow:
         backend=instance.backend or "",
         device=",".join(instance.device_uids or []),
         is_of_served_version=is_of_served_version,
+        in_state_s=(utc_now() - instance.state_since).total_seconds(),
+        loaded=instance.progress_done / instance.progress_total if instance.progress_total else 0.0,
         endpoints=None if not instance.endpoints else msgspec.convert(instance.endpoints, Endpoints),
     )

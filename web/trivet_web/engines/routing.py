@@ -23,6 +23,7 @@ from trivet.engine_settings import NO_VALUE
 from trivet.errors import ModelNotFound, Unavailable
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.prefix_affinity import PrefixAffinity, span_digests
+from trivet_web.engines.start_estimate import seconds_until_ready
 
 logger = logging.getLogger(__name__)
 MAX_AGE_S = 0.5
@@ -31,8 +32,6 @@ GIVE_BACK_TOKENS = 16  # at a time: each takes a lock, and routing need not know
 MAX_PLACES = 1000  # enough for requests that are being written down
 RETRY_S = 2.0  # after a registry that could not be read; each attempt may wait for a timeout
 READY = "ready"
-COMING = ("placing", "starting", "loading", "warming")
-COMING_S = 2  # after which it is worth asking again
 NOWHERE = ""  # in place of an instance: there is none yet, and it is worth waiting for one
 
 
@@ -48,6 +47,8 @@ class InstanceRow:
     device: str = ""  # uids, with commas
     is_of_served_version: bool = True  # else it finishes what it has: requests are tokenised for another
     endpoints: Endpoints | None = None  # None: in the run directory of this home
+    in_state_s: float = 0.0  # so long when the row was read
+    loaded: float = 0.0  # share of its weights, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +276,9 @@ class Router:
             return Unavailable(
                 f"model {name!r} cannot serve now: {why}; it was stopped, `trivet launch` starts it again"
             )
-        is_coming = any(instance.state in COMING for instance in deployed.instances)
         return Unavailable(
             f"model {name!r} cannot serve now: {why}; try again later",
-            retry_after_s=COMING_S if is_coming else None,
+            retry_after_s=seconds_until_ready(deployed.instances),
         )
 
     def _ready(self, name: str, exclude: frozenset[str]) -> tuple[Deployed, list[str]]:
