@@ -47,6 +47,11 @@ class _Sequence:
 class Answer:
     """One reader; `close` at the end, whatever happened."""
 
+    __slots__ = (
+        *("mailbox", "num_open", "error", "_is_whole", "_waker", "_relay", "_router", "_deployment"),
+        *("_observe", "_sequences"),
+    )
+
     def __init__(
         self,
         relay: Relay,

@@ -33,6 +33,7 @@ _encode = msgspec.json.Encoder().encode
 class Chunks:
     """What turns pieces into the objects of one API."""
 
+    __slots__ = ()
     media_type = "text/event-stream"
     ping = PING  # a sign of life that clients skip
     end = DONE  # after the last event
@@ -71,6 +72,8 @@ class Exchange(Protocol):
 
 class EventStream:
     """The bytes of the stream, taken by whoever waits: a thread that iterates, or the pump of the worker."""
+
+    __slots__ = ("_answer", "_chunks", "_exchange", "_first", "_request_id", "is_over", "mailbox", "ping")
 
     def __init__(self, exchange: Exchange, chunks: Chunks, first: list[Arrival]) -> None:
         self.mailbox = exchange.answer.mailbox

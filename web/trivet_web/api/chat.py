@@ -192,6 +192,8 @@ class ChatAnswer:
 class ChatChunks(Chunks):
     """The role comes with the first piece, what it brings as it comes, the reason with the last."""
 
+    __slots__ = ("_answer", "_counts", "_is_plain", "_plain", "_templates", "_usage")
+
     def __init__(self, answer: ChatAnswer, usage: UsageInStream) -> None:
         self._answer = answer
         self._usage = usage

@@ -55,6 +55,11 @@ Item: TypeAlias = Arrival | Loss
 class Mailbox:
     """One reader, which waits or asks to be told. Each count has one writer, so none needs a lock."""
 
+    __slots__ = (
+        *("_items", "_waits", "_capacity_bytes", "_put_bytes", "_read_bytes", "_tell", "_has_told"),
+        *("is_abandoned", "is_overrun", "may_wait", "ends_slowly"),
+    )
+
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self._items: deque[Item] = deque()  # many append, the reader alone takes: both are atomic
         self._waits: threading.Event | None = None  # of a reader that waits in a thread of its own

@@ -24,6 +24,8 @@ class _Course:
 class RequestTimer:
     """Times are the relay's stamps of arrival, so a slow reader does not distort them."""
 
+    __slots__ = ("_arrived_s", "_courses", "_metrics", "_model_name", "_place_of", "_sent_s", "course")
+
     def __init__(
         self,
         web_metrics: WebMetrics,

@@ -24,7 +24,7 @@ class Waiting(Guest):
 
     def __init__(self, pump: Pump, parked: Parked, resume: Callable[[], None], gone: Callable[[], None]):
         """Args: one of `resume` and `gone` is called, once, and must not wait."""
-        self.due_s = parked.until_s
+        super().__init__(parked.until_s)
         self._parked = parked
         self._resume = resume
         self._gone = gone
@@ -68,6 +68,11 @@ class Transfer(Guest):
     one write. A client that then takes nothing for `IO_TIMEOUT_S` loses its connection.
     """
 
+    __slots__ = (
+        *("_pump", "_stream", "_mailbox", "_client", "_run", "_on_end", "_is_chunked", "_unsent", "_brought"),
+        *("_is_blocked", "_is_away", "_is_broken", "_is_complete", "_has_told"),
+    )
+
     def __init__(
         self,
         pump: Pump,
@@ -86,6 +91,7 @@ class Transfer(Guest):
             on_end: called once with whether the client has everything; must not wait.
             is_chunked: else the end of the connection is the end of the body (HTTP/1.0).
         """
+        super().__init__(time.monotonic() + PING_S)
         self._pump = pump
         self._stream = stream
         self._mailbox = stream.mailbox
@@ -100,7 +106,6 @@ class Transfer(Guest):
         self._brought: bytes | None = None  # what it took
         self._is_complete = False
         self._has_told = False  # that the client is too slow
-        self.due_s = time.monotonic() + PING_S
         stream.mailbox.listen(partial(pump.wake, self))
         pump.wake(self)  # for the first time, so that it is a guest
 
