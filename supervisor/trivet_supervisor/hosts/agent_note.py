@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -57,8 +58,10 @@ def give_host_to(folder: Path, site_key: str) -> None:
     file = folder / "site.key"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+        with tempfile.NamedTemporaryFile("w", dir=folder) as made:
             made.write(site_key)
+            made.flush()
+            os.link(made.name, file)  # whole or absent: a full disk would give the host to nobody, for good
     except FileExistsError:
         known = file.read_text().strip()
         if known != site_key:

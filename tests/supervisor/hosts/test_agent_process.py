@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from trivet.errors import Unavailable
 from trivet_supervisor.hosts import agent_calls, agent_keeper
 from trivet_supervisor.hosts.agent_calls import HostSilent
 from trivet_supervisor.hosts.agent_keeper import keep_agent
-from trivet_supervisor.hosts.agent_note import AgentNote, read_note
+from trivet_supervisor.hosts.agent_note import AgentNote, give_host_to, read_note
 from trivet_supervisor.hosts.agent_way import AgentAddress, call_agent
 
 HELLO = agent_calls.encode(agent_calls.Hello())
@@ -110,3 +111,19 @@ def test_an_agent_of_a_boot_before_is_not_taken_for_a_process_of_this_one(host: 
     first = host.keep()
     assert first.is_alive
     assert not msgspec.structs.replace(first, boot="of-yesterday").is_alive
+
+
+def test_a_full_disk_gives_a_host_to_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "hosts" / "b"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            give_host_to(folder, "ours")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(folder.iterdir()) == []
+    give_host_to(folder, "ours")
+    assert (folder / "site.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(Unavailable, match="belongs to the site with the key ours"):
+        give_host_to(folder, "theirs")
