@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import Conflict, NotFound, RequestError
 from trivet_registry.events_store import record_event
-from trivet_registry.instance_state import InstanceState
+from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.references import check_name
 from trivet_registry.tables import Deployment, Instance, Version, utc_now
 
@@ -62,6 +62,7 @@ def create_deployment(
             param="name",
         )
     else:
+        _keep_patience(session, deployment)
         deployment.created_at = utc_now()
     deployment.version = version
     deployment.alias = alias
@@ -123,6 +124,9 @@ def stop_deployment(session: Session, name: str, drain_timeout_s: float | None =
             f"drain_timeout_s is {drain_timeout_s}; it is seconds, 0 or more", param="drain_timeout_s"
         )
     deployment = get_deployment(session, name)
+    if drain_timeout_s is not None:  # it is meant for all of that name
+        earlier = Instance.generation < deployment.first_generation
+        _set_patience(session, deployment, drain_timeout_s, earlier)
     if deployment.desired == STOPPED:
         if drain_timeout_s is not None:  # a second, less patient stop
             deployment.drain_timeout_s = drain_timeout_s
@@ -154,6 +158,20 @@ def _name_of(given: str | None, served: str | None, version: Version) -> str:
             param="name",
         )
     return served
+
+
+def _keep_patience(session: Session, deployment: Deployment) -> None:
+    """What still drains goes on as it was told to: the next stop is of what is launched now."""
+    latest = Instance.generation >= deployment.first_generation
+    _set_patience(session, deployment, deployment.drain_timeout_s, latest)
+    deployment.drain_timeout_s = None
+
+
+def _set_patience(
+    session: Session, deployment: Deployment, drain_timeout_s: float | None, which: ColumnElement[bool]
+) -> None:
+    mine = Instance.deployment_id == deployment.id, Instance.state.in_(LIVE_STATES), which
+    session.execute(update(Instance).where(*mine).values(drain_timeout_s=drain_timeout_s))
 
 
 def _has_failed(session: Session, deployment: Deployment) -> bool:

@@ -290,6 +290,7 @@ class Instance(Base):
     # The same moment on CLOCK_MONOTONIC of the supervisor's host, which nobody can set: deadlines count
     # from it. It is comparable while the process lives, because a reboot ends both.
     entered_s: Mapped[float | None]
+    drain_timeout_s: Mapped[float | None]  # of the stop that ended it, once its deployment was launched anew
     ready_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     as_of: Mapped[datetime] = mapped_column(default=utc_now)

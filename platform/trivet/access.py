@@ -28,6 +28,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def local_url(settings: Settings) -> str:
+    """Where the server of this home listens, as seen from this host."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
 def check_bind(settings: Settings) -> None:
     """Raises: ConfigError where the address would offer this server to others without protection.
 

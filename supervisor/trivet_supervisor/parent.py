@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from types import FrameType
 from urllib.parse import urlsplit
 
-from trivet.client.home import local_url
+from trivet.access import local_url
 from trivet.config import Settings, inherited_environment, settings_to_environment
 from trivet.errors import TrivetError, Unavailable
 from trivet_supervisor.child import Child

@@ -174,9 +174,12 @@ class Reconciler:
         if self._shutdown_s is not None:
             return self._shutdown_s
         deployment = instance.deployment
-        own = deployment.drain_timeout_s  # of its last stop: what was launched since has no part in that
-        is_of_stop = deployment.desired != RUNNING or instance.generation < deployment.first_generation
-        return own if is_of_stop and own is not None else self._means.settings.drain_timeout_s
+        own = None
+        if instance.generation < deployment.first_generation:  # of an earlier launch: as that was stopped
+            own = instance.drain_timeout_s
+        elif deployment.desired != RUNNING:
+            own = deployment.drain_timeout_s
+        return self._means.settings.drain_timeout_s if own is None else own
 
     # ---- placing ----
 

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from trivet.access import check_bind, check_users, new_management_token
-from trivet.client import Client
-from trivet.client.client import local_url
+from trivet.access import check_bind, check_users, local_url, new_management_token
 from trivet.config import Settings, service_socket
 from trivet.errors import TrivetError
 from trivet_registry.database import Database, open_database
@@ -89,6 +87,8 @@ class _Show:
     """The demo, on a thread: the main thread keeps the children."""
 
     def __init__(self, settings: Settings, token: str, parent: Parent, once: bool) -> None:
+        from trivet.client import Client  # and the HTTP library that it brings
+
         self.exit_code = 0
         self._client = Client(local_url(settings), token)
         self._parent = parent

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trivet import __version__
-from trivet.access import setup_code
-from trivet.client.client import local_url
+from trivet.access import local_url, setup_code
 from trivet.config import Settings
 from trivet_registry.tables import Device
 

@@ -41,7 +41,21 @@ from trivet_web.engines.registry_view import table_reader
 sys.path.append(str(Path(__file__).parent))  # old_registries
 from old_registries import AT, ENTRIES, ROWS, left_by, moved
 
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012"]
+EARLIER = [
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0012",
+    "0013",
+]
 
 
 Old = Callable[[str], str]

@@ -126,3 +126,29 @@ def test_a_launch_under_the_same_name_shortens_no_drain(site: Site) -> None:
     last = site.wire.sent[-1][1]
     assert isinstance(last, Drain)
     assert last.timeout_s == site.settings.drain_timeout_s, "the new launch has the site's own patience"
+
+
+@pytest.mark.parametrize(
+    ("drain_timeout_s", "left"), [(None, ["draining", "stopped"]), (0.0, ["stopped", "stopped"])]
+)
+def test_a_stop_of_the_new_launch_shortens_the_old_drain_only_where_it_says_a_time(
+    site: Site, drain_timeout_s: float | None, left: list[str]
+) -> None:
+    site.make_ready()
+    site.change(stop_deployment, "chat", drain_timeout_s=600)
+    site.settle()
+    site.launch()
+    site.settle()
+    old, new = site.instances()
+    site.say(Phase.READY, new)
+    site.settle()
+    assert site.states() == ["draining", "ready"]
+    site.change(stop_deployment, "chat", drain_timeout_s=drain_timeout_s)
+    site.settle()
+    for _ in range(25):
+        site.clock.advance(4)
+        site.say(Phase.DRAINING, old)
+        if site.states()[1] == "draining":
+            site.say(Phase.DRAINING, new)
+        site.settle()
+    assert site.states() == left

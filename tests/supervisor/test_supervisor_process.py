@@ -275,7 +275,7 @@ def test_the_supervisor_imports_neither_torch_nor_a_vendor_library() -> None:
         "import sys, trivet_supervisor.__main__, trivet_supervisor.serve;"
         "from trivet.plugins import load_plugins;"
         "[b.probe(5) for b in load_plugins().backends.values()];"
-        "print([m for m in ('torch', 'torch_npu', 'transformers', 'flask') if m in sys.modules])"
+        "print([m for m in ('torch', 'torch_npu', 'transformers', 'flask', 'httpx2') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

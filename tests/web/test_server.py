@@ -395,3 +395,13 @@ def test_connections_stay_below_the_limit_of_open_files(soft: int, hard: int, co
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == connections
+
+
+def test_a_web_process_starts_without_the_libraries_of_pulls_and_bundles() -> None:
+    """They take a tenth of its start, and most processes never bring a model."""
+    code = (
+        "import sys, trivet_web.__main__;"
+        "print([m for m in ('httpx2', 'anyio', 'cryptography', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

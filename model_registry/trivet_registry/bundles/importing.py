@@ -48,6 +48,10 @@ class Import:
     allows_older: bool = False
     is_tested: bool = True  # it must answer one token before it is registered
 
+    @property
+    def source(self) -> str:
+        return f"bundle:{self.path}"
+
 
 def import_bundle(
     wanted: Import,

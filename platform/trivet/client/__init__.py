@@ -4,6 +4,8 @@ Answers are typed values, streams can be closed, failures are `trivet.errors`. T
 of the calls are run by the tests, against a server whose deployment `null` has a model that writes nonsense.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from trivet.client.answers import (
     ChatChunk,
     ChatCompletion,
@@ -17,7 +19,6 @@ from trivet.client.answers import (
     Usage,
 )
 from trivet.client.calls import Page
-from trivet.client.client import AsyncClient, Client
 from trivet.client.fields import ChatFields, CompletionFields, DeploymentChanges
 from trivet.client.inference import ChatMessage
 from trivet.client.observations import BatchView, Histogram, Histograms, History, Lane, Request
@@ -43,6 +44,9 @@ from trivet.client.results import (
 from trivet.client.site_settings import SiteCheck, SitePackage, SiteSetting, SiteSettings
 from trivet.client.stored_answers import Batch, File, Response, ResponseEvent
 from trivet.client.streams import AsyncStream, Stream
+
+if TYPE_CHECKING:
+    from trivet.client.client import AsyncClient, Client
 
 __all__ = [
     "Alias",
@@ -96,3 +100,12 @@ __all__ = [
     "VersionDetails",
     "VersionFile",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The clients bring an HTTP library; the web server and others need the values alone."""
+    if name not in ("AsyncClient", "Client"):
+        raise AttributeError(f"module 'trivet.client' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("trivet.client.client"), name)

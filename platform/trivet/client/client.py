@@ -10,7 +10,7 @@ from trivet.client.accounts import Audit, Keys, Sessions, Usage, Users
 from trivet.client.async_connection import AsyncConnection
 from trivet.client.calls import C
 from trivet.client.connection import Connection
-from trivet.client.home import TokenOfHome, found, local_url, trust_of
+from trivet.client.home import TokenOfHome, found, trust_of
 from trivet.client.inference import Chat, Completions
 from trivet.client.management import Deployments, Instances, Operation
 from trivet.client.model_sources import ModelStore, Pulls
@@ -19,7 +19,7 @@ from trivet.client.retries import Retries
 from trivet.client.stored import Batches, Files, Responses
 from trivet.client.wire import Wire, pool_options
 
-__all__ = ["AsyncClient", "Client", "local_url"]
+__all__ = ["AsyncClient", "Client"]
 TIMEOUT_S = 300.0
 MAX_RETRIES = 2
 MAX_CONNECTIONS = 100

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import httpx2
 
-from trivet.access import is_served
+from trivet.access import is_served, local_url
 from trivet.client.wire import is_loopback, port_of
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
@@ -57,13 +57,6 @@ def _is_of_home(url: str, settings: Settings) -> bool:
     if not is_loopback(url):
         return url.rstrip("/") == own
     return is_loopback(own) and port_of(url) == port_of(own)
-
-
-def local_url(settings: Settings) -> str:
-    """Where the server of this home listens, as seen from this host."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    scheme = "http" if settings.tls_cert is None else "https"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def trust_of(url: str, ca_file: str | None) -> ssl.SSLContext | None:

@@ -100,8 +100,19 @@ def _launch(given: argparse.Namespace) -> int:
                 fallback=given.fallback,
             )
         except ModelNotFound as error:
-            raise with_path_hint(error, given.model) from None
+            raise _with_deployment_hint(client, with_path_hint(error, given.model), given.model) from None
         return finish(client, deployment, given, instances_of(deployment))
+
+
+def _with_deployment_hint(client: Client, error: ModelNotFound, name: str) -> ModelNotFound:
+    """Who starts again what was stopped knows it by the deployment's name."""
+    for each in client.deployments.list():
+        if each.name == name:
+            again = f"trivet launch {each.model} --name {name}"
+            return ModelNotFound(
+                f"deployment {name!r} runs a model of another name: `{again}`", param="model"
+            )
+    return error
 
 
 def _pulled(client: Client, given: argparse.Namespace) -> str:

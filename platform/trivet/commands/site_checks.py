@@ -144,8 +144,8 @@ def check_registry(settings: Settings) -> Finding:
 
 def check_port(settings: Settings) -> Finding:
     """The port is free, or it is this home's own server that has it."""
+    from trivet.access import local_url
     from trivet.client import Client
-    from trivet.client.client import local_url
 
     where = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

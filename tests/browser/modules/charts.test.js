@@ -1,12 +1,19 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { quantile, ticks, timeTicks } from "../../../web/trivet_web/console/base/charts/scale.js";
+import { byteTicks, quantile, ticks, timeTicks } from "../../../web/trivet_web/console/base/charts/scale.js";
 
 test("ticks are round and reach the highest value", () => {
   assert.deepEqual(ticks(7), [0, 2, 4, 6, 8]);
   assert.deepEqual(ticks(4), [0, 1, 2, 3, 4]);
   assert.deepEqual(ticks(0.03), [0, 0.01, 0.02, 0.03]);
   assert.deepEqual(ticks(0), [0, 1]);
+});
+
+test("ticks of bytes are round in the unit that they are read in", () => {
+  assert.deepEqual(byteTicks(3.5 * 2 ** 30), [0, 1, 2, 3, 4].map((one) => one * 2 ** 30));
+  assert.deepEqual(byteTicks(1.2 * 2 ** 30), [0, 0.5, 1, 1.5].map((one) => one * 2 ** 30));
+  assert.deepEqual(byteTicks(700), [0, 200, 400, 600, 800]);
+  assert.deepEqual(byteTicks(0), [0, 1]);
 });
 
 test("ticks of time are round and inside", () => {

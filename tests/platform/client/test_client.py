@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trivet import errors
+from trivet.access import local_url
 from trivet.client import Client
-from trivet.client.client import local_url
 from trivet.config import Settings
 
 

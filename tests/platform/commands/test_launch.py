@@ -47,6 +47,16 @@ def test_an_unknown_name_that_is_a_folder_here_is_told_how_to_write_it(
     assert done.err.endswith("; for the files in ./nothing write ./nothing\n")
 
 
+def test_who_names_the_deployment_in_place_of_its_model_is_told_the_model(site, trivet) -> None:
+    trivet("launch", "smollm2", "--name", "nothing")
+    trivet("stop", "nothing")
+    done = trivet("launch", "nothing")
+    assert done.code == 1
+    assert done.err == (
+        "trivet: deployment 'nothing' runs a model of another name: `trivet launch smollm2 --name nothing`\n"
+    )
+
+
 def test_a_failed_launch_gives_reason_and_log_and_exits_1(site, trivet) -> None:
     site.boot = ["starting", "loading", "failed"]
     done = trivet("launch", "smollm2")

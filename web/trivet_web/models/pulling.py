@@ -1,4 +1,7 @@
-"""Pulls models in threads of this process; the registry has how far each is, for whoever asks any process."""
+"""Pulls models in threads of this process; the registry has how far each is, for whoever asks any process.
+
+The code of sources and bundles is imported by the first pull: most web processes never make one.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from trivet.client.results import Plan
 from trivet.config import Settings
 from trivet.errors import Conflict, TrivetError
 from trivet_registry import audit_log
 from trivet_registry.audit_log import Act, append
-from trivet_registry.bundles.importing import Import, import_bundle
-from trivet_registry.bundles.smoke_test import answers_one_token
 from trivet_registry.database import Database
 from trivet_registry.model_store.store import ModelStore
 from trivet_registry.pulls_store import (
@@ -34,10 +34,12 @@ from trivet_registry.pulls_store import (
     new_pull_id,
     report,
 )
-from trivet_registry.sources.pull import Rules, Wanted, pull
 
 if TYPE_CHECKING:
+    from trivet.client.results import Plan
     from trivet.models.description import ModelFiles
+    from trivet_registry.bundles.importing import Import
+    from trivet_registry.sources.pull import Wanted
 
 logger = logging.getLogger(__name__)
 REPORT_INTERVAL_S = 0.5
@@ -74,7 +76,6 @@ class Puller:
         self.store = ModelStore(settings.paths.models)
         self.folder = settings.paths.run
         self._settings = settings
-        self._rules = Rules.of(settings)
         self._database = database
         self._opens = opens
         self._plan = plan
@@ -88,12 +89,11 @@ class Puller:
             begun: records the act in the transaction that makes the row; the end is recorded like what it
                 returns.
         """
-        source = f"bundle:{wanted.path}" if isinstance(wanted, Import) else wanted.source
         pull_id = new_pull_id()
         with ExitStack() as stack:
             stack.enter_context(held(self.folder, pull_id))
             with self._database.session() as session:
-                create_pull(session, pull_id, source, wanted.name)
+                create_pull(session, pull_id, wanted.source, wanted.name)
                 act = begun(session, pull_id)
             thread = threading.Thread(
                 target=self._run, args=(pull_id, wanted, act, stack.pop_all()), name="pull", daemon=True
@@ -142,6 +142,10 @@ class Puller:
         return DONE, "", version
 
     def _fetch(self, wanted: Wanted | Import, reporter: _Reporter) -> str:
+        from trivet_registry.bundles.importing import Import, import_bundle
+        from trivet_registry.bundles.smoke_test import answers_one_token
+        from trivet_registry.sources.pull import Rules, pull
+
         place = self.store, self._database, self._opens
         if isinstance(wanted, Import):
 
@@ -151,7 +155,7 @@ class Puller:
                     answers_one_token(path, self._settings, self._plan, check)
 
             return import_bundle(wanted, *place, test, reporter.progress, reporter.expect)
-        return pull(wanted, self._rules, *place, reporter.progress, reporter.expect)
+        return pull(wanted, Rules.of(self._settings), *place, reporter.progress, reporter.expect)
 
 
 class _Reporter:

@@ -19,7 +19,7 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import PermissionDenied, RequestError, TrivetError
 from trivet.models.model_files import open_model
 from trivet_registry.audit_log import Act, list_entries
-from trivet_registry.bundles import importing
+from trivet_registry.bundles import importing, smoke_test
 from trivet_registry.bundles.exporting import export_version
 from trivet_registry.bundles.importing import Import
 from trivet_registry.bundles.signing import fingerprint, own_key
@@ -224,7 +224,7 @@ def test_a_cancel_that_comes_last_is_told_as_what_it_did(
     if is_registered:
         monkeypatch.setattr(importing, "register_stored", register)
     else:
-        monkeypatch.setattr(pulling, "answers_one_token", cancel)
+        monkeypatch.setattr(smoke_test, "answers_one_token", cancel)
         monkeypatch.setattr(pulling, "REPORT_INTERVAL_S", 0.0)
     act = Act("the test", "model.pull")
     pull_id = puller.start(

@@ -6,8 +6,6 @@ import msgspec
 from flask import Blueprint, Response
 
 from trivet.errors import RequestError
-from trivet_registry.bundles.exporting import export_version
-from trivet_registry.bundles.signing import own_key
 from trivet_web.accounts.long_acts import recorded
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
@@ -44,6 +42,9 @@ class BundleObject(msgspec.Struct, frozen=True):
 @documented(BundleObject, body=ExportRequest, status=201)
 def export() -> Response:
     """Write a signed bundle of a version. Raises: ModelNotFound, ModelFilesError, Conflict, RequestError."""
+    from trivet_registry.bundles.exporting import export_version  # by the first bundle: it loads a library
+    from trivet_registry.bundles.signing import own_key
+
     body = read_body(ExportRequest)
     process = web_process()
     path = given_path(body.path, "path", process.settings, is_new=True)

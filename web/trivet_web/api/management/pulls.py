@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -11,12 +12,8 @@ from sqlalchemy.orm import Session
 from trivet.errors import ConfigError, RequestError
 from trivet_registry import tables
 from trivet_registry.audit_log import Act
-from trivet_registry.bundles.importing import Import
-from trivet_registry.bundles.signing import fingerprint, read_public
 from trivet_registry.pulls_store import end_lost, get_pull, has_lost, list_pulls
 from trivet_registry.references import check_name
-from trivet_registry.sources.pull import Wanted
-from trivet_registry.sources.trivet_site import refuse_password
 from trivet_web.accounts.acts import record
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
@@ -28,6 +25,10 @@ from trivet_web.models.pulling import keys_folder
 from trivet_web.models.servable import given_path
 from trivet_web.request_name import request_id
 from trivet_web.web_process import WebProcess, web_process
+
+if TYPE_CHECKING:
+    from trivet_registry.bundles.importing import Import
+    from trivet_registry.sources.pull import Wanted
 
 blueprint = Blueprint("pulls", __name__, url_prefix="/platform/v1/pulls")
 
@@ -124,6 +125,10 @@ def _end_lost(process: WebProcess) -> None:
 
 
 def _wanted(process: WebProcess, body: PullRequest) -> Wanted | Import:
+    from trivet_registry.bundles.importing import Import  # by the first pull (models/pulling.py)
+    from trivet_registry.sources.pull import Wanted
+    from trivet_registry.sources.trivet_site import refuse_password
+
     kind, _, rest = body.source.partition(":")
     if kind == "trivet":
         refuse_password(rest)
@@ -145,6 +150,8 @@ def _given_rights(body: PullRequest) -> dict[str, object]:
         return {}
     found: dict[str, object] = {"allow_older": body.allow_older, "smoke_test": body.smoke_test}
     if body.trusted_key is not None:
+        from trivet_registry.bundles.signing import fingerprint, read_public
+
         try:
             found["trusted_key"] = fingerprint(read_public(body.trusted_key.encode(), "trusted_key"))
         except ConfigError as error:

@@ -15,6 +15,12 @@ export function ticks(max, parts = 4) {
   return Array.from({ length: last + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }
 
+/** Round in the unit that they are read in: 1 GiB, 2 GiB, ... @param {number} max bytes @param {number} [parts] */
+export function byteTicks(max, parts = 4) {
+  const unit = max > 0 ? 1024 ** Math.floor(Math.log2(max) / 10) : 1;
+  return ticks(max / unit, parts).map((one) => one * unit);
+}
+
 const STEPS_S = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
 /** Round times between two, in milliseconds. @param {number} from @param {number} to @param {number} most */

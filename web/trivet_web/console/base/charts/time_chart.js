@@ -1,9 +1,9 @@
 // Series over time, as lines or stacked areas. The cursor is shared by all charts of a page with one `group`.
 
-import { count, fullTime, rate, timeOfDay } from "../format.js";
+import { bytes, count, fullTime, rate, timeOfDay } from "../format.js";
 import { t } from "../texts.js";
 import { ChartFrame, drawGrid } from "./frame.js";
-import { ticks, timeTicks } from "./scale.js";
+import { byteTicks, ticks, timeTicks } from "./scale.js";
 
 /**
  * @typedef {object} TimeSeries
@@ -92,7 +92,7 @@ export class TimeChart extends ChartFrame {
     const { width, height } = drawing;
     const [from, to] = this.span ?? [Date.now() - 60_000, Date.now()];
     const stacks = this.stacks();
-    const marks = ticks(
+    const marks = (this.format === bytes ? byteTicks : ticks)(
       Math.max(this.least, ...stacks.flatMap(({ tops }) => tops.map((top) => top ?? 0))),
       Math.max(2, Math.floor(height / 36)),
     );

@@ -27,8 +27,8 @@ export class Batch {
       { class: "legend", hidden: true },
       names.map(([name, colour]) => h("li", {}, dot(colour), h("span", {}, t(`instance.lane.${name}`)))),
     );
-    const kv = h("section", { class: "card" });
-    this.map = new HeatMap(kv, { title: t("instance.kv_blocks"), file: "kv-blocks", height: 220 });
+    this.kv = h("section", { class: "card", hidden: true });
+    this.map = new HeatMap(this.kv, { title: t("instance.kv_blocks"), file: "kv-blocks", height: 220 });
     parent.append(
       h(
         "section",
@@ -37,7 +37,7 @@ export class Batch {
         this.legend,
         place,
       ),
-      kv,
+      this.kv,
     );
     this.place = new DataPlace(place, lanes);
     this.lanes = new KeyedList(lanes, () => new LaneView());
@@ -48,6 +48,7 @@ export class Batch {
   /** @param {Record<string, any>} instance */
   follow(instance) {
     this.isReady = ["ready", "draining"].includes(instance.state);
+    this.kv.hidden = !this.isReady;
     if (this.isReady) return;
     this.legend.hidden = true;
     this.place.empty(t("instance.no_batch"));
