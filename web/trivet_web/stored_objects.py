@@ -40,6 +40,15 @@ def check_room(folder: Path, size_bytes: int = 0) -> None:
         raise OSError(errno.ENOSPC, f"less than {RESERVE_BYTES >> 20} MiB of the disk would be left")
 
 
+def sync(place: Path) -> None:
+    """Bring a file's content, or a folder's names, to the disk. Raises: OSError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def new_id(prefix: str) -> str:
     """An id that nobody can guess."""
     return f"{prefix}_{secrets.token_hex(16)}"
@@ -54,8 +63,12 @@ class StoredObjects(Generic[T]):
         kind: type[T],
         retention_days: float,
         clock: Callable[[], float] = time.time,
+        *,
+        is_synced: bool = False,
     ) -> None:
+        """Args: is_synced: what `put` has returned from outlasts a power failure, for some milliseconds."""
         self._folder = folder
+        self._is_synced = is_synced
         self._decoder = msgspec.json.Decoder(kind)
         self._retention_s = retention_days * DAY_S
         self._clock = clock
@@ -77,10 +90,14 @@ class StoredObjects(Generic[T]):
         try:
             draft.touch(mode=0o600)
             draft.write_bytes(msgspec.json.encode(value))
+            if self._is_synced:
+                sync(draft)
             with contextlib.suppress(FileNotFoundError):
                 born_s = place.stat().st_mtime
                 os.utime(draft, (born_s, born_s))
             draft.replace(place)
+            if self._is_synced:
+                sync(self._folder)
         except OSError:
             draft.unlink(missing_ok=True)
             raise

@@ -7,41 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from batch_client import CHAT, line, rows, send_file, start, state
+from batch_client import has_ended, line, rows, start, state, store_batch
 
 from trivet_web.batch import online_site, round_robin
 from trivet_web.batch.journal import Journal, JournalUnwritable
 from trivet_web.batch.runner import LOCK
-from trivet_web.batch.stored_batch import BatchObject, Shelf
-from trivet_web.stored_objects import StoredObjects, new_id
+from trivet_web.batch.stored_batch import Shelf
+from trivet_web.stored_objects import StoredObjects
 
 if TYPE_CHECKING:
     from conftest import Eventually, Site
     from flask.testing import FlaskClient
-
-
-def has_ended(client: FlaskClient, batch_id: str, status: str = "completed") -> Callable[[], bool]:
-    return lambda: state(client, batch_id)["status"] == status
-
-
-def store_batch(site: Site, client: FlaskClient, *lines: object, expires_in_s: float = 3600) -> str:
-    """As the API does it, but without a word to the runner."""
-    shelf, now_s = Shelf.of(site.settings), int(time.time())
-    batch = BatchObject(
-        id=new_id("batch"),
-        endpoint=CHAT,
-        input_file_id=send_file(client, *lines).get_json()["id"],
-        completion_window="24h",
-        status="validating",
-        created_at=now_s,
-        expires_at=int(now_s + expires_in_s),
-    )
-    shelf.batches.put(batch.id, batch)
-    return batch.id
 
 
 def leftovers(site: Site) -> list[str]:
@@ -308,3 +289,69 @@ def test_the_lock_is_where_nothing_is_swept(
     assert not (site.settings.paths.run / LOCK).is_relative_to(site.settings.paths.stored)
     start(site_client, line(0))
     eventually((site.settings.paths.run / LOCK).exists)
+
+
+def test_batches_that_cannot_be_seen_stop_none_that_are_open(
+    site: Site,
+    site_client: FlaskClient,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = site.start_engine("--step-s", "0.02")
+    batch_id = start(site_client, *(line(n, max_tokens=20) for n in range(200)))
+    eventually(lambda: state(site_client, batch_id)["status"] == "in_progress")
+
+    def unseen(shelf: Shelf) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Shelf, "open_batches", unseen)
+    process = site_client.application.extensions["trivet"]
+    process.wake_batches()
+    eventually(lambda: "batches=unseen" in caplog.text, what="it has looked")
+    eventually(has_ended(site_client, batch_id))
+    view = process.relay.view(engine.instance)
+    assert "batches=stopped" not in caplog.text
+    assert view.load.num_finished.get("abort", 0) == 0, "no line was asked twice"
+
+
+def test_what_a_failed_turn_had_open_is_opened_anew(
+    site: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next one writes to journals that are closed, and each answer is lost."""
+    site.start_engine("--step-s", "0.02")
+    broken, settle = threading.Event(), round_robin.RoundRobin._settle
+
+    def once(turns: round_robin.RoundRobin) -> None:
+        settle(turns)
+        if not broken.is_set():
+            broken.set()
+            raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(round_robin.RoundRobin, "_settle", once)
+    batch_id = start(site_client, *(line(n, max_tokens=10) for n in range(40)))
+    eventually(has_ended(site_client, batch_id), within_s=40)
+    assert broken.is_set()
+    assert state(site_client, batch_id)["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
+    assert leftovers(site) == []
+
+
+def test_a_limit_of_threads_only_delays_lines(
+    site: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_robin, "AGAIN_S", 0.2)
+    site.start_engine()
+    num_refused, submit = 0, ThreadPoolExecutor.submit
+
+    def limited(pool: ThreadPoolExecutor, *given: Any) -> Any:
+        nonlocal num_refused
+        if num_refused < 3:
+            num_refused += 1
+            raise RuntimeError("can't start new thread")
+        return submit(pool, *given)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", limited)
+    batch_id = start(site_client, *map(line, range(10)))
+    eventually(has_ended(site_client, batch_id))
+    assert num_refused == 3
+    assert state(site_client, batch_id)["request_counts"]["completed"] == 10

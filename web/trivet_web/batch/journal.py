@@ -128,11 +128,13 @@ class Journal:
         self.path.unlink()
 
     def close(self) -> None:
-        """Idempotent. A journal without a row is removed."""
+        """Idempotent. A journal without a row is removed. Raises: OSError; it is closed all the same."""
         if self._file.closed:
             return
-        self.sync()
-        self._file.close()
+        try:
+            self.sync()
+        finally:
+            self._file.close()  # and with it the lock
         if not self.tally.lines:
             self.path.unlink(missing_ok=True)
 

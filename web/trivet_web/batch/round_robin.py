@@ -28,7 +28,7 @@ MAX_OPEN = 16  # batches at a time
 POLL_S = 2.0  # for batches that another process was asked for
 STEP_S = 0.1
 GRACE_S = 30.0  # for the lines under way when a batch is cancelled or its time is over
-AGAIN_S = 10.0  # until a batch is opened again whose journal is held, or whose disk is full
+AGAIN_S = 10.0  # until what could not be had is tried again: a journal that is held, disk, threads
 
 
 class RoundRobin:
@@ -48,10 +48,12 @@ class RoundRobin:
         self._aside: dict[str, float] = {}  # batch that is not open → not before
         self._suspects = Suspects()
         self._looked_s = float("-inf")
+        self._ask_again_s = float("-inf")  # no line before, since there is no thread for it
 
     def run(self) -> None:
         """Until no batch is open; or this process stops, and the lines under way have ended."""
         pool = ThreadPoolExecutor(NUM_THREADS + MAX_OPEN, thread_name_prefix="batch-line")
+        self._looked_s = float("-inf")
         try:
             while not self._is_stopped():
                 self._open_new()
@@ -63,9 +65,7 @@ class RoundRobin:
             while self._lines:
                 self._settle()
         finally:
-            for run in self._runs:
-                run.end_requests()
-                run.close()
+            self._leave_all()
             pool.shutdown(cancel_futures=True)
 
     def _open_new(self) -> None:
@@ -75,7 +75,11 @@ class RoundRobin:
         self._wake.clear()
         self._looked_s = now_s
         opened = {run.batch_id for run in self._runs}
-        waiting = [batch for batch in self._shelf.open_batches() if batch.id not in opened]
+        try:
+            waiting = [batch for batch in self._shelf.open_batches() if batch.id not in opened]
+        except OSError as error:  # those that are open go on
+            logger.warning("batches=unseen error=%s", error)
+            return
         self._aside = {one.id: self._aside[one.id] for one in waiting if one.id in self._aside}
         due = [one for one in waiting if self._aside.get(one.id, 0.0) <= now_s]
         self._make_room(len(due) - (MAX_OPEN - len(self._runs)))
@@ -98,7 +102,7 @@ class RoundRobin:
         num_lively = sum(not run.is_stalled for run in self._runs)
         share = max(1, NUM_THREADS // max(1, num_lively))
         asking = [run for run in self._runs if not run.ended_by()]
-        while asking:
+        while asking and time.monotonic() >= self._ask_again_s:
             for run in list(asking):
                 line = None
                 if run.num_under_way < 1 or (
@@ -109,8 +113,17 @@ class RoundRobin:
                 if line is None:
                     asking.remove(run)
                 else:
-                    self._lines[pool.submit(run.answer, line)] = (run, line)
+                    self._begin(pool, run, line)
         self._runs = self._runs[1:] + self._runs[:1]
+
+    def _begin(self, pool: ThreadPoolExecutor, run: BatchRun, line: InputLine) -> None:
+        try:
+            self._lines[pool.submit(run.answer, line)] = (run, line)
+        except RuntimeError as error:  # a limit of threads: those that there are go on with what they have
+            logger.warning("lines=%d no more can be asked now: %s", len(self._lines), error)
+            self._ask_again_s = time.monotonic() + AGAIN_S
+            self._suspects.came_back(run.batch_id, line.index)
+            run.put_back(line)
 
     def _settle(self) -> None:
         """Wait for an answer, no longer than a step, and write down what there is."""
@@ -178,3 +191,15 @@ class RoundRobin:
         run.end_requests()
         with suppress(OSError):
             run.close()
+
+    def _leave_all(self) -> None:
+        """Nothing is kept of them: who opens them again finds them as they are on the disk by then."""
+        for run in self._runs:
+            run.end_requests()
+            with suppress(OSError):
+                run.close()
+        for run, line in self._lines.values():
+            self._suspects.came_back(run.batch_id, line.index)
+        self._runs.clear()
+        self._lines.clear()
+        self._grace.clear()

@@ -25,25 +25,21 @@ LOCK = "batches.lock"  # in the run directory
 
 
 class BatchRunner:
-    """One a web process. Its thread starts with the first batch, or at once where there are some already."""
+    """One a web process. Its thread sleeps until the first batch comes, where there are none already."""
 
     def __init__(self, app: Flask, shelf: Shelf, lock: Path, is_draining: Callable[[], bool]) -> None:
         self._lock = lock
         self._is_draining = is_draining
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._turns = RoundRobin(app, shelf, self._wake, self._is_stopped)
         if any(shelf.open_batches()):
             self.wake()
+        self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
+        self._thread.start()
 
     def wake(self) -> None:
         """There is a new batch."""
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
-                self._thread.start()
         self._wake.set()
 
     def stop(self) -> None:
@@ -54,27 +50,26 @@ class BatchRunner:
     @property
     def is_at_work(self) -> bool:
         """Whether lines may be under way."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread.is_alive()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for the lines under way."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        self._wake.wait()
+        self._wake.clear()
         while not self._is_stopped():
-            has_run = False
             try:
                 with _locked(self._lock) as is_ours:
                     if is_ours:
                         self._turns.run()
-                        has_run = True
             except OSError as error:  # of the lock, mostly: no descriptor is free, or the disk is full
                 logger.warning("batches=stopped error=%s; tried again in %g s", error, POLL_S)
             except Exception:  # a border: the batches of this site go on in a moment
                 logger.exception("batches=stopped")
-            # `run` takes a wake-up back; where it did not, waiting for one would be none.
-            (self._wake if has_run else self._closing).wait(POLL_S)
+            self._wake.wait(POLL_S)
+            self._wake.clear()  # also where another process has the lock, which looks for itself
 
     def _is_stopped(self) -> bool:
         return self._closing.is_set() or self._is_draining()

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from trivet.config import Settings
-from trivet_web.stored_objects import DAY_S, StoredObjects
+from trivet_web.stored_objects import DAY_S, StoredObjects, sync
 
 ACTIVE = ("validating", "in_progress", "finalizing")
 Status = Literal[
@@ -101,8 +101,8 @@ class Shelf:
     def of(cls, settings: Settings) -> Shelf:
         folder, days = settings.paths.stored, settings.retention_days
         return cls(
-            StoredObjects(folder / "files", FileObject, days),
-            StoredObjects(folder / "batches", BatchObject, days),
+            StoredObjects(folder / "files", FileObject, days, is_synced=True),
+            StoredObjects(folder / "batches", BatchObject, days, is_synced=True),
             folder,
             days * DAY_S,
         )
@@ -136,8 +136,9 @@ class Shelf:
     def new_file(
         self, file_id: str, filename: str, purpose: str, owner: str | UnsetType = UNSET
     ) -> FileObject:
-        """Put down what describes a content that is there already."""
+        """Put down what describes a content that is there already. Both outlast a power failure."""
         now_s = time.time()
+        sync(self.content(file_id))
         made = FileObject(
             id=file_id,
             bytes=self.content(file_id).stat().st_size,
