@@ -87,6 +87,7 @@ class BatchRun:
         self._queue = LineQueue(given.path, self._is_open)
         self._set(
             status="in_progress",
+            errors=None,  # of an attempt that was left before its results
             in_progress_at=self._batch.in_progress_at or int(time.time()),
             request_counts=RequestCounts(given.num_lines, *self._counted()),
         )
@@ -153,6 +154,9 @@ class BatchRun:
 
     def finish(self) -> None:
         """Its last state and its files. Raises: JournalUnwritable, OSError."""
+        if self._batch.errors is not None:  # it had failed when its process ended: its results have gaps
+            self._end_failed()
+            return
         if self._journal is not None:
             self._leave_out(self._journal)
             self._journal.finish()
@@ -164,16 +168,13 @@ class BatchRun:
 
     def fail(self, error: Exception) -> None:
         """It cannot go on; what was answered can be had. Raises: JournalUnwritable, OSError."""
-        if self._journal is not None:
-            self._journal.finish(with_gaps=True)
-        counts = self._batch.request_counts
-        if self._shelf.results(self._batch.id).exists():
-            made, _ = self._make_files()
-            counts = RequestCounts(max(counts.total, made.total), made.completed, made.failed)
         code, message = "server_error", "internal error; the server's log has it"
         if isinstance(error, TrivetError):
             code, message = error.code, error.message
-        self._end("failed", counts, errors=BatchFaults([BatchFault(code, message)]))
+        self._set(errors=BatchFaults([BatchFault(code, message)]))  # first: results alone look complete
+        if self._journal is not None:
+            self._journal.finish(with_gaps=True)
+        self._end_failed()
 
     def close(self) -> None:
         """Idempotent."""
@@ -249,11 +250,19 @@ class BatchRun:
         )
         return RequestCounts(sum(counts.values()), counts[False], counts[True]), num_expired
 
-    def _end(self, status: str, counts: RequestCounts, **changes: Any) -> None:
+    def _end_failed(self) -> None:
+        counts = self._batch.request_counts
+        if self._shelf.results(self._batch.id).exists():
+            made, _ = self._make_files()
+            counts = RequestCounts(max(counts.total, made.total), made.completed, made.failed)
+        self._end("failed", counts)
+
+    def _end(self, status: str, counts: RequestCounts) -> None:
+        changes = {f"{status}_at": int(time.time())}
         mark = self._shelf.cancel_mark(self._batch.id)
         if status == "cancelled":
             changes["cancelling_at"] = int(mark.stat().st_mtime)
-        self._set(status=status, request_counts=counts, **{f"{status}_at": int(time.time())}, **changes)
+        self._set(status=status, request_counts=counts, **changes)
         self._shelf.results(self._batch.id).unlink(missing_ok=True)
         mark.unlink(missing_ok=True)
 
