@@ -14,7 +14,7 @@ import zmq
 from gunicorn.arbiter import Arbiter
 
 from trivet.config import engine_address
-from trivet.endpoints import local_endpoints
+from trivet.endpoints import Endpoints, local_endpoints
 from trivet.errors import EngineLost, TrivetError, Unavailable
 from trivet.messages import SILENCE_LIMIT_S, Beat, FinishReason, Phase, Submit
 from trivet.sampling_params import SamplingParams
@@ -269,6 +269,46 @@ def test_nothing_is_kept_of_an_engine_that_is_no_longer_watched(
     engine.kill()
     assert isinstance(read_all(mailbox)[1], EngineLost)
     eventually(lambda: relay.view(engine.instance) is None, what="its view is gone")
+
+
+def test_an_engine_that_has_the_port_of_one_that_has_ended_is_heard(
+    relay: Relay, eventually: Eventually
+) -> None:
+    """On another host, while the row of the one that has ended is still there; their keys differ."""
+
+    def heard(name: str, beats: zmq.Socket[bytes]) -> bool:
+        beats.send(msgspec.msgpack.encode(Beat(name, "lease", 1, 1, Phase.LOADING)))
+        beats.poll(10, zmq.POLLIN)
+        view = relay.view(name)
+        return view is not None and view.beat is not None
+
+    def seen_s(name: str) -> float:
+        view = relay.view(name)
+        return 0.0 if view is None else view.last_seen_s
+
+    def bind(beats: zmq.Socket[bytes], address: str) -> Endpoints:
+        public, beats.curve_secretkey = zmq.curve_keypair()
+        beats.curve_publickey, beats.curve_server, beats.linger = public, True, 0
+        beats.bind(address)
+        place = beats.get_string(zmq.LAST_ENDPOINT)
+        return Endpoints(sock=place, beat=place, ctl=place, server_key=public.decode())
+
+    with zmq.Context() as context, context.socket(zmq.PUB) as beats:
+        ended = bind(beats, "tcp://127.0.0.1:*")
+        relay.locate({"ended": ended})
+        relay.watch(["ended"])
+        eventually(lambda: heard("ended", beats))
+    with zmq.Context() as context, context.socket(zmq.PUB) as beats:
+        both = {"ended": ended, "newer": bind(beats, ended.beat)}
+        relay.locate(both)
+        relay.watch(["ended", "newer"])
+        eventually(lambda: heard("newer", beats), what="the newer one is heard beside it")
+        relay.watch(["newer"])
+        eventually(lambda: relay.view("ended") is None, what="it is followed no more")
+        before_s = seen_s("newer")
+        eventually(lambda: heard("newer", beats) and seen_s("newer") > before_s, what="it is heard alone")
+        relay.watch([])
+        eventually(lambda: relay.view("newer") is None, what="nobody is followed")
 
 
 def test_an_engine_that_has_failed_says_why() -> None:

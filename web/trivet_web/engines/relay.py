@@ -279,34 +279,54 @@ class Relay:
             link.fail_all(error, is_final=True)
 
     def _watch(self, instance_ids: frozenset[str]) -> None:
+        for instance_id in self._watched.keys() - instance_ids:
+            self._stop_hearing(instance_id)
+            self._views.pop(instance_id, None)
         for instance_id in instance_ids - self._watched.keys():
             self._hear(instance_id)
-        for instance_id in self._watched.keys() - instance_ids:
-            self._beats.disconnect(self._watched.pop(instance_id).beat)
-            self._views.pop(instance_id, None)
 
     def _hear(self, instance_id: str) -> None:
         self._view(instance_id)
         try:
             endpoints = self._endpoints(instance_id)
+            self._disconnect(endpoints)
             connect(self._beats, endpoints.beat, endpoints.server_key, self._key_file)
         except (TrivetError, zmq.ZMQError) as error:  # the request that needs it will say so
             logger.warning("instance=%s beats=unheard error=%s", instance_id, error)
             return
         self._watched[instance_id] = endpoints
 
+    def _stop_hearing(self, instance_id: str) -> None:
+        ended = self._watched.pop(instance_id)
+        self._disconnect(ended)
+        for other in [one for one, endpoints in self._watched.items() if endpoints.beat == ended.beat]:
+            self._hear(other)
+
+    def _disconnect(self, endpoints: Endpoints) -> None:
+        """An address has one connection in libzmq, with the key of whoever was the first to have it.
+
+        An engine on another host may get the port of one that has ended, whose row is still there.
+        """
+        with contextlib.suppress(zmq.ZMQError):  # it is not connected
+            self._beats.disconnect(endpoints.beat)
+
     def _locate(self, located: Mapping[str, Endpoints]) -> None:
         """A new attempt listens elsewhere; what was open at the old one ends with its connection."""
         self._located = located
         for instance_id, known in list(self._watched.items()):
-            if self._endpoints(instance_id) != known:
-                self._beats.disconnect(known.beat)
-                del self._watched[instance_id]
+            if not self._is_at(instance_id, known):
+                self._stop_hearing(instance_id)
                 if link := self._links.get(instance_id):
                     link.fail_all(self._view(instance_id).lose("has ended", self._clock()))
                     self._drop(link)
                 self._views.pop(instance_id, None)  # what was seen of the last attempt is none of this one
                 self._hear(instance_id)
+
+    def _is_at(self, instance_id: str, known: Endpoints) -> bool:
+        try:
+            return self._endpoints(instance_id) == known
+        except TrivetError:  # it is not known where it is, and was on another host
+            return False
 
     def _endpoints(self, instance_id: str) -> Endpoints:
         """Raises: ConfigError where a socket's path is too long."""
