@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from trivet.errors import TrivetError, Unavailable
 from trivet_registry.deployment_changes import Update, sleep_deployment, update_deployment
 from trivet_registry.deployments_store import get_deployment, stop_deployment
 from trivet_registry.events_store import list_events
 from trivet_registry.instance_state import InstanceState as State
+from trivet_web.engines.mailbox import Loss, Mailbox
+from trivet_web.engines.routing import Deployed, Router
+from trivet_web.engines.waking import InstanceReady, Waker
 
 if TYPE_CHECKING:
     from conftest import Eventually, Site
@@ -147,3 +151,101 @@ def test_a_request_that_meets_its_unloading_waits_for_the_next_instance(
     eventually(lambda: request.is_alive(), what="it waits")
     asleep.start_engine()
     assert request.end().status_code == 200
+
+
+class OneDeployment:
+    """A router that knows one, asleep until it `is_ready`."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+
+    def table(self, *, fresh: bool) -> dict[str, Deployed]:
+        return {"demo": Deployed("demo", "", 0, is_asleep=True)}
+
+    def has_instance(self, deployed: Deployed) -> bool:
+        return self.is_ready
+
+    def why_not(self, deployed: Deployed) -> str:
+        return "it is asleep"
+
+
+def put(mailbox: Mailbox, error: TrivetError, choice: int | None) -> None:
+    mailbox.fail(error, choice)
+
+
+class Compared(Mailbox):
+    """Counts how often any two of them are compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def test_thousands_are_told_without_comparing_each_with_each(eventually: Eventually) -> None:
+    """Each waits for all others otherwise, and with them whatever else this process does."""
+    router = OneDeployment()
+    waker = Waker(cast("Router", router), lambda name: None, put)
+    boxes = [Compared() for _ in range(500)]
+    for box in boxes:
+        for choice in range(2):
+            waker.wait("demo", box, choice, None)
+    waker.forget(boxes[0])
+    router.is_ready = True
+    for box in boxes[1:]:
+        eventually(lambda box=box: box.num_unread == 2, what="it is told")  # type: ignore[misc]
+        assert [(type(loss.error), loss.choice) for loss in box.read(1) if isinstance(loss, Loss)] == [
+            (InstanceReady, 0),
+            (InstanceReady, 1),
+        ]
+    assert boxes[0].num_unread == 0
+    assert Compared.count < 10 * len(boxes)
+
+
+def test_where_no_thread_can_be_started_a_request_is_told_so_and_the_next_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    router, start = OneDeployment(), threading.Thread.start
+    router.is_ready = True
+    waker = Waker(cast("Router", router), lambda name: None, put)
+    is_limited = True
+
+    def limited(thread: threading.Thread) -> None:
+        if is_limited and thread.name == "waker":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    first, second = Mailbox(), Mailbox()
+    waker.wait("demo", first, 0, None)
+    (refused,) = first.read(20)
+    assert isinstance(refused, Loss)
+    assert isinstance(refused.error, Unavailable)
+    assert "can't start new thread" in refused.error.message
+    is_limited = False
+    waker.wait("demo", second, 0, None)
+    (told,) = second.read(20)
+    assert isinstance(told, Loss)
+    assert isinstance(told.error, InstanceReady)
+    assert first.num_unread == 0
+
+
+def test_a_fault_with_one_deployment_keeps_nobody_else_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    class Two(OneDeployment):
+        def table(self, *, fresh: bool) -> dict[str, Deployed]:
+            return {name: Deployed(name, "", 0, is_asleep=True) for name in ("broken", "demo")}
+
+        def has_instance(self, deployed: Deployed) -> bool:
+            return bool(1 // (deployed.name != "broken"))
+
+    waker = Waker(cast("Router", Two()), lambda name: None, put)
+    broken, good = Mailbox(), Mailbox()
+    waker.wait("broken", broken, 0, None)
+    waker.wait("demo", good, 0, None)
+    assert good.read(20)
+    waker.forget(broken)
+    assert "model=broken" in caplog.text

@@ -33,7 +33,7 @@ class InstanceReady(TrivetError):
     status, code = 503, "instance_ready"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # each is itself: thousands may wait, for the same
 class _Waiting:
     deployment: str
     mailbox: Mailbox
@@ -61,7 +61,7 @@ class Waker:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: dict[Mailbox, dict[int, _Waiting]] = {}  # in the order of their coming, by choice
         self._woken_s: dict[str, float] = {}
         self._thread: threading.Thread | None = None
         self._ending: TrivetError | None = None  # of every request from now on
@@ -70,43 +70,58 @@ class Waker:
         """Tell the mailbox when an instance is ready (`InstanceReady`), or why none will be."""
         until_s = self._clock() + LIMIT_S if deadline_s is None else deadline_s
         with self._lock:
-            ending = self._ending
-            if ending is None:
-                self._waiting.append(_Waiting(deployment, mailbox, choice, until_s))
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
-                    self._thread.start()
-        if ending is not None:
-            mailbox.fail(ending)
+            error = self._ending or self._awaken()
+            if error is None:
+                one = _Waiting(deployment, mailbox, choice, until_s)
+                self._waiting.setdefault(mailbox, {})[choice] = one
+        if error is not None:
+            mailbox.fail(error)
 
     def forget(self, mailbox: Mailbox) -> None:
         """Its reader has gone."""
         with self._lock:
-            self._waiting = [one for one in self._waiting if one.mailbox is not mailbox]
+            self._waiting.pop(mailbox, None)
 
     def end_all(self, error: TrivetError) -> None:
         """Fail every request that waits, and those that come later. Any thread."""
         with self._lock:
             self._ending = error
-            ended, self._waiting = self._waiting, []
-        for one in ended:
-            one.mailbox.fail(error)
+            ended, self._waiting = self._waiting, {}
+        for mailbox in ended:
+            mailbox.fail(error)
+
+    def _awaken(self) -> TrivetError | None:
+        """With the lock held: its thread lives. Returns: why it cannot."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="waker", daemon=True)
+            try:
+                thread.start()  # it waits for the lock
+            except RuntimeError as error:  # a limit of the account, or of the container
+                return Unavailable(f"no thread can wait for the model: {error}; try again")
+            self._thread = thread
+        return None
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                waiting = list(self._waiting)
+                waiting = [one for choices in self._waiting.values() for one in choices.values()]
                 if not waiting:
                     self._thread = None
                     return
-            try:
-                for name in {one.deployment for one in waiting}:
-                    self._look(name, [one for one in waiting if one.deployment == name])
-            except SQLAlchemyError as error:  # a registry that is away: each waits until its deadline
-                logger.warning("waiting=%d the registry cannot be read: %s", len(waiting), error)
-            except Exception:  # a border like a loop's: without this thread nobody is told
-                logger.exception("waiting=%d", len(waiting))
+            by_name: dict[str, list[_Waiting]] = {}
+            for one in waiting:
+                by_name.setdefault(one.deployment, []).append(one)
+            for name, those in by_name.items():
+                self._look_safely(name, those)
             time.sleep(LOOK_INTERVAL_S)
+
+    def _look_safely(self, name: str, waiting: list[_Waiting]) -> None:
+        try:
+            self._look(name, waiting)
+        except SQLAlchemyError as error:  # a registry that is away: each waits until its deadline
+            logger.warning("waiting=%d the registry cannot be read: %s", len(waiting), error)
+        except Exception:  # a border like a loop's: without this thread nobody is told
+            logger.exception("model=%s waiting=%d", name, len(waiting))
 
     def _look(self, name: str, waiting: list[_Waiting]) -> None:
         now = self._clock()
@@ -135,7 +150,16 @@ class Waker:
 
     def _tell(self, waiting: list[_Waiting], error: TrivetError) -> None:
         with self._lock:
-            told = [one for one in waiting if one in self._waiting]
-            self._waiting = [one for one in self._waiting if one not in told]
+            told = [one for one in waiting if self._take(one)]
         for one in told:  # what is no readiness ends the whole request: another try would wait again
             self._put(one.mailbox, error, one.choice if isinstance(error, InstanceReady) else None)
+
+    def _take(self, one: _Waiting) -> bool:
+        """With the lock held: whether it still waited."""
+        choices = self._waiting.get(one.mailbox, {})
+        if choices.get(one.choice) is not one:
+            return False
+        del choices[one.choice]
+        if not choices:
+            del self._waiting[one.mailbox]
+        return True
