@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
+from sqlalchemy.exc import SQLAlchemyError
 
 from trivet.config import Settings
+from trivet.errors import TrivetError
+from trivet_registry.database import open_database
+from trivet_registry.instance_state import LIVE_STATES
+from trivet_registry.instances_store import list_instances
 from trivet_web.answers.shared_requests import REQUESTS_FOLDER
 from trivet_web.app import create_app
 from trivet_web.metrics.engine_totals import TOTALS_FOLDER, join_files
@@ -111,12 +117,25 @@ def configure_logging(level: str) -> None:
 
 def _on_starting(settings: Settings) -> Any:
     def prepare(_arbiter: object) -> None:
-        join_files(settings.paths.run / TOTALS_FOLDER)
+        join_files(settings.paths.run / TOTALS_FOLDER, _living_instances(settings))
         if settings.web_workers > 1:
             prepare_folder(settings.paths.run / METRICS_FOLDER)
             prepare_folder(settings.paths.run / REQUESTS_FOLDER)
 
     return prepare
+
+
+def _living_instances(settings: Settings) -> list[str] | None:
+    """None where the registry cannot be read."""
+    try:
+        with (
+            closing(open_database(settings.resolved_database_url)) as database,
+            database.reading() as session,
+        ):
+            return [one.id for one in list_instances(session, states=LIVE_STATES)]
+    except (TrivetError, SQLAlchemyError) as error:  # the workers say what is to be done
+        logger.warning("instances=unknown error=%s", error)
+        return None
 
 
 def _on_worker_exit(_arbiter: object, worker: Any) -> None:

@@ -36,7 +36,7 @@ def test_what_was_shown_survives_the_web_server_and_its_files_become_one(tmp_pat
         process = EngineTotals(tmp_path)
         process.observe("i", lease, load(10))
         process.loads()
-    join_files(tmp_path)
+    join_files(tmp_path, None)
     assert len(list(tmp_path.iterdir())) == 1
     assert EngineTotals(tmp_path).loads()["i"].generation_tokens == 20
 
@@ -49,6 +49,28 @@ def test_instances_that_are_gone_are_forgotten() -> None:
     assert list(totals.loads()) == ["j"]
 
 
+def test_what_one_process_has_forgotten_does_not_come_back_from_another(tmp_path: Path) -> None:
+    both = EngineTotals(tmp_path), EngineTotals(tmp_path)
+    for instance in "ij":
+        both[0].observe(instance, "a", load(1))
+    for process in both:
+        process.loads()
+    for process in both:
+        process.keep(["j"])
+        assert list(process.loads()) == ["j"], "the other's file has the other one still"
+    assert list(EngineTotals(tmp_path).loads()) == ["j"]
+
+
+def test_starting_again_forgets_instances_that_are_gone(tmp_path: Path) -> None:
+    """Of which nobody's file would ever be without."""
+    process = EngineTotals(tmp_path)
+    for instance in "ij":
+        process.observe(instance, "a", load(1))
+    process.loads()
+    join_files(tmp_path, ["j", "k"])
+    assert list(EngineTotals(tmp_path).loads()) == ["j"]
+
+
 def test_a_file_that_cannot_be_read_is_left_out_and_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -57,7 +79,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_told_once(
     whole.observe("i", "first", load(10))
     whole.loads()
     (tmp_path / "1-cut.engines").write_bytes(b"\x81\xa1")
-    join_files(tmp_path)
+    join_files(tmp_path, None)
     (tmp_path / "2-cut.engines").write_bytes(b"")
     totals = EngineTotals(tmp_path)
     caplog.clear()

@@ -1,11 +1,20 @@
+"""Counts of web processes: right, summed over all of them, and of what has ended not for ever."""
+
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from trivet import metrics
-from trivet_web.metrics.web_metrics import WebMetrics, prepare_folder
+from trivet_registry.instance_state import InstanceState as State
+from trivet_registry.instances_store import move_instance
+from trivet_web.metrics.web_metrics import ENDED_S, WebMetrics, prepare_folder
+
+if TYPE_CHECKING:
+    from conftest import Eventually, Site
+    from flask.testing import FlaskClient
 
 TTFT = metrics.TIME_TO_FIRST_TOKEN
 LABELS = ("m", "i")
@@ -96,3 +105,59 @@ def test_totals_of_an_earlier_server_are_forgotten(tmp_path: Path) -> None:
     assert list(folder.iterdir())
     prepare_folder(folder)
     assert not list(folder.iterdir())
+
+
+class Clock:
+    """Seconds, as the test sets them."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_of_instances_that_have_ended_nothing_is_kept_for_ever(tmp_path: Path) -> None:
+    """Neither of those that another process told of, which has ended, too."""
+    clock = Clock()
+    other = WebMetrics(tmp_path)
+    other.observe(TTFT, ("m", "theirs"), 1.0)
+    other.close()
+    mine = WebMetrics(tmp_path, clock)
+    try:
+        for instance in ("lives", "ours"):
+            mine.observe(TTFT, ("m", instance), 1.0)
+        mine.count(metrics.HTTP_REQUESTS, "GET", "/", "200")
+        for now_s, expected in (
+            (0.0, {"lives", "ours", "theirs"}),
+            (ENDED_S - 1, {"lives", "ours", "theirs"}),
+            (ENDED_S + 1, {"lives"}),
+            (3 * ENDED_S, {"lives"}),
+        ):
+            clock.now_s = now_s
+            mine.totals()
+            mine.keep(["lives"])
+            totals = mine.totals()
+            assert {series.labels[1] for series in totals[TTFT.name]} == expected
+            assert len(totals[metrics.HTTP_REQUESTS.name]) == 1
+        mine.close()
+        prepare_folder(tmp_path)  # the files of all
+        mine.save()
+        assert {series.labels[1] for series in WebMetrics(tmp_path).totals()[TTFT.name]} == {"lives"}
+    finally:
+        mine.close()
+
+
+def test_a_site_that_wakes_and_unloads_all_day_keeps_the_series_of_none_that_has_ended(
+    site: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trivet_web.metrics.web_metrics.ENDED_S", 0.0)
+    engine = site.start_engine()
+    body = {"model": "demo", "prompt": "a", "max_tokens": 2}
+    assert site_client.post("/v1/completions", json=body).status_code == 200
+    label = f'instance="{engine.instance}"'
+    assert label in site_client.get("/metrics").text
+    with site.database.session() as session:
+        for next_state in (State.DRAINING, State.STOPPING, State.STOPPED):
+            move_instance(session, engine.instance, next_state)
+    eventually(lambda: label not in site_client.get("/metrics").text, what="it is forgotten")
+    assert 'http_requests_total{method="POST"' in site_client.get("/metrics").text

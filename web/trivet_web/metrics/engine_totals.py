@@ -44,6 +44,7 @@ class EngineTotals:
     def __init__(self, folder: Path | None = None) -> None:
         self._lock = threading.Lock()
         self._seen: dict[str, _Attempts] = {}  # by instance
+        self._kept: frozenset[str] | None = None  # None: all
         name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"  # of nobody else, also where a pid is reused
         self._file = folder / name if folder else None
         self._written: bytes = b""
@@ -67,9 +68,10 @@ class EngineTotals:
             return {instance: _sum(attempts) for instance, attempts in self._seen.items()}
 
     def keep(self, instance_ids: Collection[str]) -> None:
-        """Forget all others."""
+        """Forget all others, from now on also what other processes say of them."""
         with self._lock:
-            for instance in set(self._seen) - set(instance_ids):
+            self._kept = frozenset(instance_ids)
+            for instance in self._seen.keys() - self._kept:
                 del self._seen[instance]
 
     def _raise(self, instance_id: str, lease: str, told: Mapping[str, int]) -> None:
@@ -79,6 +81,8 @@ class EngineTotals:
 
     def _merge_others(self) -> None:
         for instance, attempts in self._read_others():
+            if self._kept is not None and instance not in self._kept:
+                continue
             for lease, told in attempts.items():
                 self._raise(instance, lease, told)
 
@@ -110,13 +114,17 @@ class EngineTotals:
             self._written = data
 
 
-def join_files(folder: Path) -> None:
-    """Called once before the web processes start: the files of earlier ones become one."""
+def join_files(folder: Path, instance_ids: Collection[str] | None) -> None:
+    """Called once before the web processes start: the files of earlier ones become one.
+
+    Args: instance_ids: all others are forgotten; None: none.
+    """
     if not folder.is_dir():
         return
-    old = list(folder.glob(f"*{_SUFFIX}"))
-    if len(old) > 1:
+    if old := list(folder.glob(f"*{_SUFFIX}")):
         joined = EngineTotals(folder)
+        if instance_ids is not None:
+            joined.keep(instance_ids)
         joined.loads()
         for file in old:
             file.unlink()

@@ -103,7 +103,9 @@ def _engines(process: WebProcess, table: Table) -> list[_Engine]:
             process.engine_totals.observe(row.id, view.beat.lease, view.load)
             if view.lost_because is None:
                 living[row.id] = view.load
-    process.engine_totals.keep([row.id for _, row in rows])
+    kept = [row.id for _, row in rows]
+    process.metrics.keep(kept)
+    process.engine_totals.keep(kept)
     totals = process.engine_totals.loads()
     return [
         _Engine((name, row.id, row.backend, row.device), living.get(row.id), totals[row.id])

@@ -2,8 +2,9 @@
 
 A scrape reaches any one of them. So each writes its totals to a file of its own once a second, and the
 one that is asked adds the files of the others to what it has itself: totals never go back, and a
-process that ended keeps its share. (prometheus_client's multiprocess mode: 4 times the cost of an
-observation, and no collectors of our own.) With one process there is no file.
+process that ended keeps its share. An instance that has ended is forgotten after a while, in all of them.
+(prometheus_client's multiprocess mode: 4 times the cost of an observation, and no collectors of our own.)
+With one process there is no file.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import logging
 import os
 import secrets
 import threading
+import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
-from trivet.metrics import Metric
+from trivet.metrics import METRICS, Metric
 
 logger = logging.getLogger(__name__)
 SAVE_INTERVAL_S = 1.0
+ENDED_S = 600.0  # after an instance's end its series are still told: every scraper gets its last counts
 _SUFFIX = ".totals"
 
 
@@ -39,6 +42,7 @@ class Series(msgspec.Struct, array_like=True):
 
 
 _Key = tuple[str, tuple[str, ...]]
+_INSTANCE_AT = {one.name: one.labels.index("instance") for one in METRICS if "instance" in one.labels}
 _decoder = msgspec.msgpack.Decoder(list[Series])
 
 
@@ -63,8 +67,12 @@ class Recorder:
 class WebMetrics:
     """Thread-safe. `folder` None: this is the only web process."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
+        self._told = frozenset[str]()  # instances that have series, here or in another process
+        self._ended_s: dict[str, float] = {}  # since when each of them is not kept
+        self._forgotten = frozenset[str]()
         self._series: dict[_Key, Series] = {}
         self._recorders: dict[_Key, Recorder] = {}
         name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"  # of nobody else, also where a pid is reused
@@ -94,8 +102,13 @@ class WebMetrics:
     def totals(self) -> dict[str, list[Series]]:
         """Of all web processes, by metric name."""
         merged: dict[_Key, Series] = {}
+        told = set()
         for series in (*self._others(), *self._copy()):
             key = (series.name, series.labels)
+            if instance := _instance_of(key):
+                told.add(instance)
+            if instance in self._forgotten:
+                continue
             if key in merged:
                 merged[key].add(series)
             else:
@@ -103,7 +116,19 @@ class WebMetrics:
         by_name: dict[str, list[Series]] = {}
         for series in merged.values():
             by_name.setdefault(series.name, []).append(series)
+        self._told = frozenset(told)
         return by_name
+
+    def keep(self, instance_ids: Collection[str]) -> None:
+        """Forget all other instances after a while: a site has new ones for as long as it runs."""
+        now_s = self._clock()
+        with self._lock:
+            ended = self._told - frozenset(instance_ids)
+            self._ended_s = {one: self._ended_s.get(one, now_s) for one in ended}
+            self._forgotten = frozenset(one for one in ended if now_s - self._ended_s[one] >= ENDED_S)
+            for key in [key for key in self._series if _instance_of(key) in self._forgotten]:
+                del self._series[key]
+                self._recorders.pop(key, None)
 
     def close(self) -> None:
         self._is_closed.set()
@@ -149,6 +174,13 @@ class WebMetrics:
                 if str(error) != self._failure:
                     logger.warning("file=%s is not written: %s", self._file, error)
                 self._failure = str(error)
+
+
+def _instance_of(key: _Key) -> str:
+    """Empty where the metric is of none."""
+    name, labels = key
+    place = _INSTANCE_AT.get(name)
+    return "" if place is None else labels[place]
 
 
 def prepare_folder(folder: Path) -> None:
