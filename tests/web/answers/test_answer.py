@@ -20,6 +20,8 @@ class Engines:
     def __init__(self) -> None:
         self.replicas = "ab"
         self.sent: list[str] = []
+        self.request_ids: list[str] = []
+        self.aborted: list[tuple[str, str]] = []
         self.seen: list[Arrival] = []
         self.on_submit: Callable[[], object] = lambda: None
 
@@ -38,11 +40,13 @@ class Engines:
 
     def give_back(self, instance_id: str, tokens: int) -> None: ...
 
-    def submit(self, instance_id: str, _request: Submit, _mailbox: Mailbox, _choice: int) -> None:
+    def submit(self, instance_id: str, request: Submit, _mailbox: Mailbox, _choice: int) -> None:
         self.sent.append(instance_id)
+        self.request_ids.append(request.request_id)
         self.on_submit()
 
-    def abort(self, instance_id: str, request_id: str) -> None: ...
+    def abort(self, instance_id: str, request_id: str) -> None:
+        self.aborted.append((instance_id, request_id))
 
 
 @pytest.fixture
@@ -127,6 +131,18 @@ def test_a_request_that_ends_the_same_instance_each_time_it_comes_back_is_given_
     with pytest.raises(EngineLost):
         whole.read(1)
     assert engines.sent == ["a"] * MAX_ATTEMPTS
+
+
+def test_each_try_has_an_id_of_its_own_under_which_it_is_aborted(answer: Answer, engines: Engines) -> None:
+    """An engine that was frozen sends of the last one, when it has the next one already."""
+    engines.choose = lambda *_: Claim(engines, "a", 10)  # type: ignore[method-assign, assignment, arg-type]
+    for _ in range(2):
+        answer.mailbox.fail(EngineLost("it was silent"), 0)
+        assert answer.read(0.01) == []
+    assert engines.sent == ["a"] * 3
+    assert len(set(engines.request_ids)) == 3
+    answer.close()
+    assert engines.aborted == [("a", engines.request_ids[-1])]
 
 
 def test_the_completions_of_one_prompt_go_to_one_replica(engines: Engines) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from trivet.errors import DeadlinePassed, GenerationError, TrivetError, Unavailable
 from trivet.messages import Failure, FinishReason, Piece, Submit
 from trivet_registry.usage_store import Tokens
@@ -42,6 +44,11 @@ class _Sequence:
     num_tokens: int = 0
     has_ended: bool = False
     last: Piece | None = None  # the newest that was read
+
+    @property
+    def request_id(self) -> str:
+        """At its engine; of this try alone: an engine that was taken for lost may still send of the last."""
+        return f"{self.submit.request_id}~{self.num_losses}" if self.num_losses else self.submit.request_id
 
 
 class Answer:
@@ -159,7 +166,7 @@ class Answer:
         for sequence in self._sequences:
             if not sequence.has_ended:
                 sequence.has_ended = True
-                self._relay.abort(sequence.claim.instance_id, sequence.submit.request_id)
+                self._relay.abort(sequence.claim.instance_id, sequence.request_id)
             sequence.claim.release()
         self.num_open = 0
 
@@ -235,7 +242,10 @@ class Answer:
         if sequence.claim.instance_id == NOWHERE and self._waker is not None:
             self._waker.wait(self._deployment, self.mailbox, choice, sequence.submit.deadline_s)
             return
-        self._relay.submit(sequence.claim.instance_id, sequence.submit, self.mailbox, choice)
+        submit = sequence.submit
+        if sequence.num_losses:
+            submit = msgspec.structs.replace(submit, request_id=sequence.request_id)
+        self._relay.submit(sequence.claim.instance_id, submit, self.mailbox, choice)
 
 
 def _num_tokens(submit: Submit, max_model_len: int) -> int:
