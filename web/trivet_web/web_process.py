@@ -170,13 +170,17 @@ class WebProcess:
     def begin_drain(self, timeout_s: float) -> None:
         """Say not ready at once; end what is still open just before the deadline, with an error event."""
         self.is_draining = True
-        if self.console_feed is not None:  # which waits for its thread, and that for the registry
-            threading.Thread(target=self.console_feed.close, name="console-end", daemon=True).start()
         left_s = max(0.0, timeout_s - SHUTDOWN_NOTICE_S)
         self._drained_s = time.monotonic() + left_s
-        timer = threading.Timer(left_s, self._end_open_requests)
-        timer.daemon = True
-        timer.start()
+        threads: list[threading.Thread] = [threading.Timer(left_s, self._end_open_requests)]
+        if self.console_feed is not None:  # which waits for its thread, and that for the registry
+            threads.append(threading.Thread(target=self.console_feed.close, name="console-end"))
+        try:
+            for thread in threads:
+                thread.daemon = True
+                thread.start()
+        except RuntimeError as error:  # a limit of threads: what is open goes on, and is cut at the deadline
+            logger.warning("drain=without_notice error=%s", error)
 
     def _end_open_requests(self) -> None:
         error = Unavailable("the web server is shutting down; send the request again")

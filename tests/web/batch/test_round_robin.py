@@ -316,7 +316,11 @@ def test_batches_that_cannot_be_seen_stop_none_that_are_open(
 
 
 def test_what_a_failed_turn_had_open_is_opened_anew(
-    site: Site, site_client: FlaskClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    site: Site,
+    site_client: FlaskClient,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Else the next one writes to journals that are closed, and each answer is lost."""
     site.start_engine("--step-s", "0.02")
@@ -332,6 +336,7 @@ def test_what_a_failed_turn_had_open_is_opened_anew(
     batch_id = start(site_client, *(line(n, max_tokens=10) for n in range(40)))
     eventually(has_ended(site_client, batch_id), within_s=40)
     assert broken.is_set()
+    assert "cannot be ended" not in caplog.text, "a journal that is closed"
     assert state(site_client, batch_id)["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
     assert leftovers(site) == []
 

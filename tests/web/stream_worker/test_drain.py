@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -142,3 +143,19 @@ def num_running(server: Server, token: str) -> int:
     """Of the log of requests: those that wait to be sent, too."""
     found = httpx2.get(f"{server.url}/platform/v1/requests", headers={"Authorization": f"Bearer {token}"})
     return sum(one["status"] == "running" for one in found.json()["data"])
+
+
+def test_a_drain_begins_where_no_thread_can_be_started(
+    site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker would end instead, and with it every stream."""
+    process = site_client.application.extensions[EXTENSION]
+
+    def limited(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        process.begin_drain(3.0)
+    assert process.is_draining
+    assert "drain=without_notice" in caplog.text

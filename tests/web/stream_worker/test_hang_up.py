@@ -73,6 +73,18 @@ def test_the_end_of_a_connection_is_not_told_to_the_next_with_its_number(watcher
         pair[0].close()
 
 
+def test_a_request_that_cannot_be_told_keeps_no_other_from_it(
+    watcher: HangUpWatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        watcher.watch(ours.fileno(), lambda: int("no number"))
+        theirs.close()
+        expect_to_be_told_once(watcher)
+        watcher.forget(ours.fileno())
+    assert "no number" in caplog.text
+
+
 def test_forgetting_a_closed_or_unknown_socket_is_harmless(watcher: HangUpWatcher) -> None:
     ours, theirs = socket.socketpair()
     watcher.watch(ours.fileno(), lambda: None)

@@ -8,11 +8,13 @@ engine (measured: under 2 ms). A client that half-closes its connection counts a
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import threading
 from collections.abc import Callable, Iterator
 
+logger = logging.getLogger(__name__)
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -66,7 +68,10 @@ class HangUpWatcher:
                     return
                 callback = self._callbacks.get(fd)
                 if callback is not None and _is_gone(fd) and self._callbacks.get(fd) is callback:
-                    callback()
+                    try:
+                        callback()
+                    except Exception:  # a border: without this thread no hang-up is noticed any more
+                        logger.exception("fd=%d", fd)
 
 
 def _is_gone(fd: int) -> bool:
