@@ -226,6 +226,18 @@ class SamplingRows(ctypes.Structure):
     ]
 
 
+class Draws(ctypes.Structure):
+    """The newest token of each slot, and whose the rows of a step are."""
+
+    _fields_: ClassVar = [(name, _pointer) for name in ("newest", "slots", "row_seqs")]
+
+
+class Progress(ctypes.Structure):
+    """What the host learns of a step on a stream."""
+
+    _fields_: ClassVar = [("started_ns", _long), ("ended_ns", _long), ("status", _int), ("pad", _int)]
+
+
 STRUCTS = (
     Weight,
     Activations,
@@ -239,22 +251,46 @@ STRUCTS = (
     LayerQueries,
     StepSequences,
     AttentionSpace,
+    Draws,
+    Progress,
 )  # in the order of `trivet_struct_bytes`
+
+
+NO_MEMORY = "the kernels found no memory for the books of a step"
 
 
 def _raise_where_memory_ran_out(status: int, function: object, arguments: tuple[object, ...]) -> int:
     """As ctypes' `errcheck`. Raises: MemoryError."""
     if status:
-        raise MemoryError("the kernels found no memory for the books of a step")
+        raise MemoryError(NO_MEMORY)
     return status
+
+
+def _raise_where_nothing_was_posted(number: int, function: object, arguments: tuple[object, ...]) -> int:
+    """As ctypes' `errcheck`. Raises: MemoryError."""
+    if not number:
+        raise MemoryError(NO_MEMORY)
+    return number
 
 
 # With a status: "errcheck" in ctypes' words.
 _CHECKED = ("trivet_forward", "trivet_attend", "trivet_attend_cache", "trivet_sample")
+_POSTS = ("trivet_post_forward", "trivet_post_sample")
 _FUNCTIONS = {
     "trivet_pool_create": (_pointer, [_int]),
     "trivet_pool_destroy": (None, [_pointer]),
     "trivet_pool_crew_size": (_int, [_pointer]),
+    "trivet_stream_create": (_pointer, [_int]),
+    "trivet_stream_destroy": (None, [_pointer]),
+    "trivet_stream_wait": (None, [_pointer, _long]),
+    "trivet_post_forward": (
+        _long,
+        [_pointer, *map(ctypes.POINTER, (Model, Step, Draws, Progress))],
+    ),
+    "trivet_post_sample": (
+        _long,
+        [_pointer, ctypes.POINTER(Model), _pointer, *map(ctypes.POINTER, (SamplingRows, Draws, Progress))],
+    ),
     "trivet_pack": (None, [_pointer, ctypes.POINTER(Pack)]),
     "trivet_unpack_row": (None, [ctypes.POINTER(Weight), _int, _int, _pointer]),
     "trivet_forward": (_int, [_pointer, ctypes.POINTER(Model), ctypes.POINTER(Step)]),
@@ -299,6 +335,8 @@ def load_library(path: Path) -> ctypes.CDLL:
         function.restype, function.argtypes = result, arguments
         if name in _CHECKED:
             function.errcheck = _raise_where_memory_ran_out
+        if name in _POSTS:
+            function.errcheck = _raise_where_nothing_was_posted
     for number, struct in enumerate(STRUCTS):
         size = library.trivet_struct_bytes(number)
         if size != ctypes.sizeof(struct):

@@ -39,10 +39,7 @@ class NativePool:
     def _create(self, num_threads: int) -> int:
         handle: int | None = self._library.trivet_pool_create(num_threads)
         if handle is None:
-            raise BackendError(
-                f"the host does not allow the {num_threads} threads of num_threads; lower it, or raise the "
-                "limit on processes (ulimit -u, pids of the container)"
-            )
+            raise too_many_threads(num_threads)
         return handle
 
     def close(self) -> None:
@@ -51,3 +48,11 @@ class NativePool:
             self._library.trivet_pool_destroy(self._handle)
             self._handle = None
         self._cores.close()
+
+
+def too_many_threads(num_threads: int) -> BackendError:
+    """That the host does not allow so many, in words."""
+    return BackendError(
+        f"the host does not allow the {num_threads} threads of num_threads; lower it, or raise the "
+        "limit on processes (ulimit -u, pids of the container)"
+    )

@@ -1,15 +1,16 @@
 """The native runner of the CPU: a whole step in C++, no torch in the process.
 
 Weights are mapped, packed once into tiles for the kernels (`native_weights.py`), and the file's pages are
-left to the kernel. It computes in the calling thread and its helpers: `forward` and `sample` have done their
-work when they return, so one step is in flight. Every call into the library releases the GIL.
+left to the kernel. `forward` and `sample` queue their work on a stream (`kernels/stream.h`): two steps are in
+flight, and the host prepares one while the other computes; `collect` computes with the stream's threads until
+its step is done. Every call into the library releases the GIL.
 """
 
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,16 +21,28 @@ from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import ModelSpec
 from trivet.runners.pooling import pool
-from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
+from trivet.runners.step_state import warm_up_batch
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan, native_plan
 from trivet_cpu.core_shares import CoreShare
 from trivet_cpu.host import Host
-from trivet_cpu.native_library import Activations, AttentionSpace, Cache, Layer, Model, RopeTable, Step
+from trivet_cpu.native_library import (
+    NO_MEMORY,
+    STEP_ARRAYS,
+    Activations,
+    AttentionSpace,
+    Cache,
+    Draws,
+    Layer,
+    Model,
+    Progress,
+    RopeTable,
+    Step,
+)
 from trivet_cpu.native_plan import NativeShape
-from trivet_cpu.native_pool import NativePool
-from trivet_cpu.native_sampler import NativeSampler
+from trivet_cpu.native_sampler import NativeSampler, Results
+from trivet_cpu.native_stream import NativeStream
 from trivet_cpu.native_weights import Arena, NativeWeights
 from trivet_cpu.pooling import floats_at, sum_of_normed
 from trivet_cpu.process_memory import return_free_memory
@@ -41,11 +54,26 @@ if TYPE_CHECKING:
 WARM_UP_TOKENS = 64  # a chunk that takes every path of the kernels
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step between `forward` and `collect`, with all that the stream reads of it."""
+
+    batch: Batch
+    arrays: list[Int32]
+    rows: Int32  # of the hidden states whose logits are wanted
+    draws: Draws
+    progress: Progress = field(default_factory=Progress)
+    number: int = 0  # of its last part on the stream
+    results: Results | None = None
+    pooled: NDArray[np.float32] | None = None
+    failure: OutOfMemory | None = None
+
+
 class CpuNativeRunner:
     """One model on the CPU. See `contract.Runner`."""
 
     features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
-    max_in_flight = 1
+    max_in_flight = 2
 
     def __init__(
         self,
@@ -58,7 +86,7 @@ class CpuNativeRunner:
     ) -> None:
         self._spec, self._plan, self._native, self._host = spec, plan, native, host
         self._library = library
-        self._pool = NativePool(library, native.num_threads, cores)
+        self._stream = NativeStream(library, native.num_threads, cores)
         self._frequencies = [
             inverse_frequencies(rope, plan.max_model_len) for rope in native_plan.distinct_ropes(spec)
         ]
@@ -70,10 +98,9 @@ class CpuNativeRunner:
         self._kv: Arena | None = None
         self._host_kv: Arena | None = None
         self._logits: NDArray[np.float32] | None = None
-        self._rows_of_logits = np.empty(0, np.int32)  # of the hidden states that the step has left
         self._sampler: NativeSampler | None = None
-        self._newest = NewestTokens(native.shape.max_num_seqs)
-        self._step: StepState | None = None
+        self._newest = np.zeros(native.shape.max_num_seqs, np.int32)  # token of each slot
+        self._steps: dict[int, _Step] = {}
 
     # ---- start -----------------------------------------------------------------------------------
 
@@ -81,8 +108,12 @@ class CpuNativeRunner:
         """As the contract."""
         native_plan.log_conversions(weights, self._native)
         packed = NativeWeights(self._spec, weights, self._native)
-        with TensorReader(weights) as reader:
-            packed.load(reader, self._library, self._pool.handle, on_progress)
+        pool = self._library.trivet_pool_create(self._native.num_threads)
+        try:
+            with TensorReader(weights) as reader:
+                packed.load(reader, self._library, pool, on_progress)
+        finally:
+            self._library.trivet_pool_destroy(pool)
         self._weights = packed
         self._layers = packed.layers(native_plan.distinct_ropes(self._spec))
         self._buffer_sizes = native_plan.buffer_bytes(self._spec, weights, self._native)
@@ -165,7 +196,8 @@ class CpuNativeRunner:
     def warm_up(self) -> None:
         """A small chunk and a decode bring the code into memory; the buffers are there."""
         for length in (min(WARM_UP_TOKENS, self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            self._run(warm_up_batch(length, self._plan.kv.block_size))
+            step = self._post(warm_up_batch(length, self._plan.kv.block_size))
+            self._stream.wait(step.number)
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -174,38 +206,71 @@ class CpuNativeRunner:
         return np.empty(num_int32, np.int32)
 
     def forward(self, batch: Batch) -> None:
-        """As the contract; computes at once."""
-        self._step = StepState(batch, time.perf_counter())
+        """As the contract."""
         self._copy_blocks(batch)
+        self._steps[batch.step] = self._post(batch)
+
+    def _post(self, batch: Batch) -> _Step:
+        """Queue all layers over the batch; the hidden states stay in the runner's buffer."""
+        assert self._model is not None, "allocate_kv comes before forward"
+        token_ids, table = batch.token_ids.copy(), batch.block_tables[0]
+        arrays = [token_ids, batch.positions, batch.query_start_loc, batch.seq_lens, table]
+        draws = Draws(self._newest.ctypes.data, batch.slots.ctypes.data, batch.row_seqs.ctypes.data)
+        state = _Step(batch, arrays, batch.logits_rows, draws)
+        if not len(token_ids):
+            return state
+        step = Step(num_tokens=len(token_ids), num_seqs=len(batch.slots), table_stride=table.shape[1])
+        for name, array in zip(STEP_ARRAYS, arrays, strict=True):
+            setattr(step, name, array.ctypes.data)
+        last_start_loc = last_rows(batch)
+        if last_start_loc is not None:
+            step.last_start_loc = last_start_loc.ctypes.data
+            arrays.append(last_start_loc)
+            state.rows = np.arange(len(batch.logits_rows), dtype=np.int32)
+        parts = (self._model, step, draws, state.progress)
         try:
-            self._run(batch)
+            state.number = self._stream.posted(
+                self._library.trivet_post_forward(self._stream.handle(), *map(ctypes.byref, parts))
+            )
         except MemoryError as error:
-            self._step.failure = _out_of_memory(error)
+            state.failure = _out_of_memory(error)
+        return state
 
     def sample(self, step: int, sampling: Sampling) -> None:
-        """As the contract; computes at once."""
+        """As the contract."""
         state = self._current(step)
         if state.failure is not None:
             return
-        batch = state.batch
         assert self._sampler is not None
-        pieces, pooled = self._logits_of(batch), self._pooled(batch)
+        assert self._model is not None
+        assert self._logits is not None
+        state.pooled = self._pooled(state)
+        state.results = self._sampler.begin(sampling, len(state.rows))
+        height = len(self._logits)
         try:
-            with self._pool.step() as handle:
-                state.output = self._sampler.sample(
-                    handle, pieces, sampling, batch.row_seqs, len(batch.slots), step, pooled, state.started_s
+            for first in range(0, len(state.rows), height):
+                rows = state.rows[first : first + height]
+                logits = self._logits[: len(rows), : self._spec.num_tokens]
+                state.number = self._stream.posted(
+                    self._library.trivet_post_sample(
+                        self._stream.handle(),
+                        ctypes.byref(self._model),
+                        rows.ctypes.data,
+                        ctypes.byref(self._sampler.rows_of(logits, first)),
+                        ctypes.byref(state.draws),
+                        ctypes.byref(state.progress),
+                    )
                 )
         except MemoryError as error:
             state.failure = _out_of_memory(error)
-            return
-        self._newest.keep(batch, sampling, state.output)
 
-    def _pooled(self, batch: Batch) -> NDArray[np.float32] | None:
+    def _pooled(self, state: _Step) -> NDArray[np.float32] | None:
         """[S, hidden_size] of the hidden states that the step has left in its buffer."""
+        batch, model = state.batch, self._model
         if batch.pooling is None:
             return None
-        model = self._model
         assert model is not None
+        self._stream.wait()
         hidden = floats_at(model.x, (len(batch.token_ids), model.padded_hidden_size))[:, : model.hidden_size]
         weight = floats_at(model.norm, (model.hidden_size,))
         return pool(
@@ -215,59 +280,35 @@ class CpuNativeRunner:
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
         state = self._current(step)
-        self._step = None
-        return state.result()
-
-    def _current(self, step: int) -> StepState:
-        if self._step is None or self._step.batch.step != step:
-            raise BackendError(f"step {step} is not in flight; forward has to come first")
-        return self._step
-
-    def _run(self, batch: Batch) -> None:
-        """All layers over the batch; the hidden states stay in the runner's buffer."""
-        assert self._model is not None, "allocate_kv comes before forward"
-        self._rows_of_logits = batch.logits_rows
-        num_tokens = len(batch.token_ids)
-        if not num_tokens:
-            return
-        arrays = {
-            "token_ids": self._newest.resolved(batch),
-            "positions": batch.positions,
-            "query_start_loc": batch.query_start_loc,
-            "seq_lens": batch.seq_lens,
-            "block_table": batch.block_tables[0],
-        }
-        step = Step(
-            num_tokens=num_tokens, num_seqs=len(batch.slots), table_stride=arrays["block_table"].shape[1]
+        progress = state.progress
+        self._stream.wait(state.number)
+        if progress.status:
+            state.failure = _out_of_memory(MemoryError(NO_MEMORY))
+        if state.failure is not None:
+            self._stream.wait()
+            self._steps.clear()  # nothing of this step or the one behind it counts
+            raise state.failure
+        if state.results is None:
+            raise BackendError(f"collect({step}) was called before sample({step})")
+        del self._steps[step]
+        batch = state.batch
+        return state.results.output(
+            step,
+            batch.row_seqs,
+            len(batch.slots),
+            state.pooled,
+            (progress.ended_ns - progress.started_ns) * 1e-9,
         )
-        last_start_loc = last_rows(batch)
-        if last_start_loc is not None:
-            arrays["last_start_loc"] = last_start_loc
-            self._rows_of_logits = np.arange(len(batch.logits_rows), dtype=np.int32)
-        for name, array in arrays.items():
-            setattr(step, name, array.ctypes.data)
-        with self._pool.step() as handle:
-            self._library.trivet_forward(handle, ctypes.byref(self._model), ctypes.byref(step))
 
-    def _logits_of(self, batch: Batch) -> Iterator[NDArray[np.float32]]:
-        """Pieces [<= max_logits_rows, num_tokens]; padding rows of the head are never sampled."""
-        assert self._logits is not None
-        assert self._model is not None
-        height, stride = self._logits.shape
-        for first in range(0, len(self._rows_of_logits), height):
-            rows = np.ascontiguousarray(self._rows_of_logits[first : first + height])
-            self._library.trivet_logits(
-                self._pool.handle,
-                ctypes.byref(self._model),
-                rows.ctypes.data,
-                len(rows),
-                self._logits.ctypes.data,
-                stride,
-            )
-            yield self._logits[: len(rows), : self._spec.num_tokens]
+    def _current(self, step: int) -> _Step:
+        if step not in self._steps:
+            raise BackendError(f"step {step} is not in flight; forward has to come first")
+        return self._steps[step]
 
     def _copy_blocks(self, batch: Batch) -> None:
-        """All sources of a copy are read before a target is written."""
+        """All sources of a copy are read before a target is written, once the steps before have ended."""
+        if batch.copies:
+            self._stream.wait()
         for copy in batch.copies:
             sources, targets = self._blocks(copy.from_host), self._blocks(copy.to_host)
             for source, target in zip(sources, targets, strict=True):
@@ -302,9 +343,10 @@ class CpuNativeRunner:
 
     def close(self) -> None:
         """As the contract."""
-        self._pool.close()
+        self._stream.close()
+        self._steps.clear()
         self._model = self._layers = self._weights = None
-        self._buffers = self._kv = self._host_kv = self._logits = self._sampler = self._step = None
+        self._buffers = self._kv = self._host_kv = self._logits = self._sampler = None
         return_free_memory()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -36,41 +35,35 @@ class NativeSampler:
         row_seqs: Int32,
         num_seqs: int,
         step: int,
-        pooled: Float32 | None = None,
-        started_s: float | None = None,
     ) -> StepOutput:
         """As `engine.sampler.sample_pieces`.
 
         Args:
             pool: of `trivet_pool_create`.
             pieces: logits [<= max_logits_rows, V], rows contiguous in themselves.
-            pooled: of the step, passed on.
-            started_s: when the step began, of `time.perf_counter`: its time on the device ends here.
         """
+        results = self.begin(sampling, len(row_seqs))
+        first_row = 0
+        for piece in pieces:
+            self._library.trivet_sample(pool, ctypes.byref(self.rows_of(piece, first_row)))
+            first_row += len(piece)
+        return results.output(step, row_seqs, num_seqs)
+
+    def begin(self, sampling: Sampling, num_rows: int) -> Results:
+        """Where the results of a step will be; it holds what the library reads of the step."""
         if sampling is not self._sampling:
             self._point_to(sampling)
+        results = Results(sampling, num_rows)
+        results.point(self._rows)
+        return results
+
+    def rows_of(self, piece: Float32, first_row: int) -> SamplingRows:
+        """The rows of the step begun from `first_row` on, with logits `piece`; the next call changes it."""
         rows = self._rows
-        results = _Results(len(row_seqs), rows.num_top, rows.num_extra)
-        results.point(rows)
-        rows.first_row = 0
-        for piece in pieces:
-            rows.logits, rows.stride = piece.ctypes.data, piece.strides[0] // 4
-            rows.num_rows, rows.num_tokens = piece.shape
-            self._library.trivet_sample(pool, ctypes.byref(rows))
-            rows.first_row += len(piece)
-        return StepOutput(
-            step=step,
-            token_ids=results.token_ids,
-            num_tokens=count_tokens(sampling.draws, results.refused, row_seqs, num_seqs),
-            is_finite=results.is_finite,
-            logprobs=results.logprobs,
-            ranks=results.ranks,
-            top_ids=results.top_ids if sampling.num_logprobs else None,
-            top_logprobs=results.top_logprobs if sampling.num_logprobs else None,
-            extra_logprobs=None if sampling.extra_ids is None else results.extra_logprobs,
-            pooled=pooled,
-            device_time_s=0.0 if started_s is None else time.perf_counter() - started_s,
-        )
+        rows.logits, rows.stride = piece.ctypes.data, piece.strides[0] // 4
+        rows.num_rows, rows.num_tokens = piece.shape
+        rows.first_row = first_row
+        return rows
 
     def _point_to(self, sampling: Sampling) -> None:
         rows, before = self._rows, self._sampling
@@ -85,10 +78,13 @@ class NativeSampler:
         self._sampling = sampling
 
 
-class _Results:
+class Results:
     """What the library fills, every element of it, in one piece of memory."""
 
-    def __init__(self, num_rows: int, num_top: int, num_extra: int) -> None:
+    def __init__(self, sampling: Sampling, num_rows: int) -> None:
+        self._sampling = sampling
+        num_top = sampling.num_logprobs
+        num_extra = 0 if sampling.extra_ids is None else sampling.extra_ids.shape[1]
         sizes = [num_rows] * 3 + [num_rows * num_top] * 2 + [num_rows * num_extra, -(-num_rows // 2)]
         ends = list(accumulate(sizes))
         words = np.empty(ends[-1], np.int32)
@@ -103,6 +99,30 @@ class _Results:
         base = words.ctypes.data
         starts = [base + 4 * (end - size) for size, end in zip(sizes, ends, strict=True)]
         self._addresses = (*starts, starts[-1] + num_rows)
+
+    def output(
+        self,
+        step: int,
+        row_seqs: Int32,
+        num_seqs: int,
+        pooled: Float32 | None = None,
+        device_time_s: float = 0.0,
+    ) -> StepOutput:
+        """Once all rows are filled."""
+        sampling = self._sampling
+        return StepOutput(
+            step=step,
+            token_ids=self.token_ids,
+            num_tokens=count_tokens(sampling.draws, self.refused, row_seqs, num_seqs),
+            is_finite=self.is_finite,
+            logprobs=self.logprobs,
+            ranks=self.ranks,
+            top_ids=self.top_ids if sampling.num_logprobs else None,
+            top_logprobs=self.top_logprobs if sampling.num_logprobs else None,
+            extra_logprobs=None if sampling.extra_ids is None else self.extra_logprobs,
+            pooled=pooled,
+            device_time_s=device_time_s,
+        )
 
     def point(self, rows: SamplingRows) -> None:
         """Let the library write here."""

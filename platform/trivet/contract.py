@@ -312,7 +312,7 @@ class Runner(Protocol):
     """One model on its devices. One thread calls it; every call releases the GIL while it waits."""
 
     features: frozenset[Feature]
-    max_in_flight: int  # steps between forward and collect: 1 on the CPU, 2 on accelerators
+    max_in_flight: int  # steps between forward and collect: 2 where one computes while the host prepares
 
     def load(self, weights: WeightIndex, on_progress: Callable[[int, int], None]) -> None:
         """Read the weights; `on_progress` gets bytes done and bytes in all.

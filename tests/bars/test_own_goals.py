@@ -6,7 +6,7 @@ import pytest
 from trivet_bars.bars import Verdict
 from trivet_bars.engines import TRIVET
 from trivet_bars.limits import Limits
-from trivet_bars.own_goals import OwnFigures, goals_of
+from trivet_bars.own_goals import DEFAULT, OwnFigures, goals_of, thread_counts
 from trivet_bars.rounds import Sample
 
 LIMITS = Limits(20.0, 800.0, 400.0)
@@ -79,3 +79,14 @@ def test_waste_tells_how_many_sequences_fit() -> None:
 def test_what_was_not_measured_is_not_met_by_silence() -> None:
     goals = goals_of([], [], None, OwnFigures({}, {}, {}))
     assert {goal.verdict for goal in goals} == {Verdict.NOT_MEASURED}
+
+
+@pytest.mark.parametrize(("default", "verdict"), [(92.0, Verdict.MET), (88.0, Verdict.NOT_MET)])
+def test_the_default_number_of_threads_is_compared_with_the_best(default: float, verdict: Verdict) -> None:
+    own = OwnFigures({}, {}, {}, {DEFAULT: default, "1": 100.0, "2": 60.0})
+    (goal,) = [g for g in goals_of([], [], None, own) if "num_threads" in g.title]
+    assert (goal.value, goal.verdict) == (pytest.approx(default), verdict)
+
+
+def test_threads_are_tried_from_one_to_all() -> None:
+    assert [thread_counts(count) for count in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]

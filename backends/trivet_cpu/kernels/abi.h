@@ -73,7 +73,7 @@ struct TrivetModel {
 struct TrivetStep {
   int32_t num_tokens;
   int32_t num_seqs;
-  const int32_t* token_ids;        // [T] resolved
+  int32_t* token_ids;              // [T] resolved, unless `trivet_post_forward` does that
   const int32_t* positions;        // [T]
   const int32_t* query_start_loc;  // [S + 1]
   const int32_t* seq_lens;         // [S]
@@ -111,11 +111,28 @@ struct TrivetSampling {
   float *top_logprobs, *extra_logprobs;
 };
 
+// The newest token of each slot, which a step may leave and the next one read.
+struct TrivetDraws {
+  int32_t* newest;          // [slots]
+  const int32_t* slots;     // [S] of the step
+  const int32_t* row_seqs;  // [R] of the step; only where it draws
+};
+
+// What the host learns of a step on a stream, once it has waited for its last part.
+struct TrivetProgress {
+  int64_t started_ns, ended_ns;  // CLOCK_MONOTONIC
+  int32_t status;                // 1: memory ran out
+  int32_t pad;
+};
+
 // What returns a status is 1 where memory ran out, and has done nothing of use then; else 0. An exception must
 // not pass into C.
 void* trivet_pool_create(int32_t num_threads);  // null: the host allows no such number of threads
 void trivet_pool_destroy(void* pool);
 int32_t trivet_pool_crew_size(void* pool);  // threads that work now: fewer beside a busy program
+void* trivet_stream_create(int32_t num_threads);  // null as above
+void trivet_stream_destroy(void* stream);
+void trivet_stream_wait(void* stream, int64_t number);  // of what was posted; this thread computes, too
 void trivet_pack(void* pool, const TrivetPack* pack);
 void trivet_unpack_row(const trivet::Weight* weight, int row, int num_columns, float* out);
 
@@ -124,6 +141,14 @@ int32_t trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* s
 // Logits [num_rows, stride] after the final norm of rows [R] of `x`.
 void trivet_logits(void* pool, const TrivetModel* model, const int32_t* rows, int32_t num_rows, float* logits,
                    int64_t stride);
+
+// The same on a stream, in the order of the calls; both return a number to wait for, 0 where memory ran out. The
+// structs are copied, their arrays and `progress` stay until then. A token id of -1 becomes the newest of its slot.
+int64_t trivet_post_forward(void* stream, const TrivetModel* model, const TrivetStep* step, const TrivetDraws* draws,
+                            TrivetProgress* progress);
+// Logits of rows [num_rows] of `x` into `sampling.logits`, then their sampling; drawn tokens become the newest.
+int64_t trivet_post_sample(void* stream, const TrivetModel* model, const int32_t* rows,
+                           const TrivetSampling* sampling, const TrivetDraws* draws, TrivetProgress* progress);
 
 // One kernel by itself, for tests and for models that the step does not know. Rows are contiguous; `size` is a
 // multiple of 16.

@@ -22,14 +22,6 @@ constexpr int SPINS_BETWEEN_STEPS = 1000;
 thread_local const Pool* inside = nullptr;  // the pool whose task this thread runs
 thread_local int64_t asleep = 0;             // ns of that task at barriers
 
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 long futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, nullptr, nullptr, 0);
 }
@@ -42,11 +34,11 @@ int64_t nanoseconds(clockid_t clock) {
 
 }  // namespace
 
-Pool::Pool(int num_threads)
-    : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]), parts_(new Part[num_threads]),
+Pool::Pool(int num_threads, bool has_guest)
+    : num_threads_(num_threads), has_guest_(has_guest), crew_(num_threads), berths_(new Berth[num_threads]), parts_(new Part[num_threads]),
       members_(new Member[num_threads]), helpers_(new std::thread[num_threads]) {
   try {
-    for (int thread = 1; thread < num_threads; thread++)
+    for (int thread = 1; thread < num_threads - has_guest; thread++)
       helpers_[thread] = std::thread([this, thread] { helper(thread); });
   } catch (const std::system_error&) {
     end();
@@ -161,10 +153,25 @@ void Pool::helper(int thread) {
   for (uint32_t seen = 0;;) {
     seen = sleep_until_called(berths_[thread], seen);
     if (is_closing_) return;
-    if (!join(thread)) continue;
-    work(thread);
-    pass(thread, true);
+    take_part(thread);
   }
+}
+
+void Pool::help(const std::atomic<int64_t>& done, int64_t wanted) {
+  const int thread = num_threads_ - 1;
+  Berth& berth = berths_[thread];
+  for (uint32_t seen = berth.calls.load();;) {
+    if (done.load(std::memory_order_acquire) >= wanted) return;
+    if (thread) take_part(thread);
+    if (done.load(std::memory_order_acquire) >= wanted) return;
+    seen = sleep_until_called(berth, seen);
+  }
+}
+
+void Pool::take_part(int thread) {
+  if (!join(thread)) return;
+  work(thread);
+  pass(thread, true);
 }
 
 void Pool::call(Berth& berth) {

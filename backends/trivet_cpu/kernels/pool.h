@@ -12,6 +12,15 @@
 
 namespace trivet {
 
+// In a loop that waits.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // Work of a phase is taken from counters: with fixed shares one preempted thread would hold up all others
 // at every barrier. Nobody waits for a helper that has not come yet, because another program has its core: it
 // joins at the phase that it finds. (One stream beside its web server, which has a core for half a millisecond of
@@ -20,12 +29,19 @@ class Pool {
  public:
   typedef void (*Task)(void* argument, int thread);
 
-  explicit Pool(int num_threads);  // throws std::system_error where the host allows no such number
+  // `has_guest`: the last of the threads is whoever calls `help`; with one thread it only waits.
+  // Throws std::system_error where the host allows no such number.
+  explicit Pool(int num_threads, bool has_guest = false);
   ~Pool();  // no task runs
 
   // Run `task` in the caller (thread 0) and in every thread of the crew that comes in time, and return when all
   // of these have returned. A second caller waits for the first; a task that calls it ends the process.
   void run(Task task, void* argument);
+
+  // Take part in the tasks that run until `done` is `wanted` or more. One guest at a time; whoever counts `done`
+  // up says so by `call_guest`.
+  void help(const std::atomic<int64_t>& done, int64_t wanted);
+  void call_guest() { call(berths_[num_threads_ - 1]); }
 
   // Wait until every thread that has joined the task is here; then the unit counter starts again at 0.
   void barrier(int thread) { pass(thread, false); }
@@ -81,7 +97,7 @@ class Pool {
     uint16_t num_joined, num_arrived;
   };
 
-  // Where a helper sleeps between tasks.
+  // Where a helper sleeps between tasks, and a guest.
   struct alignas(64) Berth {
     std::atomic<uint32_t> calls{0};  // a futex
     std::atomic<bool> is_sleeping{false};
@@ -104,6 +120,7 @@ class Pool {
 
   void end();
   void helper(int thread);
+  void take_part(int thread);
   bool join(int thread);
   void work(int thread);
   void pass(int thread, bool is_end);
@@ -112,12 +129,13 @@ class Pool {
   static void call(Berth& berth);
 
   const int num_threads_;
+  const bool has_guest_;
   Crew crew_;
   std::mutex run_mutex_;
   std::unique_ptr<Berth[]> berths_;
   std::unique_ptr<Part[]> parts_;
   std::unique_ptr<Member[]> members_;
-  std::unique_ptr<std::thread[]> helpers_;  // the first is none: it is the caller
+  std::unique_ptr<std::thread[]> helpers_;  // caller and guest have none
   Task task_ = nullptr;
   void* argument_ = nullptr;
   std::atomic<int> crew_size_{1};  // of the running task

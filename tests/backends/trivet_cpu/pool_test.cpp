@@ -1,6 +1,7 @@
 // The thread pool by itself, as a program: `pool_test CASE`. Ends with 0 where the case holds, else it says
 // what did not. Compiled and run by test_pool.py.
 #include "pool.h"
+#include "stream.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -153,6 +154,70 @@ void late() {
   }
 }
 
+// A stream's work runs in order and without anybody who waits; who waits computes, and only in time for it.
+void stream() {
+  for (const int threads : {1, 2, 5}) {
+    std::vector<int> order;
+    std::atomic<int> ended{0};
+    {
+      Stream stream(threads);
+      for (int i = 0; i < 300; i++) {
+        const int64_t number = stream.post([&, i](Pool&) {
+          order.push_back(i);
+          ended = i + 1;
+        });
+        expect(number == i + 1, "work is numbered in the order of its posts");
+        if (i % 7 == 0) {
+          stream.wait(number - 1);  // it may have been done long ago
+          expect(ended >= i, "what was waited for is done");
+        }
+        if (i % 50 == 0) usleep(1000);  // long enough for the stream to sleep
+      }
+      stream.wait(0);
+    }
+    for (int i = 0; i < 300; i++) expect(order.at(i) == i, "work runs in order, and all before the stream ends");
+  }
+}
+
+void guest() {
+  struct Seen {
+    std::atomic<int> most{0}, calls{0};
+    std::atomic<bool> is_wanted{false};
+    std::atomic<pthread_t> guest{};
+  } seen;
+  Stream stream(2);
+  const auto task = [](void* argument, int thread) {
+    Seen& seen = *(Seen*)argument;
+    seen.calls++;
+    if (thread) seen.guest = pthread_self();
+    while (seen.is_wanted && !seen.guest.load()) usleep(1);  // for ever, unless who waits computes
+  };
+  std::atomic<bool> has_run{false};
+  const auto run = [&](Pool& pool) {
+    pool.run(task, &seen);
+    has_run = true;
+  };
+  stream.post(run);
+  while (!has_run) usleep(1);  // nobody waits, and it runs
+  stream.wait(1);
+  expect(seen.calls == 1 && !seen.guest.load(), "who comes when all is done computes nothing");
+  seen.is_wanted = true;
+  stream.wait(stream.post(run));
+  expect(seen.guest.load() == pthread_self(), "who waits is a thread of the pool");
+  seen.is_wanted = false;
+  const int64_t first = stream.post([](Pool&) {});
+  std::atomic<bool> may_go{false};
+  const int64_t second = stream.post([&](Pool&) {
+    while (!may_go) usleep(1);
+  });
+  stream.wait(first);  // for ever, if it waited for the second as well
+  may_go = true;
+  stream.wait(second);
+  const clock_t before = clock();
+  usleep(100'000);
+  expect(clock() - before < CLOCKS_PER_SEC / 20, "a stream without work takes no CPU time");
+}
+
 void idle() {
   for (int i = 0; i < 200; i++) Pool pool(3);                               // never used
   for (int i = 0; i < 200; i++) Pool(3).run([](void*, int) {}, nullptr);  // helpers spin, or sleep already
@@ -253,6 +318,8 @@ int main(int, char** arguments) {
   if (!strcmp(name, "own")) own();
   if (!strcmp(name, "threads")) threads();
   if (!strcmp(name, "late")) late();
+  if (!strcmp(name, "stream")) stream();
+  if (!strcmp(name, "guest")) guest();
   if (!strcmp(name, "idle")) idle();
   if (!strcmp(name, "shared")) shared();
   if (!strcmp(name, "nested")) nested();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.weights.index import TensorInfo, WeightIndex
 from trivet_cpu.backend import CpuBackend
+from trivet_cpu.core_shares import CoreShare
 
 PLAIN = Attention(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25, rope=Rope(16))
 SILU = MLP(80)
@@ -77,12 +80,8 @@ def _weights(spec: ModelSpec, folder: Path) -> WeightIndex:
     return WeightIndex(tuple(infos))
 
 
-def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: int) -> list[np.ndarray]:
-    """Of three sequences that are computed together, two in chunks, at every token.
-
-    In the longest chunk each of three threads has tokens of its own. In the end of each sequence some tokens
-    more, with logits of the last only, or of none.
-    """
+@contextmanager
+def _driver(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: int) -> Iterator[Driver]:
     backend = CpuBackend()
     devices = backend.probe(1.0)
     config = RunnerConfig(
@@ -97,7 +96,18 @@ def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: 
         runner.load(weights, lambda done, total: None)
         runner.allocate_kv()
         runner.warm_up()
-        driver = Driver(runner, plan, vocab_size=spec.num_tokens, max_num_seqs=4)
+        yield Driver(runner, plan, vocab_size=spec.num_tokens, max_num_seqs=4)
+    finally:
+        runner.close()
+
+
+def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: int) -> list[np.ndarray]:
+    """Of three sequences that are computed together, two in chunks, at every token.
+
+    In the longest chunk each of three threads has tokens of its own. In the end of each sequence some tokens
+    more, with logits of the last only, or of none.
+    """
+    with _driver(spec, weights, kernels, num_threads) as driver:
         sequences = [driver.add(random_prompt(n, n)) for n in (260, 19, 5)]
         found: list[list[np.ndarray]] = [[] for _ in sequences]
         for counts in ((1, 18, 4), (40, 0, 0), (218, 0, 0)):
@@ -116,8 +126,6 @@ def _logprobs(spec: ModelSpec, weights: WeightIndex, kernels: str, num_threads: 
             for sequence, parts in zip(sequences[1:], found[1:], strict=True):
                 parts.append(output.logprobs[step.rows_of(sequence)])
         return [np.concatenate(parts) for parts in found]
-    finally:
-        runner.close()
 
 
 def _last_rows(sequence: DrivenSequence, count: int, *, has_logits: bool) -> Work:
@@ -136,3 +144,18 @@ def test_the_native_step_agrees_with_torch_s(name: str, tmp_path: Path) -> None:
     for num_threads in (1, 3):
         for found, wanted in zip(_logprobs(spec, weights, "native", num_threads), expected, strict=True):
             np.testing.assert_allclose(found, wanted, atol=2e-4)
+
+
+def test_steps_in_flight_outlive_a_change_of_the_engine_s_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step is queued behind one under way, and a stream of other threads takes the place of theirs."""
+    weights = _weights(SPEC, tmp_path)
+
+    def generated(num_threads: int) -> list[list[int]]:
+        with _driver(SPEC, weights, "native", num_threads) as driver:
+            return driver.generate([driver.add(random_prompt(n, n)) for n in (40, 7, 3)], 24)
+
+    expected = generated(1)
+    monkeypatch.setattr(CoreShare, "refresh", lambda self: True)
+    assert generated(2) == expected

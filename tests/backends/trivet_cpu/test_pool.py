@@ -1,4 +1,4 @@
-"""The kernels' thread pool: its own program of cases, a busy neighbour, and Python beside a native call."""
+"""The kernels' thread pool and stream: a program of cases, a busy neighbour, Python beside a native call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _built(folder: Path, *extra: str) -> subprocess.CompletedProcess[str]:
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("no C++ compiler to build the pool's tests with")
-    sources = (Path(__file__).parent / "pool_test.cpp", SOURCES / "pool.cpp")
+    sources = (Path(__file__).parent / "pool_test.cpp", SOURCES / "pool.cpp", SOURCES / "stream.cpp")
     flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-O2", "-pthread", f"-I{SOURCES}", *extra)
     command = [compiler, *flags, *map(str, sources), "-o", str(folder / "pool_test")]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -43,18 +43,20 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", ["units", "shares", "own", "threads", "late", "idle", "shared", "refused", "crew"]
+    "case",
+    ["units", "shares", "own", "threads", "late", "stream", "guest", "idle", "shared", "refused", "crew"],
 )
 def test_the_pool_alone(program: Path, case: str) -> None:
     ended = subprocess.run([str(program), case], capture_output=True, text=True, timeout=DEADLINE_S)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_the_thread_sanitizer_finds_no_race(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["threads", "stream", "guest"])
+def test_the_thread_sanitizer_finds_no_race(case: str, tmp_path: Path) -> None:
     if _built(tmp_path, "-g1", "-fsanitize=thread").returncode:
         pytest.skip("this compiler has no thread sanitizer")
     ended = subprocess.run(
-        [str(tmp_path / "pool_test"), "threads"], capture_output=True, text=True, timeout=DEADLINE_S
+        [str(tmp_path / "pool_test"), case], capture_output=True, text=True, timeout=DEADLINE_S
     )
     if "FATAL: ThreadSanitizer" in ended.stderr:
         pytest.skip("the thread sanitizer cannot run on this kernel")

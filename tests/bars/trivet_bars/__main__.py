@@ -62,7 +62,7 @@ class Run:
             self._compare(transport)
         own = OwnFigures({}, {}, {})
         if given.goals:
-            say("Trivet by itself: host work, start-up, memory, KV waste")
+            say("Trivet by itself: host work, start-up, memory, KV waste, numbers of threads")
             with locked(given.lock):
                 own = measure_own(self._model, self._settings, given.threads, self._settle)
         samples = result.samples

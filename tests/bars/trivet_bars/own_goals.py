@@ -1,4 +1,4 @@
-"""What Trivet has to keep without any peer: limits of the machine, host work, start-up, memory, KV waste."""
+"""What Trivet has to keep without any peer: limits of the machine, host work, start-up, memory, KV waste, threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +24,7 @@ MEAN_CONTEXT = 192  # tokens: 128 of the prompt and on average half of 128 gener
 MIXED_LOAD = ("--prompt-tokens", "16:768", "--output-tokens", "16:128", "-n", "64", "--repeats", "1")
 LARGE_PART_BYTES = 50_000_000
 MAX_SAMPLED_SLOWDOWN_PERCENT = 5.0
+DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class OwnFigures:
     host: Mapping[str, float]
     startup: Mapping[str, float]
     mixed: Mapping[str, float]
+    threads: Mapping[str, float] = field(default_factory=dict)  # one stream's tokens/s by `num_threads`
 
 
 def measure_own(
@@ -54,7 +56,18 @@ def measure_own(
     for command in commands:
         settle()
         told.append(_figures(command, threads))
-    return OwnFigures(*told)
+    rates = {}
+    for count in (DEFAULT, *map(str, thread_counts(threads))):
+        settle()
+        chosen = [] if count == DEFAULT else ["--set", f"num_threads={count}"]
+        figures = _figures([trivet, "bench", "latency", str(model), *flags, *chosen, "--json"], threads)
+        rates[count] = figures["decode_tokens_per_s"]
+    return OwnFigures(*told, rates)
+
+
+def thread_counts(threads: int) -> list[int]:
+    """Powers of two up to `threads`, and `threads`."""
+    return sorted({2**power for power in range(threads.bit_length())} | {threads})
 
 
 def _figures(command: Sequence[str], threads: int) -> dict[str, float]:
@@ -82,6 +95,7 @@ def goals_of(
         Goal("start of the process to READY", own.startup.get("ready_s"), 1.5, "s"),
         *_memory_goals(own.startup),
         _waste_goal(own.mixed),
+        _threads_goal(own.threads),
     ]
 
 
@@ -153,3 +167,10 @@ def _waste_goal(mixed: Mapping[str, float]) -> Goal:
             f"{mixed['kv_sequences_fit_contiguous']:.0f} with contiguous reservation"
         )
     return Goal("KV waste under a mixed load", mixed.get("kv_waste_percent"), 4.0, "%", note=note)
+
+
+def _threads_goal(rates: Mapping[str, float]) -> Goal:
+    """More threads may be slower than fewer; what nobody has set is near the best."""
+    value = 100 * rates[DEFAULT] / max(rates.values()) if rates else None
+    note = ", ".join(f"{count}: {rate:.0f} tokens/s" for count, rate in rates.items())
+    return Goal("num_threads as it is by default, of the best", value, 90.0, "%", is_at_most=False, note=note)
