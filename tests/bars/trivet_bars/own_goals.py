@@ -1,4 +1,4 @@
-"""What Trivet keeps without any peer: the machine's limits, host work, start-up, memory, KV waste, threads."""
+"""What Trivet keeps without any peer: limits of the machine, host work, start, memory, KV waste, threads."""
 
 from __future__ import annotations
 
