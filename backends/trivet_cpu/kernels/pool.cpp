@@ -35,7 +35,7 @@ int64_t nanoseconds(clockid_t clock) {
 }  // namespace
 
 Pool::Pool(int num_threads, bool has_guest)
-    : num_threads_(num_threads), has_guest_(has_guest), crew_(num_threads), berths_(new Berth[num_threads]), parts_(new Part[num_threads]),
+    : num_threads_(num_threads), crew_(num_threads), berths_(new Berth[num_threads]), parts_(new Part[num_threads]),
       members_(new Member[num_threads]), helpers_(new std::thread[num_threads]) {
   try {
     for (int thread = 1; thread < num_threads - has_guest; thread++)

@@ -129,7 +129,6 @@ class Pool {
   static void call(Berth& berth);
 
   const int num_threads_;
-  const bool has_guest_;
   Crew crew_;
   std::mutex run_mutex_;
   std::unique_ptr<Berth[]> berths_;
