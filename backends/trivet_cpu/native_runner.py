@@ -41,6 +41,7 @@ from trivet_cpu.native_library import (
     Step,
 )
 from trivet_cpu.native_plan import NativeShape
+from trivet_cpu.native_pool import too_many_threads
 from trivet_cpu.native_sampler import NativeSampler, Results
 from trivet_cpu.native_stream import NativeStream
 from trivet_cpu.native_weights import Arena, NativeWeights
@@ -109,6 +110,8 @@ class CpuNativeRunner:
         native_plan.log_conversions(weights, self._native)
         packed = NativeWeights(self._spec, weights, self._native)
         pool = self._library.trivet_pool_create(self._native.num_threads)
+        if pool is None:
+            raise too_many_threads(self._native.num_threads)
         try:
             with TensorReader(weights) as reader:
                 packed.load(reader, self._library, pool, on_progress)
