@@ -14,7 +14,7 @@ from far_hosts import NET, FarHost, wait_for
 from trivet.config import inherited_environment
 
 HERE = Path(__file__).parent
-RAY_PORT = "6390"
+RAY_PORT = str(20000 + os.getpid() % 10000)  # of its own: the site that a killed run left must not join
 TESTS = HERE.parent
 PLUGINS = {  # which backend is installed where: a GPU that Triton interprets, and an NPU that is emulated
     "a": [TESTS / "cuda/interpreter", TESTS / "cuda/interpreter_plugin"],
@@ -22,6 +22,11 @@ PLUGINS = {  # which backend is installed where: a GPU that Triton interprets, a
         TESTS / "backends/trivet_ascend/emulated",
         TESTS / "backends/trivet_ascend/emulated_plugin",
     ],
+}
+NOTICES_SOON = {  # that a node is dead, which takes Ray half a minute
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
 }
 RESOURCES = {  # what an operator says of each host; Ray finds no device of these itself
     "a": ["--num-gpus=2", '--resources={"null": 2}'],
@@ -72,7 +77,7 @@ class RayCluster:
         home = self._folder.with_name("head-of-ray")  # where no agent runs: engines go to the far hosts
         home.mkdir(exist_ok=True)
         (home / "trivet.toml").write_text("lauhcner = 'ray'\n")
-        env = {**inherited_environment(), "TRIVET_HOME": str(home)}
+        env = {**inherited_environment(), **NOTICES_SOON, "TRIVET_HOME": str(home)}
         subprocess.run(head, env=env, stdout=self._log, stderr=self._log, check=True, timeout=120)
 
     def join(self, host: FarHost) -> None:

@@ -68,7 +68,7 @@ def test_an_agent_that_dies_ends_no_engine(
     pid = head.instance(null).pid
     cluster.end_agent(hosts["a"])
     before = stream.num_chunks
-    wait_for("10 s of its stream have come", lambda: stream.num_chunks > before + 500 or stream.failure)
+    wait_for("7 s of its stream have come", lambda: stream.num_chunks > before + 350 or stream.failure)
     assert not stream.failure
     assert (head.instance(null).state, head.instance(null).pid) == ("ready", pid)
     cluster.join(hosts["a"])
