@@ -26,6 +26,7 @@ from trivet.client.results import (
     Device,
     Event,
     Instance,
+    Node,
     Plan,
     PrefixCacheReset,
     Status,
@@ -141,7 +142,7 @@ class Instances(Group[C]):
 
 
 class Operation(Encoding[C]):
-    """How the site does: `client.status`, `.settings`, `.devices`, `.events`, `.logs`, `.plan`.
+    """How the site does: `client.status`, `.settings`, `.devices`, `.nodes`, `.events`, `.logs`, `.plan`.
 
     Figures are `.history`, `.histograms` and `.metrics`.
 
@@ -180,6 +181,11 @@ class Operation(Encoding[C]):
     def devices(self) -> Call[tuple[Device, ...]]:
         """As the supervisor's probe last saw them, usable or not."""
         return ask_list(f"{ROOT}/devices", Device)
+
+    @call
+    def nodes(self) -> Call[tuple[Node, ...]]:
+        """The hosts of the site, with what they have and what lives there."""
+        return ask_list(f"{ROOT}/nodes", Node)
 
     @call
     def events(self, deployment: str | None = None, limit: int = 100) -> Call[tuple[Event, ...]]:

@@ -237,6 +237,14 @@ class DeviceUser(msgspec.Struct, frozen=True, kw_only=True):
     instance: str | None = None
 
 
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of the site."""
+
+    host: str  # as its launcher names it; empty: the supervisor's own
+    devices: tuple[str, ...] = ()  # uids
+    instances: tuple[str, ...] = ()  # ids of those that live
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A device of the server's host (contract.DeviceInfo)."""
 

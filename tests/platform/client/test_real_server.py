@@ -127,5 +127,11 @@ def test_what_nothing_serves_yet_is_unavailable(client: Client, registered: str)
     client.deployments.stop("waiting")
 
 
+def test_nodes_are_those_of_devices_and_instances(client: Client) -> None:
+    (own,) = client.nodes()
+    assert own.host == ""
+    assert list(own.instances) == [one.id for one in client.instances.list()]
+
+
 def test_devices_are_those_that_a_supervisor_saw(client: Client) -> None:
     assert client.devices() == ()

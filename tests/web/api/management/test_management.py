@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trivet.contract import DeviceInfo
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.demo_model import find_demo_model
 from trivet_null.backend import NullBackend
+from trivet_registry.devices_store import save_devices
 from trivet_registry.instance_state import InstanceState as State
 from trivet_registry.instances_store import update_instance
+from trivet_registry.tables import Instance
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -247,6 +250,18 @@ def test_events_have_from_and_to(site: Site, api: Api) -> None:
     assert (event["instance"], event["from"], event["to"]) == (name, "pending", "placing")
     assert api("GET", "/events?limit=0", status=400)["error"]["param"] == "limit"
     assert api("GET", "/events?limit=x", status=400)["error"]["param"] == "limit"
+
+
+def test_a_node_has_its_devices_and_what_lives_there(site: Site, api: Api) -> None:
+    here, there = (site.add_instance(State.PLACING) for _ in range(2))
+    info = DeviceInfo("cuda", 0, "gpu-0", "Example", "sm_90", 2**34, 2**34, frozenset({"bf16"}), host="far")
+    with site.database.session() as session:
+        save_devices(session, [info])
+        session.get_one(Instance, there).host = "far"
+    assert api("GET", "/nodes")["data"] == [
+        {"host": "", "devices": [], "instances": [here]},
+        {"host": "far", "devices": ["gpu-0"], "instances": [there]},
+    ]
 
 
 def test_devices_are_a_list(api: Api) -> None:

@@ -216,6 +216,25 @@ class DeviceObject(msgspec.Struct, frozen=True):
     users: list[dict[str, Any]] | None  # processes with memory there; null where the backend cannot tell
 
 
+class NodeObject(msgspec.Struct, frozen=True):
+    """A host of the site: what it has and what runs there."""
+
+    host: str  # as its launcher names it; empty: the supervisor's own
+    devices: list[str]  # uids
+    instances: list[str]  # ids of those that live
+
+
+def node_objects(devices: Iterable[tables.Device], instances: Iterable[tables.Instance]) -> list[NodeObject]:
+    """All hosts that have a device or an instance, the supervisor's first."""
+    nodes = {"": NodeObject("", [], [])}
+    for device in devices:
+        nodes.setdefault(device.host, NodeObject(device.host, [], [])).devices.append(device.uid)
+    for one in instances:
+        host = one.host or ""
+        nodes.setdefault(host, NodeObject(host, [], [])).instances.append(one.id)
+    return [nodes[host] for host in sorted(nodes)]
+
+
 def version_object(row: tables.Version) -> VersionObject:
     """From its row."""
     return VersionObject(**_version_fields(row))

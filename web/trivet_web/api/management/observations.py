@@ -1,4 +1,4 @@
-"""/platform/v1/{status,instances,events,devices}: what is, as the supervisor last saw it."""
+"""/platform/v1/{status,instances,events,devices,nodes}: what is, as the supervisor last saw it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from trivet_web.api.management.objects import (
     EventObject,
     InstanceObject,
     Listing,
+    NodeObject,
     StatusObject,
     SupervisorObject,
     device_object,
     event_object,
     instance_object,
+    node_objects,
 )
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
@@ -72,6 +74,16 @@ def devices() -> Response:
     """Usable or not, with the reason."""
     with web_process().database.reading() as session:
         return json_response(Listing([device_object(row) for row in list_devices(session)]))
+
+
+@blueprint.get("/nodes")
+@requires(Right.READ)
+@documented(Listing[NodeObject])
+def nodes() -> Response:
+    """The hosts of the site, with the devices that they have and the instances that live there."""
+    with web_process().database.reading() as session:
+        living = list_instances(session, states=LIVE_STATES)
+        return json_response(Listing(node_objects(list_devices(session), living)))
 
 
 def whole_number(name: str, default: int, least: int, most: int) -> int:
