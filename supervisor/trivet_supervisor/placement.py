@@ -46,7 +46,7 @@ class Placer:
         self._host = host
         self._devices = devices
         self._peaks = peaks
-        self._opened: OrderedDict[str, ModelFiles] = OrderedDict()  # by fingerprint: SQLite reuses ids
+        self._opened: OrderedDict[str, ModelFiles] = OrderedDict()  # by content and name, for ids come again
         self._opened_lock = threading.Lock()  # each placing has a thread of its own
 
     def place(
@@ -109,13 +109,14 @@ class Placer:
         """Raises: ModelFilesError, also where a file has changed since it was registered."""
         for file in version.files:
             _check_unchanged(file["name"], file["size_bytes"], file["mtime_ns"])
+        key = f"{version.fingerprint} {version.reference}"
         with self._opened_lock:
-            files = self._opened.get(version.fingerprint)
-        if files is None:
-            files = open_model(version.path, self._host)
+            files = self._opened.get(key)
+        if files is None:  # sentences name the model, not its folder
+            files = replace(open_model(version.path, self._host), name=version.reference)
         with self._opened_lock:
-            self._opened[version.fingerprint] = files
-            self._opened.move_to_end(version.fingerprint)
+            self._opened[key] = files
+            self._opened.move_to_end(key)
             if len(self._opened) > MAX_OPEN_MODELS:
                 self._opened.popitem(last=False)
         return files

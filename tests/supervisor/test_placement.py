@@ -105,6 +105,16 @@ def test_each_backends_own_reason_is_told_when_none_can(version: Version) -> Non
         placer(cpu, cuda).place(version, AUTO, "auto", None, NOBODY)
 
 
+def test_a_reason_names_the_model_and_not_its_folder(database: Database) -> None:
+    with database.session() as session:
+        version = register_model(session, open_model(find_demo_model()), "tiny")
+    cpu = placer(MadeUp("cpu", [device("cpu")], refuses="no bf16"))
+    with pytest.raises(Unsupported, match="no backend can run tiny:1 here"):
+        cpu.place(version, AUTO, "auto", None, NOBODY)
+    with pytest.raises(Unsupported, match="tokens that tiny:1 was made for"):
+        cpu.place(version, EngineSettings(max_model_len=99_999), "auto", None, NOBODY)
+
+
 class Faulty(MadeUp):
     """A stranger's backend that does not keep the contract."""
 

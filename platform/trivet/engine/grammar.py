@@ -49,7 +49,7 @@ class Grammar:
         self._ends = ends  # the mask of the end tokens
         self._begins_after = begins_after  # None: it has begun
         self._before = before  # the mask until then
-        self._too_slow = ""
+        self.too_slow = ""  # why, in words; for good
 
     @property
     def is_over(self) -> bool:
@@ -59,7 +59,7 @@ class Grammar:
     @property
     def error(self) -> str:
         """Why it cannot go on: its work for one token exceeds the limits; empty while it can."""
-        return self._too_slow or _first_line(self._matcher.get_error())
+        return self.too_slow or _first_line(self._matcher.get_error())
 
     def advance(self, token_id: int) -> None:
         """Take the token that was drawn."""
@@ -78,7 +78,7 @@ class Grammar:
         begun_s = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         self._check_time(time.thread_time() - begun_s)
-        if self._too_slow or self._matcher.is_error():
+        if self.too_slow or self._matcher.is_error():
             row[:] = 0
 
     def forbid_end(self, row: UInt32) -> None:
@@ -90,9 +90,9 @@ class Grammar:
     def _check_time(self, taken_s: float) -> None:
         """An ambiguous grammar takes longer with each token, past all of the library's own limits."""
         if taken_s > MAX_TOKEN_S:
-            self._too_slow = (
+            self.too_slow = (
                 f"it takes {taken_s * 1000:.0f} ms for a token and {MAX_TOKEN_S * 1000:.0f} are allowed; "
-                "make it less ambiguous"
+                "make it smaller, or less ambiguous"
             )
 
 
@@ -185,7 +185,10 @@ class GrammarCompiler:
     def _refuse_if_empty(self, params: StructuredOutputsParams, matcher: LLMatcher) -> None:
         """Raises: RequestError where no token can be the first."""
         row = np.zeros(-(-self.num_tokens // 32), np.uint32)
-        Grammar(matcher.deep_copy(), self._ends).fill_mask(row)
+        grammar = Grammar(matcher.deep_copy(), self._ends)
+        grammar.fill_mask(row)
+        if grammar.too_slow:
+            raise params.refused(f"cannot be carried out: {grammar.too_slow}")
         if not row.any():
             raise params.refused("matches no text that the model can write; allow at least one")
 

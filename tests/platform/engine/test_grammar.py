@@ -86,6 +86,14 @@ def test_a_form_that_no_text_has_is_refused_with_a_sentence(compiler: GrammarCom
     )
 
 
+def test_a_form_that_is_too_large_is_not_said_to_match_nothing(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_module, "MAX_TOKEN_S", -1.0)  # any work is too much
+    with pytest.raises(RequestError, match=r"regex cannot be carried out: it takes .* make it smaller"):
+        compiler.compile(StructuredOutputsParams(regex="ab"))
+
+
 @pytest.mark.parametrize(
     ("sent_as", "named"),
     [("", "structured_outputs.whitespace_pattern"), ("guided_json", "guided_whitespace_pattern")],
