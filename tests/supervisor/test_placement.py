@@ -108,11 +108,11 @@ def test_each_backends_own_reason_is_told_when_none_can(version: Version) -> Non
 def test_a_reason_names_the_model_and_not_its_folder(database: Database) -> None:
     with database.session() as session:
         version = register_model(session, open_model(find_demo_model()), "tiny")
-    cpu = placer(MadeUp("cpu", [device("cpu")], refuses="no bf16"))
+    both = placer(*(MadeUp(name, [device(name)], refuses="no bf16") for name in ("cpu", "cuda")))
     with pytest.raises(Unsupported, match="no backend can run tiny:1 here"):
-        cpu.place(version, AUTO, "auto", None, NOBODY)
+        both.place(version, AUTO, "auto", None, NOBODY)
     with pytest.raises(Unsupported, match="tokens that tiny:1 was made for"):
-        cpu.place(version, EngineSettings(max_model_len=99_999), "auto", None, NOBODY)
+        both.place(version, EngineSettings(max_model_len=99_999), "auto", None, NOBODY)
 
 
 class Faulty(MadeUp):
