@@ -25,7 +25,7 @@ from trivet_web.app import create_app
 from trivet_web.metrics.engine_totals import TOTALS_FOLDER, join_files
 from trivet_web.metrics.web_metrics import prepare_folder
 from trivet_web.stream_worker.worker import StreamWorker
-from trivet_web.web_process import EXTENSION, METRICS_FOLDER
+from trivet_web.web_process import EXTENSION, KILL_MARGIN_S, METRICS_FOLDER
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class WebServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "threads": settings.web_threads,
             "worker_connections": max_connections(),
             "timeout": HEARTBEAT_TIMEOUT_S,
-            "graceful_timeout": int(settings.drain_timeout_s),
+            "graceful_timeout": int(settings.drain_timeout_s) + KILL_MARGIN_S,
             "keepalive": KEEPALIVE_S,
             "control_socket_disable": True,  # on by default, and one more door
             "forwarded_allow_ips": "",  # nobody may speak for another address

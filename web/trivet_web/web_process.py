@@ -65,6 +65,7 @@ METRICS_FOLDER = "web-metrics"  # in the run directory
 SAMPLE_INTERVAL_S = 1.0
 BATCHES_END_S = 2.0  # for lines that have been ended; what is not written down by then is asked again
 SHUTDOWN_NOTICE_S = 1.0  # before the drain deadline: time to write an error event and close properly
+KILL_MARGIN_S = 2  # past it, until gunicorn's master kills a worker: a busy machine may need more time
 
 
 class WebProcess:

@@ -43,7 +43,7 @@ from trivet_web.stream_worker.handover import HANDOVER, ByteStream, Handover, Pa
 from trivet_web.stream_worker.lingering import Lingering
 from trivet_web.stream_worker.pool import Pool
 from trivet_web.stream_worker.pump import Pump
-from trivet_web.web_process import EXTENSION
+from trivet_web.web_process import EXTENSION, KILL_MARGIN_S
 
 READ_AHEAD_S = 10.0  # for a whole request, from its first byte or the connection's start
 IDLE_S = 2.0  # for one that sends nothing while the server drains
@@ -372,4 +372,4 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
         self.set_accept_enabled(False)
         for listener in self.sockets:  # left open, they would let new connections wait for the end
             listener.close()
-        self.wsgi.extensions[EXTENSION].begin_drain(self.cfg.graceful_timeout)
+        self.wsgi.extensions[EXTENSION].begin_drain(self.cfg.graceful_timeout - KILL_MARGIN_S)
