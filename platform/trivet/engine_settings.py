@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from trivet.adapters import without_adapter_settings
 from trivet.config import YEAR_S
 from trivet.errors import ConfigError
 from trivet.setting_faults import refuse_unknown, type_sentence
@@ -68,7 +69,9 @@ def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
         for key, value in pairs.items()
         if key.startswith(OPTION_PREFIX)
     }
-    own = {key: value for key, value in pairs.items() if not key.startswith(OPTION_PREFIX)}
+    own = without_adapter_settings(
+        {key: value for key, value in pairs.items() if not key.startswith(OPTION_PREFIX)}
+    )
     refuse_unknown(
         own, [name for name in EngineSettings.__struct_fields__ if name != "options"], "engine settings"
     )

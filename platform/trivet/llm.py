@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 from tqdm import tqdm
 
+from trivet.adapters import refuse_adapter
 from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from trivet.config import home_paths
 from trivet.engine.assembly import Engine, assemble
@@ -25,6 +26,7 @@ from trivet.engine.sequence import Sequence as EngineSequence
 from trivet.engine_settings import OPTION_PREFIX, parse_engine_settings
 from trivet.errors import GenerationError, Overloaded, RequestError, Unavailable
 from trivet.interrupts import held_back_interrupt
+from trivet.loading_bar import LoadingBar
 from trivet.models.model_files import open_model
 from trivet.outputs import (
     CompletionOutput,
@@ -75,7 +77,7 @@ class LLM:
         host = load_plugins()
         files = open_model(model, host)
         placement = place(host, files, parsed, backend, (device,) if device else (), peaks)
-        with _LoadingBar(files.name) as bar:
+        with LoadingBar(files.name) as bar:
             self._engine: Engine = assemble(files, placement, parsed, on_progress=bar.update, peaks=peaks)
         self._num_requests = 0
         self._is_closed = False
@@ -90,17 +92,20 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts, batched continuously; the results stand in the prompts' order.
 
         Args:
             sampling_params: of all prompts, or of each; None: `get_default_sampling_params()`.
+            lora_request: vLLM's name of an adapter, of which there are none: another value is refused.
             priority: of each prompt; the lower runs first, as with the API's `priority`. None: 0 for all.
 
         Raises: RequestError, ContextLengthExceeded: nothing has been generated then. A sequence that
         fails in the engine has `error` set and finish_reason "error".
         """
+        refuse_adapter(lora_request)
         many = as_prompts(prompts)
         wishes = self.get_default_sampling_params() if sampling_params is None else sampling_params
         urgencies = priority_per_prompt(priority, len(many))
@@ -137,6 +142,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         priority: Sequence[int] | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
@@ -144,6 +150,7 @@ class LLM:
 
         `template_options` and errors are those of `chat_prompt` and `generate`.
         """
+        refuse_adapter(lora_request)
         prompts = [self.chat_prompt(one, **template_options) for one in as_conversations(messages)]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
 
@@ -229,6 +236,7 @@ class LLM:
         normalize: bool = True,
         dimensions: int | None = None,
         use_tqdm: bool = True,
+        lora_request: None = None,
     ) -> list[EmbeddingRequestOutput]:
         """A vector for each text, in the texts' order.
 
@@ -242,6 +250,7 @@ class LLM:
         Raises: RequestError, ContextLengthExceeded, ModelFilesError: nothing has been computed then. A
         sequence that fails in the engine has `error` set and no vector.
         """
+        refuse_adapter(lora_request)
         wish = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
         params = self._engine.resolved_pooling(wish)
         outputs, sequences = [], []
@@ -264,6 +273,7 @@ class LLM:
         score_tokens: tuple[str, str] = ("yes", "no"),
         score_token_ids: tuple[int, int] | None = None,
         use_tqdm: bool = True,
+        lora_request: None = None,
     ) -> list[ScoringRequestOutput]:
         """How well each document (`text_2`) answers the query (`text_1`): the probability of "yes".
 
@@ -276,6 +286,7 @@ class LLM:
 
         Raises: RequestError, ContextLengthExceeded: nothing has been computed then.
         """
+        refuse_adapter(lora_request)
         tokenizer = self._engine.tokenizer
         prompts = ScoringPrompt(template, tokenizer).token_ids(text_pairs(text_1, text_2), instruction)
         yes_id, no_id = score_token_ids or (single_token(tokenizer, word) for word in score_tokens)
@@ -371,23 +382,6 @@ class LLM:
         except Overloaded:
             return False
         return True
-
-
-class _LoadingBar:
-    """A progress bar in bytes, shown on a terminal only."""
-
-    def __init__(self, name: str) -> None:
-        self._bar = tqdm(desc=f"load {name}", unit="B", unit_scale=True, disable=None, leave=False)
-
-    def update(self, done: int, total: int) -> None:
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
 
 
 def _spelled(settings: Mapping[str, object]) -> dict[str, str]:

@@ -16,7 +16,14 @@ import torch
 from trivet import LLM, SamplingParams
 from trivet.contract import Batch
 from trivet.demo_model import find_demo_model
-from trivet.errors import ConfigError, ContextLengthExceeded, RequestError, Unavailable, Unsupported
+from trivet.errors import (
+    ConfigError,
+    ContextLengthExceeded,
+    RequestError,
+    Unavailable,
+    Unsupported,
+    UnsupportedParameter,
+)
 from trivet.structured_outputs import StructuredOutputsParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -363,3 +370,13 @@ def test_a_form_that_could_end_goes_on_where_the_end_is_ignored(llm: LLM) -> Non
     assert end not in goes_on.outputs[0].token_ids
     assert (len(goes_on.outputs[0].token_ids), goes_on.outputs[0].finish_reason) == (20, "length")
     assert re.fullmatch("[a-c]+", goes_on.outputs[0].text)
+
+
+def test_an_adapter_is_refused_wherever_it_is_given(llm: LLM) -> None:
+    for ask in (llm.generate, llm.embed):
+        with pytest.raises(UnsupportedParameter, match="serves no adapters"):
+            ask(["a"], lora_request="sql")
+    with pytest.raises(UnsupportedParameter, match="serves no adapters"):
+        llm.chat([{"role": "user", "content": "a"}], lora_request="sql")
+    with pytest.raises(UnsupportedParameter, match="serves no adapters"):
+        llm.score("a", "b", lora_request="sql")

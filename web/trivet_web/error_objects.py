@@ -16,11 +16,13 @@ from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
 
+from trivet.adapters import NO_ADAPTERS
 from trivet.errors import RequestError, TrivetError, Unavailable
 from trivet_web.engines.fallback import answer_of_fallback, first_failure
 from trivet_web.request_name import request_id
 
 logger = logging.getLogger(__name__)
+_ABSENT = {f"/v1/{what}_lora_adapter": NO_ADAPTERS for what in ("load", "unload")}  # routes of vLLM
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -96,7 +98,8 @@ def _on_http_exception(error: HTTPException) -> Response:
     code = (error.name or "error").lower().replace(" ", "_")
     message = error.description or error.name
     if status == 404:
-        message = f"{request.method} {request.path} does not exist; see /v1/models and /platform/v1/status"
+        instead = _ABSENT.get(request.path, "see /v1/models and /platform/v1/status")
+        message = f"{request.method} {request.path} does not exist; {instead}"
     elif status == 405:
         allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
         message = f"{request.path} does not take {request.method}; it takes {allowed}"

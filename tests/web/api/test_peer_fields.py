@@ -97,18 +97,19 @@ TGI_PARAMETERS = words("""
 best_of temperature repetition_penalty frequency_penalty top_k top_p typical_p do_sample max_new_tokens
 return_full_text stop truncate watermark details decoder_input_details seed top_n_tokens grammar adapter_id
 """)
+OTHERS = words("lora_path lora_name")  # SGLang's and Xinference's
 NO_FIELDS: frozenset[str] = frozenset()
 
 KNOWN: list[tuple[Any, Iterable[str], Any, frozenset[str]]] = [
     (
         ChatRequest,
-        [*chat.CompletionCreateParamsBase.__annotations__, "stream", *VLLM, *VLLM_CHAT],
+        [*chat.CompletionCreateParamsBase.__annotations__, "stream", *VLLM, *VLLM_CHAT, *OTHERS],
         CHAT_UNSUPPORTED,
         WITHOUT_EFFECT,
     ),
     (
         CompletionRequest,
-        [*completion.CompletionCreateParamsBase.__annotations__, "stream", *VLLM, "prompt_embeds"],
+        [*completion.CompletionCreateParamsBase.__annotations__, "stream", *VLLM, *OTHERS, "prompt_embeds"],
         COMPLETION_UNSUPPORTED,
         WITHOUT_EFFECT,
     ),
@@ -246,3 +247,10 @@ def test_what_a_model_refused_is_part_of_its_turn(speaker: Speaker) -> None:
 def test_an_answer_has_the_id_that_the_request_chose(speaker: Speaker) -> None:
     assert speaker.ask("x", request_id="mine.1")["id"] == "chatcmpl-mine.1"
     assert speaker.post("x", request_id="a b").get_json()["error"]["param"] == "request_id"
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_who_would_load_an_adapter_is_told_that_there_are_none(client: FlaskClient, what: str) -> None:
+    response = client.post(f"/v1/{what}_lora_adapter", json={"lora_name": "sql", "lora_path": "/sql"})
+    assert response.status_code == 404
+    assert "serves no adapters (LoRA): merge it" in response.json["error"]["message"]

@@ -34,6 +34,8 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "kv_transfer_params": ({},),
     "vllm_xargs": ({},),
     "repetition_detection": (),
+    "lora_path": (),  # SGLang's
+    "lora_name": (),  # Xinference's
 }
 
 # What is taken and cannot change an answer: whose request it is, and hints about caches and speed.

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response
 
+from trivet.adapters import NO_ADAPTERS
 from trivet.errors import Conflict, ModelNotFound, RequestError, UnsupportedParameter
 from trivet_registry.models_store import remove_model
 from trivet_registry.references import find_version
@@ -73,7 +74,7 @@ class CreateRequest(NameRequest, kw_only=True):
         for name, instead in (
             ("template", "the model's own chat template is used, leave it out"),
             ("files", "put the files on the server and use `trivet models add PATH`"),
-            ("adapters", "this version has no adapters"),
+            ("adapters", NO_ADAPTERS),
             ("quantize", "weights are served as their files store them"),
             ("path", "send the Modelfile's text as modelfile"),
         ):

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from trivet.adapters import NO_ADAPTERS
 from trivet.errors import RequestError, UnsupportedParameter
 
 _INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+(?=\S)")
 _ROLES = ("system", "user", "assistant")
 _REFUSED = {
     "TEMPLATE": "it is written for Go; the model's own chat template is used: leave it out",
-    "ADAPTER": "this version has no adapters: leave it out",
+    "ADAPTER": NO_ADAPTERS,
 }
 _LISTS = ("stop",)
 
