@@ -92,14 +92,22 @@ def _on_data_error(error: DataError) -> Response:
     return _failed(RequestError(f"a value of the request is none that can be stored: {error.orig}"))
 
 
+def _instead(path: str) -> str:
+    """Of a path that does not exist; a client's base URL often lacks its /v1, or has it twice."""
+    near = path.removeprefix("/v1") if path.startswith("/v1/v1/") else f"/v1{path}"
+    routes = current_app.create_url_adapter(request)
+    if routes is not None and routes.test(near, request.method):
+        return f"did you mean {near}? Look at the base URL that the client was given"
+    return _ABSENT.get(path, "see /v1/models and /platform/v1/status")
+
+
 def _on_http_exception(error: HTTPException) -> Response:
     """Werkzeug's own: no such route, wrong method, body too large."""
     status = error.code or 500
     code = (error.name or "error").lower().replace(" ", "_")
     message = error.description or error.name
     if status == 404:
-        instead = _ABSENT.get(request.path, "see /v1/models and /platform/v1/status")
-        message = f"{request.method} {request.path} does not exist; {instead}"
+        message = f"{request.method} {request.path} does not exist; {_instead(request.path)}"
     elif status == 405:
         allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
         message = f"{request.path} does not take {request.method}; it takes {allowed}"

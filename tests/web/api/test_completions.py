@@ -259,3 +259,18 @@ def test_the_logprobs_of_prompts_are_bounded(client: FlaskClient, monkeypatch: p
         response = client.post(TEXT, json={"model": "demo", "max_tokens": 1, "prompt_logprobs": 3, **more})
         assert response.status_code == 400
         assert "are 104 logprobs of the prompt" in response.get_json()["error"]["message"]
+
+
+def test_a_model_of_another_registry_is_told_what_exists_here(client: FlaskClient) -> None:
+    for name in ("org/model", "org%2Fmodel"):
+        response = client.get(f"/v1/models/{name}")
+        assert (response.status_code, response.json["error"]["code"]) == (404, "model_not_found")
+        assert "deployed: demo" in response.json["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/completions", "/v1/v1/completions"])
+def test_a_base_url_with_too_little_or_too_much_is_told(client: FlaskClient, path: str) -> None:
+    response = client.post(path, json={"model": "demo", "prompt": "a"})
+    assert response.status_code == 404
+    assert "did you mean /v1/completions?" in response.json["error"]["message"]
+    assert "did you mean" not in client.post("/v2/completions").json["error"]["message"]

@@ -30,7 +30,7 @@ def list_models() -> Response:
     return json_response(ModelList([model_object(table[name]) for name in names], first, last))
 
 
-@blueprint.get("/v1/models/<name>")
+@blueprint.get("/v1/models/<path:name>")  # as org/model of others, which is told what exists here
 @requires(Right.INFER)
 @documented(ModelObject)
 def get_model(name: str) -> Response:
