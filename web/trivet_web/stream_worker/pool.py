@@ -147,21 +147,23 @@ class Pool(Executor):
 
     def _grow(self) -> None:
         """Body of a thread: there shall be one for work that has waited."""
+        num_begun = 0
         while True:
             with self._lock:
                 while not (self._urgent or self._work):
                     if self._is_shut:
                         return
                     self._lacks_threads.wait()
-                num_begun = self._num_begun
+                    num_begun = self._num_begun
             time.sleep(PATIENCE_S)
             count = 0
             with self._lock:
+                stands_still = self._num_begun == num_begun
+                num_begun = self._num_begun  # what threads begin that are started now shows that it goes on
                 oldest_s = min(
                     (queue[0].since_s for queue in (self._urgent, self._work) if queue), default=math.inf
                 )
                 if time.monotonic() >= oldest_s + PATIENCE_S:
-                    stands_still = self._num_begun == num_begun
                     num_waiting = len(self._urgent) + len(self._work)
                     count = self._counted(min(num_waiting, self._num_threads if stands_still else 1) or 1)
             self._start(count)
