@@ -1,7 +1,8 @@
 """Trivet's host work between kernels: `python -m trivet_bars.host_work MODEL KEY=VALUE...`.
 
 The native functions of the runner's library are timed from outside; what a decode step takes besides them is
-host work: scheduling, building the batch, Python around the calls, committing, text. Prints one JSON line.
+host work: scheduling, building the batch, Python around the calls, committing, text. Most of it is done while
+the kernels compute; how long they wait for it between two steps is told by itself. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from trivet.commands.connecting import parse_pairs
 from trivet.engine.assembly import Engine
@@ -53,8 +56,34 @@ class NativeClock:
         return call
 
 
-def host_ms(engine: Engine, clock: NativeClock, batch: int, waiting: int) -> float:
-    """Median over decode steps of `batch` sequences, in ms, while `waiting` more are in the queue."""
+class StepClock:
+    """When the kernels of each step began and ended, as the runner's stream has written it down."""
+
+    def __init__(self, runner: Any) -> None:
+        self.gaps_s: list[float] = []  # from the end of a step to the start of the next one
+        self._ended_ns = 0
+        collect = runner.collect
+
+        def timed(step: int) -> object:
+            progress = runner._steps[step].progress
+            output = collect(step)
+            self.gaps_s.append((progress.started_ns - self._ended_ns) * 1e-9)
+            self._ended_ns = progress.ended_ns
+            return output
+
+        runner.collect = timed
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Medians over decode steps, in ms."""
+
+    host_ms: float  # outside the native functions
+    gap_ms: float  # between the kernels of one step and those of the next
+
+
+def host_work(engine: Engine, clock: NativeClock, steps: StepClock, batch: int, waiting: int) -> HostWork:
+    """Of decode steps of `batch` sequences, while `waiting` more are in the queue."""
     core = engine.core
     names = [f"{batch}-{waiting}-{number}" for number in range(batch + waiting)]
     for number, name in enumerate(names):
@@ -64,17 +93,19 @@ def host_ms(engine: Engine, clock: NativeClock, batch: int, waiting: int) -> flo
     ):
         core.step()
     hosts_s = []
+    steps.gaps_s.clear()
     for _ in range(STEPS):
         clock.inside_s = 0.0
         start = time.perf_counter()
         core.step()
         hosts_s.append(time.perf_counter() - start - clock.inside_s)
     assert len(core.scheduler.running) == batch, "a sequence has ended while the steps were timed"
+    gap_s = median(steps.gaps_s)
     for name in reversed(names):
         core.abort(name)
     while core.has_work:
         core.step()
-    return median(hosts_s) * 1e3
+    return HostWork(median(hosts_s) * 1e3, gap_s * 1e3)
 
 
 def _sequence(engine: Engine, name: str, number: int) -> Sequence:
@@ -94,12 +125,15 @@ def main() -> None:
         for _ in range(PROMPT_TOKENS):
             core.step()
         core.abort("first")
-        clock = NativeClock(engine.runner)
-        figures = {
-            "host_ms_1": host_ms(engine, clock, 1, 0),
-            f"host_ms_{BATCH}": host_ms(engine, clock, BATCH, 0),
-            f"host_ms_{BATCH}_waiting": host_ms(engine, clock, BATCH, WAITING),
-        }
+        clock, steps = NativeClock(engine.runner), StepClock(engine.runner)
+        figures: dict[str, float] = {}
+        for name, batch, waiting in (
+            ("1", 1, 0),
+            (f"{BATCH}", BATCH, 0),
+            (f"{BATCH}_waiting", BATCH, WAITING),
+        ):
+            found = host_work(engine, clock, steps, batch, waiting)
+            figures |= {f"host_ms_{name}": found.host_ms, f"gap_ms_{name}": found.gap_ms}
         plan = engine.placement.plan
         tokens = plan.num_blocks[0] * plan.kv.block_size
         parts = {part.name: part.size_bytes for part in engine.runner.memory()}
