@@ -24,6 +24,7 @@ from trivet.setting_faults import refuse_misspelt, refuse_unknown, type_sentence
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:]+\](:[0-9]+)?")
+_PASSWORD_IN_QUERY = re.compile(r"[?&](ssl)?password=", re.IGNORECASE)
 _PROXY = re.compile(r"https?://[^/\s]+/?")
 YEAR_S = 365 * 86_400.0  # more means nothing, and the clocks of threads and files have an end
 MAX_SOCKET_PATH = 107  # bytes: sockaddr_un.sun_path less its NUL, unix(7)
@@ -269,6 +270,11 @@ def _check_parts(settings: Settings, where: str, file: Path) -> None:
         raise ConfigError(
             f"{where}: source_proxy is no address such as http://proxy:3128"
         )  # of what may hold a password
+    if settings.database_url and _PASSWORD_IN_QUERY.search(settings.database_url):
+        raise ConfigError(
+            f"{where}: database_url has a password behind its ?, where nothing hides it; write it as "
+            "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE, or name a passfile"
+        )
     for origin in filter(None, (each.strip() for each in settings.cors_origins.split(","))):
         if not _ORIGIN.fullmatch(origin):
             raise ConfigError(

@@ -67,7 +67,7 @@ class Recording(httpx2.BaseTransport):
 )
 def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     inner = Recording()
-    transport = GuardedTransport(inner, resolves=lambda host, port: ["93.184.215.14", address])
+    transport = GuardedTransport(lambda: inner, resolves=lambda host, port: ["93.184.215.14", address])
     with httpx2.Client(transport=transport) as http, pytest.raises(PermissionDenied, match="not public"):
         http.get("https://models.example/x")
     assert not inner.sent
@@ -82,7 +82,7 @@ def test_every_spelling_of_this_host_is_refused(host: str) -> None:
 def test_the_connection_goes_to_the_address_that_was_looked_at() -> None:
     answers = iter([["93.184.215.14"], ["127.0.0.1"]])  # the name is bound anew after the first look
     inner = Recording()
-    transport = GuardedTransport(inner, resolves=lambda host, port: next(answers))
+    transport = GuardedTransport(lambda: inner, resolves=lambda host, port: next(answers))
     with httpx2.Client(transport=transport) as http:
         assert http.get("https://models.example/x").text == "ok"
         with pytest.raises(PermissionDenied, match=r"127\.0\.0\.1"):
@@ -90,8 +90,23 @@ def test_the_connection_goes_to_the_address_that_was_looked_at() -> None:
     assert inner.sent == [("93.184.215.14", "models.example", "models.example")]
 
 
+def test_two_names_at_one_address_share_no_connection() -> None:
+    """Each is checked against its own certificate, also where one redirects to the other."""
+    made: list[Recording] = []
+
+    def make() -> Recording:
+        made.append(Recording())
+        return made[-1]
+
+    transport = GuardedTransport(make, resolves=lambda host, port: ["93.184.215.14"])
+    with httpx2.Client(transport=transport) as http:
+        for host in ("hub.example", "files.example", "hub.example"):
+            http.get(f"https://{host}/x")
+    assert [[name for _, _, name in one.sent] for one in made] == [["hub.example"] * 2, ["files.example"]]
+
+
 def test_plain_http_is_refused_but_where_the_site_allows_it() -> None:
-    transport = GuardedTransport(Recording(), resolves=lambda host, port: ["93.184.215.14"])
+    transport = GuardedTransport(Recording, resolves=lambda host, port: ["93.184.215.14"])
     with httpx2.Client(transport=transport) as http, pytest.raises(PermissionDenied, match="not https"):
         http.get("http://models.example/x")
 
@@ -119,7 +134,9 @@ def test_the_sites_proxy_is_asked_by_name_for_what_is_not_private(
     resolves: Resolve, by_proxy: list[tuple[str, ...]], direct: list[tuple[str, ...]]
 ) -> None:
     inner, proxied = Recording(), Recording()
-    transport = GuardedTransport(inner, frozenset({"models.example:443"}), resolves=resolves, proxied=proxied)
+    transport = GuardedTransport(
+        lambda: inner, frozenset({"models.example:443"}), resolves=resolves, proxied=proxied
+    )
     with httpx2.Client(transport=transport) as http:
         http.get("https://models.example/x")
     assert (proxied.sent, inner.sent) == (by_proxy, direct)
@@ -131,7 +148,7 @@ def test_a_proxy_is_asked_for_no_private_address(host: str) -> None:
         return ["10.0.0.7"] if name == "internal.example" else resolve(name, port)
 
     proxied = Recording()
-    transport = GuardedTransport(Recording(), resolves=resolves, proxied=proxied)
+    transport = GuardedTransport(Recording, resolves=resolves, proxied=proxied)
     with httpx2.Client(transport=transport) as http, pytest.raises(PermissionDenied, match="not public"):
         http.get(f"https://{host}/x")
     assert not proxied.sent

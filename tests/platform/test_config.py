@@ -228,3 +228,11 @@ def test_origins_are_what_browsers_send(origins: str) -> None:
         load_settings(environ={"TRIVET_CORS_ORIGINS": origins})
     good = "https://a.example, http://localhost:3000"
     assert load_settings(environ={"TRIVET_CORS_ORIGINS": good}).cors_origins == good
+
+
+@pytest.mark.parametrize("name", ["password", "sslpassword", "PASSWORD"])
+def test_a_password_where_nothing_would_hide_it_is_refused_without_being_shown(name: str) -> None:
+    url = f"postgresql+psycopg://db/trivet?user=trivet&{name}=s3cret"
+    with pytest.raises(ConfigError, match="database_url has a password behind its") as caught:
+        load_settings(environ={"TRIVET_DATABASE_URL": url})
+    assert "s3cret" not in str(caught.value)

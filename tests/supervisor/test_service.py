@@ -98,13 +98,25 @@ def test_a_program_that_the_account_cannot_reach_is_told_before(service: Service
     (closed / "bin").mkdir(parents=True)
     tmp_path.chmod(0o755)
     closed.chmod(0o700)
-    other = next((entry.pw_name for entry in pwd.getpwall() if entry.pw_name == "nobody"), None)
+    other = next((entry.pw_name for entry in pwd.getpwall() if entry.pw_name == "daemon"), None)
     if other is None:
-        pytest.skip("there is no account nobody")
+        pytest.skip("there is no account daemon")
     # pytest's own folders above are closed, too: any of them may be the one that is named.
-    with pytest.raises(ConfigError, match=r"account nobody may not enter /\S+, where .*/opt/trivet"):
+    with pytest.raises(ConfigError, match=r"account daemon may not enter /\S+, where .*/opt/trivet"):
         check_service(replace(service, account=other, command=closed / "bin" / "trivet"))
     check_service(replace(service, account=other, command=Path("/usr/bin/env")))
+
+
+def test_an_account_without_a_home_is_told_before(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Triton and g++ keep there what they make."""
+    homeless = pwd.struct_passwd(("trivet", "x", 900, 900, "", str(tmp_path / "none"), "/usr/sbin/nologin"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: homeless)
+    with pytest.raises(
+        ConfigError, match=r"no home folder .*none is none.*; .*usermod --home /var/lib/trivet"
+    ):
+        check_service(replace(service, account="trivet"))
 
 
 def test_it_is_written_again_and_removed_and_the_home_stays(service: Service, units: Units) -> None:

@@ -37,7 +37,8 @@ class GuardedTransport(httpx2.BaseTransport):
     """Pins addresses and refuses those that are not public.
 
     Args:
-        inner: makes the connections to addresses that were looked at.
+        inner: makes what connects to addresses that were looked at. Each name has its own, for two names at
+            one address would share its connections, and the second one's certificate would never be seen.
         trusted: "host:port" of addresses that the site's own settings name; these may be private, and http.
         allows_private: the site allows private addresses, and http, for all.
         proxied: reaches public hosts by their names; None: they are reached by their addresses.
@@ -45,14 +46,15 @@ class GuardedTransport(httpx2.BaseTransport):
 
     def __init__(
         self,
-        inner: httpx2.BaseTransport,
+        inner: Callable[[], httpx2.BaseTransport],
         trusted: frozenset[str] = frozenset(),
         *,
         allows_private: bool = False,
         resolves: Resolve = resolve,
         proxied: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._inner = inner
+        self._make = inner
+        self._by_name: dict[str, httpx2.BaseTransport] = {}
         self._trusted = trusted
         self._allows_private = allows_private
         self._resolve = resolves
@@ -69,8 +71,9 @@ class GuardedTransport(httpx2.BaseTransport):
             return self._proxied.handle_request(request)
         request.url = url.copy_with(host=address)  # the Host header was made of the name
         request.extensions = {**request.extensions, "sni_hostname": url.host}
+        inner = self._by_name.get(url.host) or self._by_name.setdefault(url.host, self._make())
         try:
-            return self._inner.handle_request(request)
+            return inner.handle_request(request)
         finally:
             request.url = url  # redirects are relative to it
 
@@ -93,7 +96,8 @@ class GuardedTransport(httpx2.BaseTransport):
         return addresses[0]
 
     def close(self) -> None:
-        self._inner.close()
+        for inner in self._by_name.values():
+            inner.close()
         if self._proxied is not None:
             self._proxied.close()
 
@@ -110,7 +114,7 @@ def guarded_client(
     hosts = frozenset(_place_of(httpx2.URL(url)) for url in trusted)
     return httpx2.Client(
         transport=GuardedTransport(
-            WatchedTransport(check),
+            lambda: WatchedTransport(check),
             hosts,
             allows_private=allows_private,
             resolves=resolves,

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import httpx2
 
 from trivet.access import is_served, local_url
-from trivet.client.wire import is_loopback, port_of
+from trivet.client.wire import is_loopback, is_tls, port_of
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
 from trivet.tls import trust
@@ -64,7 +64,7 @@ def trust_of(url: str, ca_file: str | None) -> ssl.SSLContext | None:
 
     Raises: ConfigError.
     """
-    if not url.startswith("https:"):
+    if not is_tls(url):
         return None
     settings = load_settings()
     own = _own_cert(settings) if ca_file is None and is_loopback(url) else None

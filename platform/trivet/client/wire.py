@@ -48,12 +48,17 @@ def is_loopback(base_url: str) -> bool:
     return host_of(base_url) in LOOPBACK
 
 
+def is_tls(base_url: str) -> bool:
+    """However its scheme is written. Raises: ConfigError."""
+    return _parsed(base_url).scheme == "https"
+
+
 def pool_options(
     base_url: str, api_key: str | None, max_connections: int, trust: ssl.SSLContext | None
 ) -> dict[str, Any]:
     """What httpx's clients of both kinds are made with. Without TLS no authorities are read, for 50 ms."""
     return {
-        "verify": trust or False,
+        "verify": trust or is_tls(base_url),
         "base_url": base_url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
         "limits": httpx2.Limits(

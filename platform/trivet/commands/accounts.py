@@ -224,7 +224,10 @@ def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     if text.endswith("d") and text[:-1].isdecimal():
-        return datetime.now(UTC) + timedelta(days=int(text[:-1]))
+        try:
+            return datetime.now(UTC) + timedelta(days=int(text[:-1]))
+        except (OverflowError, ValueError):  # ValueError: more digits than Python reads
+            raise ConfigError(f"--expires {text[:20]} is beyond the year 9999; give fewer days") from None
     return datetime.combine(_date(text, "--expires"), datetime.max.time(), UTC)
 
 

@@ -80,8 +80,8 @@ def _row(model: Model, version: Version) -> list[object]:
 
 
 def _add(given: argparse.Namespace) -> int:
-    with connect(given) as client:
-        version = client.models.add(
+    with connect(given) as client:  # the server reads, and perhaps copies, all of its files first
+        version = client.with_options(timeout_s=24 * 3600.0).models.add(
             str(absolute_path(given.path)), given.name, verify=not given.no_verify, copy=given.copy
         )
     if given.json:

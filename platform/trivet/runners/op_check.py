@@ -6,6 +6,7 @@ engine it is replaced by its twin, which is slow and right.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from trivet.errors import DeviceLost
+from trivet.errors import BackendError, DeviceLost
 from trivet.self_test import OpOutcome
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 logger = logging.getLogger(__name__)
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 Table = TypeVar("Table", bound="DataclassInstance")
 
 
@@ -50,7 +52,8 @@ class OpCheck(Generic[Table]):
     def outcome(self, case: OpCase[Table], dtype: torch.dtype, allowed: float, where: str) -> OpOutcome:
         """The case by `table` and by `twins`.
 
-        Raises: torch.OutOfMemoryError; DeviceLost naming the operation that left the device beyond use.
+        Raises: torch.OutOfMemoryError; DeviceLost naming the operation that left the device beyond use;
+            BackendError where what a compiler makes can be kept nowhere.
         """
         label, name = f"{case.label} ({where})", str(dtype).removeprefix("torch.")
         allowed = allowed if case.allowed is None else case.allowed
@@ -63,6 +66,11 @@ class OpCheck(Generic[Table]):
                 raise DeviceLost(
                     f"{'+'.join(case.ops)} ({label}) left the device beyond use in its self-test: "
                     f"{error}{self.cure_for(str(error))}"
+                ) from error
+            if isinstance(error, OSError) and error.errno in NOT_WRITABLE:  # it would be so for each of them
+                raise BackendError(
+                    f"compiled operations cannot be kept: {error}; the account of the engine needs a home "
+                    "folder that it can write, or TRITON_CACHE_DIR one with room"
                 ) from error
             reason = f"{error}{self.cure_for(str(error))}".strip() or type(error).__name__
             return OpOutcome(case.ops, label, name, float("inf"), allowed, reason)

@@ -64,6 +64,11 @@ def check_service(service: Service) -> None:
     if service.account is None:
         return
     account = account_of(service.account)
+    if not Path(account.pw_dir).is_dir():
+        raise ConfigError(
+            f"account {service.account} has no home folder ({account.pw_dir} is none); compiled code is kept "
+            f"there; make it, or name another: usermod --home /var/lib/{service.account} {service.account}"
+        )
     if closed := _closed_folder(service.command, account):
         raise ConfigError(
             f"account {service.account} may not enter {closed}, where {service.command} is; install Trivet "
@@ -77,8 +82,8 @@ def account_of(name: str) -> pwd.struct_passwd:
         return pwd.getpwnam(name)
     except KeyError:
         raise ConfigError(
-            f"there is no account {name}; make it: useradd --system --no-create-home --shell "
-            f"/usr/sbin/nologin {name}"
+            f"there is no account {name}; make it: useradd --system --home-dir /var/lib/{name} "
+            f"--create-home --shell /usr/sbin/nologin {name}"
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from trivet import errors
 from trivet.access import local_url
 from trivet.client import Client
+from trivet.client.home import trust_of
+from trivet.client.wire import pool_options
 from trivet.config import Settings
 
 
@@ -276,3 +279,12 @@ def test_a_pool_that_is_full_waits_for_its_own_requests(site) -> None:
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(errors.ConfigError, match="http://HOST:PORT"):
         Client(url)
+
+
+@pytest.mark.parametrize("url", ["HTTPS://gpu.example:8000", "https://gpu.example:8000"])
+def test_tls_is_verified_however_its_scheme_is_written(url: str) -> None:
+    trusted = trust_of(url, None)
+    assert trusted is not None
+    assert trusted.verify_mode == ssl.CERT_REQUIRED
+    assert pool_options(url, "key", 1, None)["verify"] is True
+    assert pool_options("HTTP://gpu.example", "key", 1, None)["verify"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trivet.errors import BackendError
 from trivet.runners.op_check import OpCase, OpCheck, failing_ops, twin_notices, warn_of
 from trivet.self_test import OpOutcome
 
@@ -17,9 +19,11 @@ Table = Callable[[], Tensor]
 WANTED = torch.tensor([4.0, -2.0])
 
 
-def outcome(op: Table, twin: Table = lambda: WANTED) -> OpOutcome:
+def outcome(
+    op: Table, twin: Table = lambda: WANTED, raises: tuple[type[Exception], ...] = (RuntimeError,)
+) -> OpOutcome:
     case: OpCase[Table] = OpCase(("op",), "a case", lambda table: (table(),))
-    check = OpCheck(op, twin, lambda text: "; its cure" if "561002" in text else "")
+    check = OpCheck(op, twin, lambda text: "; its cure" if "561002" in text else "", raises)
     return check.outcome(case, torch.bfloat16, 0.02, "here")
 
 
@@ -64,6 +68,20 @@ def test_an_operation_that_raises_has_failed_with_its_words_and_a_cure() -> None
         raise RuntimeError("error code is 561002")
 
     assert outcome(refused).failure == "error code is 561002; its cure"
+
+
+def test_a_compiler_that_can_keep_nothing_ends_the_start() -> None:
+    """Each operation would fail so, and an engine of twins alone would serve at a tenth of the speed."""
+
+    def refused() -> Tensor:
+        raise PermissionError(errno.EACCES, "Permission denied", "/home/trivet")
+
+    def missing() -> Tensor:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "gcc")
+
+    with pytest.raises(BackendError, match=r"cannot be kept: .*'/home/trivet'; .* home folder"):
+        outcome(refused, raises=(OSError,))
+    assert "gcc" in outcome(missing, raises=(OSError,)).failure
 
 
 def test_lack_of_memory_says_nothing_about_an_operation() -> None:

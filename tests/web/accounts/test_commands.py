@@ -134,6 +134,10 @@ def test_from_the_first_user_to_the_bill(
     ("arguments", "message"),
     [
         (["keys", "create", "x", "--expires", "soon"], "--expires is 'soon'"),
+        (
+            ["keys", "create", "x", "--expires", "9999999999d"],
+            "--expires 9999999999d is beyond the year 9999",
+        ),
         (["keys", "create", "x", "--scope", "root"], "'root' does not exist"),
         (["keys", "revoke", "77"], "key 77 does not exist"),
         (["users", "role", "nobody", "admin"], "'nobody' does not exist"),

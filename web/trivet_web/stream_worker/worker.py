@@ -98,19 +98,23 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._run_out_of_files()
-                elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EWOULDBLOCK):
-                    raise
+                elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                    self._complain("a connection was not taken: %s", error)
                 return
             self._take_in(accepted, address, listener)
 
     def _run_out_of_files(self) -> None:
-        """Raised, it would end this worker and all of its streams. The client waits in the listener."""
+        """The client waits in the listener."""
+        self._complain("no file descriptor is left for a connection; raise the limit (ulimit -n)")
+        if not self._close_an_idle_one():
+            time.sleep(OUT_OF_FILES_S)  # else this loop spins until one is free
+
+    def _complain(self, sentence: str, *values: object) -> None:
+        """Of what would end this worker and all of its streams, were it raised."""
         now = time.monotonic()
         if now >= self._complained_s + COMPLAIN_INTERVAL_S:
             self._complained_s = now
-            self.log.warning("no file descriptor is left for a connection; raise the limit (ulimit -n)")
-        if not self._close_an_idle_one():
-            time.sleep(OUT_OF_FILES_S)  # else this loop spins until one is free
+            self.log.warning(sentence, *values)
 
     def _take_in(self, accepted: socket.socket, address: Any, listener: Any) -> None:
         self.nr_conns += 1
