@@ -84,6 +84,22 @@ def test_a_conversation_is_edited_and_asked_again(page: Page) -> None:
     expect(mine).to_contain_text("Say goodbye.")
 
 
+def test_a_browser_without_room_for_a_conversation_shows_it_all_the_same(page: Page) -> None:
+    page.evaluate(
+        """() => {
+            for (let size = 1 << 22, n = 0; size; n++) {
+                try { localStorage.setItem("filler" + n, "x".repeat(size)); } catch { size >>= 1; }
+            }
+        }"""
+    )
+    page.get_by_label("Max tokens").fill("4")
+    for number in (1, 2):
+        ask(page, f"Say hello {number}.")
+        expect(answers(page)).to_have_count(number)
+        expect(answers(page).last).to_contain_text("tok/s", timeout=LONG_MS)
+        expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=LONG_MS)
+
+
 def test_a_conversation_ends_with_its_login(site: Site, open_page: Callable[..., Page]) -> None:
     page = open_page(site.url)
     log_in(page, site)

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,9 +14,11 @@ import pytest
 from batch_client import has_ended, line, rows, start, state, store_batch
 
 from trivet_web.batch import online_site, round_robin
+from trivet_web.batch.input_file import InputLine
 from trivet_web.batch.journal import Journal, JournalUnwritable
 from trivet_web.batch.runner import LOCK
 from trivet_web.batch.stored_batch import Shelf
+from trivet_web.batch.stored_run import BatchRun
 from trivet_web.stored_objects import StoredObjects
 
 if TYPE_CHECKING:
@@ -346,17 +347,24 @@ def test_a_limit_of_threads_only_delays_lines(
 ) -> None:
     monkeypatch.setattr(round_robin, "AGAIN_S", 0.2)
     site.start_engine()
-    num_refused, submit = 0, ThreadPoolExecutor.submit
+    num_refused, start_thread, asked = 0, threading.Thread.start, []
 
-    def limited(pool: ThreadPoolExecutor, *given: Any) -> Any:
+    def limited(thread: threading.Thread) -> None:
         nonlocal num_refused
-        if num_refused < 3:
+        if thread.name.startswith("batch-line") and num_refused < 3:
             num_refused += 1
             raise RuntimeError("can't start new thread")
-        return submit(pool, *given)
+        start_thread(thread)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", limited)
+    def answer(run: BatchRun, one: InputLine) -> Any:
+        asked.append(one.index)
+        return answer_of(run, one)
+
+    answer_of = BatchRun.answer
+    monkeypatch.setattr(BatchRun, "answer", answer)
+    monkeypatch.setattr(threading.Thread, "start", limited)
     batch_id = start(site_client, *map(line, range(10)))
     eventually(has_ended(site_client, batch_id))
     assert num_refused == 3
+    assert sorted(asked) == list(range(10)), "each line once: the pool has queued what it refused"
     assert state(site_client, batch_id)["request_counts"]["completed"] == 10

@@ -117,13 +117,17 @@ class RoundRobin:
         self._runs = self._runs[1:] + self._runs[:1]
 
     def _begin(self, pool: ThreadPoolExecutor, run: BatchRun, line: InputLine) -> None:
+        answer: Future[Result] = Future()
         try:
-            self._lines[pool.submit(run.answer, line)] = (run, line)
+            pool.submit(_fulfil, answer, run, line)
         except RuntimeError as error:  # a limit of threads: those that there are go on with what they have
             logger.warning("lines=%d no more can be asked now: %s", len(self._lines), error)
             self._ask_again_s = time.monotonic() + AGAIN_S
-            self._suspects.came_back(run.batch_id, line.index)
-            run.put_back(line)
+            if answer.cancel():  # the pool has queued it before it failed, and may have begun with it
+                self._suspects.came_back(run.batch_id, line.index)
+                run.put_back(line)
+                return
+        self._lines[answer] = (run, line)
 
     def _settle(self) -> None:
         """Wait for an answer, no longer than a step, and write down what there is."""
@@ -203,3 +207,13 @@ class RoundRobin:
         self._runs.clear()
         self._lines.clear()
         self._grace.clear()
+
+
+def _fulfil(answer: Future[Result], run: BatchRun, line: InputLine) -> None:
+    """Unless it was cancelled before."""
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(run.answer(line))
+    except BaseException as error:  # whoever waits for the answer is told, whatever it is
+        answer.set_exception(error)

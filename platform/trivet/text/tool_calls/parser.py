@@ -60,13 +60,19 @@ class ToolParser:
         raise NotImplementedError
 
     def attempt(self, begin: str, call: Steps[None]) -> Steps[bool]:
-        """Read a call whose `begin` has been consumed; what is none becomes content."""
+        """Read a call whose `begin` has been consumed; what is none becomes content.
+
+        A call whose arguments are complete stands, whatever breaks behind them.
+        """
         self.source.keep(begin)
+        num_before = self._num_calls
         try:
             yield from call
         except Broken:
             is_announced, self._is_open = self._is_open, False
             source = self.source.kept()
+            if not is_announced and self._num_calls > num_before:
+                return True
             if is_announced:
                 self._is_after_call = False
                 self._events.append(CallBroken(self._num_calls - 1, self._before_call + source))
@@ -127,7 +133,7 @@ class ToolParser:
             elif key in ("arguments", "parameters") and name and not is_done:
                 yield from self._arguments_of(name)
                 is_done = True
-            elif key in _KEYS:
+            elif key in _KEYS or is_done:  # behind the arguments also one of the model's own, as its reason
                 value = yield from source.json_value()
                 before = value if key in ("arguments", "parameters") else before
             else:

@@ -324,3 +324,21 @@ def test_format_is_known_by_the_template(sign: str, name: str) -> None:
 
 def test_the_settings_name_every_format() -> None:
     assert set(TOOL_CALL_PARSERS) == {"auto", "none", *FORMATS}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1}, "reason": "x"}</tool_call>'),
+        ("llama3_json", '{"name": "now", "parameters": {"a": 1}, "reason": ["x"]}'),
+        ("mistral", '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "why": {"b": 2}}]'),
+    ],
+)
+def test_a_key_of_the_models_own_behind_complete_arguments_is_passed_over(name: str, text: str) -> None:
+    assert parts(name, text) == ("", [("now", '{"a": 1}')])
+
+
+def test_a_call_with_complete_arguments_is_told_once_whatever_breaks_behind_it() -> None:
+    content, calls = parts("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1}, oh</tool_call>')
+    assert calls == [("now", '{"a": 1}')]
+    assert "arguments" not in content

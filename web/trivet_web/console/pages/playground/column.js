@@ -203,10 +203,16 @@ export class Column {
   /** In this browser only. */
   keep() {
     if (this.place) return;
-    localStorage.setItem(
-      KEY,
-      JSON.stringify(this.messages.slice(-MOST_KEPT), (name, value) => (name === "tokens" ? [] : value)),
-    );
+    for (let most = MOST_KEPT; most; most >>= 1) {
+      const kept = this.messages.slice(-most);
+      try {
+        localStorage.removeItem(KEY);
+        localStorage.setItem(KEY, JSON.stringify(kept, (name, value) => (name === "tokens" ? [] : value)));
+        return;
+      } catch {
+        // There is no room for so many, or none at all.
+      }
+    }
   }
 }
 

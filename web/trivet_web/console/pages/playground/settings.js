@@ -123,7 +123,11 @@ export class Settings {
         one.type === "checkbox" ? one.checked : one.value,
       ]),
     );
-    localStorage.setItem(KEY, JSON.stringify(values));
+    try {
+      localStorage.setItem(KEY, JSON.stringify(values));
+    } catch {
+      // There is no room; they hold while this page is open.
+    }
   }
 
   restore() {
