@@ -23,7 +23,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -101,20 +101,27 @@ class CoreShare:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Claims `wanted` cores; all where it is None."""
-        self._affinity = usable_cpus()
-        self._cores = host.cores(self._affinity)
-        self._capacity = host.num_cpus(self._affinity)
-        self._wanted, self._clock = wanted, clock
-        self._claim = Claim(min(wanted or self._capacity, self._capacity), self._affinity)
+        self._host, self._wanted, self._make_folder, self._clock = host, wanted, folder, clock
         self._name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
-        self._refreshed_s = float("-inf")
-        self._part = self._cores[: self._capacity]
-        self._is_alone = True
+        self._look_at_host()
         self._folder: Path | None = None
         try:
             self._folder = folder()
         except OSError as error:
             logger.warning("cores are not divided among the engines of this host: %s", error)
+
+    def _look_at_host(self) -> None:
+        """All that this process may use, until the claims are read."""
+        self._affinity = usable_cpus()
+        self._cores = self._host.cores(self._affinity)
+        self._capacity = self._host.num_cpus(self._affinity)
+        self._claim = Claim(min(self._wanted or self._capacity, self._capacity), self._affinity)
+        self._take_all()
+        self._refreshed_s = float("-inf")
+
+    def _take_all(self) -> None:
+        self._part = self._cores[: self._capacity]
+        self._is_alone = True
 
     @property
     def num_threads(self) -> int:
@@ -138,18 +145,18 @@ class CoreShare:
         self._refreshed_s = now_s
         before = (self.num_threads, self.cpus)
         try:
-            self._touch(self._folder, now_s)
-            claims = self._read(self._folder, now_s)
+            claims = self._claims(self._folder, now_s)
         except OSError as error:
             logger.warning("cores are not divided among the engines of this host any more: %s", error)
             self._folder = None
-            return False
-        self._is_alone = len(claims) == 1
-        self._part = divided(claims, self._cores, self._capacity)[self._name]
+            self._take_all()
+        else:
+            self._is_alone = len(claims) == 1
+            self._part = divided(claims, self._cores, self._capacity)[self._name]
         after = (self.num_threads, self.cpus)
         if after == before:
             return False
-        logger.info("cpus=%s num_threads=%d engines=%d", sorted(after[1]), after[0], len(claims))
+        logger.info("cpus=%s num_threads=%d alone=%s", sorted(after[1]), after[0], self._is_alone)
         return True
 
     @contextmanager
@@ -159,17 +166,36 @@ class CoreShare:
             yield
             return
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self.cpus)
+        try:
+            os.sched_setaffinity(0, self.cpus)
+        except OSError as error:  # the host has taken these CPUs from its group of processes
+            logger.warning("cpus=%s are not to be had any more: %s", sorted(self.cpus), error)
+            self._withdraw()
+            self._look_at_host()
         try:
             yield
         finally:
-            os.sched_setaffinity(0, before)
+            with suppress(OSError):
+                os.sched_setaffinity(0, before)
 
     def close(self) -> None:
         """Give the cores back at once."""
+        self._withdraw()
+        self._folder = None
+
+    def _withdraw(self) -> None:
         if self._folder is not None:
-            (self._folder / self._name).unlink(missing_ok=True)
-            self._folder = None
+            with suppress(OSError):  # a claim that is left is forgotten once it is old
+                (self._folder / self._name).unlink(missing_ok=True)
+
+    def _claims(self, folder: Path, now_s: float) -> dict[str, Claim]:
+        """Raises: OSError where there is no place for claims, and none can be made."""
+        try:
+            self._touch(folder, now_s)
+        except OSError:  # somebody has emptied /tmp
+            self._folder = folder = self._make_folder()
+            self._touch(folder, now_s)
+        return self._read(folder, now_s)
 
     def _touch(self, folder: Path, now_s: float) -> None:
         file = folder / self._name

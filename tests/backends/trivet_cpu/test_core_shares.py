@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -164,6 +166,58 @@ def test_a_claim_that_was_lost_is_made_again_and_old_ones_are_removed(host: Host
     assert claim.exists()
     assert not old.exists()
     assert not unfinished.exists()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_cpus_that_the_host_took_away_are_done_without(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a group of processes whose cpuset shrinks while two engines have a part each."""
+    before, clock = os.sched_getaffinity(0), Clock()
+    _share(host, tmp_path, clock).refresh()
+    share = _share(host, tmp_path, clock)
+    share.refresh()
+    lost = share.cpus
+
+    def set_affinity(pid: int, cpus: Iterable[int]) -> None:
+        if not set(cpus) - lost:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sched_setaffinity(pid, set(cpus) - lost)
+
+    sched_setaffinity = os.sched_setaffinity
+    monkeypatch.setattr(os, "sched_setaffinity", set_affinity)
+    monkeypatch.setattr("trivet_cpu.core_shares.usable_cpus", lambda: before - lost)
+    try:
+        with share.held():
+            assert share.cpus == before - lost
+        with share.held():
+            pass
+    finally:
+        sched_setaffinity(0, before)
+    share.refresh()
+    assert not share.cpus & lost
+
+
+def test_an_engine_whose_claim_has_no_place_any_more_has_all_cores(host: Host, tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "claims"
+
+    def make() -> Path:
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    _share(host, make(), clock).refresh()
+    share = CoreShare(host, None, make, clock)
+    share.refresh()
+    part = share.cpus
+    shutil.rmtree(folder)
+    clock.now_s += REFRESH_S
+    share.refresh()
+    assert list(folder.glob("*.claim")), "the folder is made again"
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+    clock.now_s += REFRESH_S
+    share.refresh()
+    assert share.cpus == os.sched_getaffinity(0) >= part
 
 
 def test_without_a_folder_an_engine_has_all_cores(host: Host) -> None:
