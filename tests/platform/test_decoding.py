@@ -79,7 +79,7 @@ def test_a_stop_string_that_never_comes_changes_nothing(llm: LLM) -> None:
     free = complete(llm, PROMPT).text
     assert complete(llm, PROMPT, stop="no such text").text == free
     assert complete(llm, PROMPT, stop=None).text == complete(llm, PROMPT, stop=[]).text == free
-    with pytest.raises(RequestError, match="non-empty"):
+    with pytest.raises(RequestError, match="strings that are not empty"):
         complete(llm, PROMPT, stop="")
 
 

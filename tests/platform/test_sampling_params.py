@@ -89,7 +89,7 @@ def test_completions_of_one_prompt_have_seeds_of_their_own(seed: int) -> None:
         ("seed", 1.5, r"seed is 1.5; it must be of type int \| None"),
         ("seed", np.int64(5), r"it must be of type int \| None"),
         ("stop", 5, r"stop is 5; it must be of type list"),
-        ("stop", ["a", 5], r"stop is \('a', 5\); stop\[1\] must be of type str"),
+        ("stop", ["a", 5], r"stop is \['a', 5\]; stop\[1\] must be of type str"),
         ("stop_token_ids", [1.5], r"stop_token_ids\[0\] must be of type int"),
         ("logit_bias", {"5": 1.0}, r"logit_bias is \{'5': 1.0\}; its keys must be of type int"),
         ("logit_bias", {5: "a"}, r"logit_bias\[...\] must be of type float"),

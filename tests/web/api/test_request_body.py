@@ -65,7 +65,7 @@ WRONG_FIELDS = [
     ({"min_p": -1}, "min_p", "-1"),
     ({"top_k": -7}, "top_k", "-7"),
     ({"seed": 2**64}, "seed", "64-bit"),
-    ({"stop": [""]}, "stop", "non-empty"),
+    ({"stop": [""]}, "stop", "strings that are not empty"),
     ({"stop": [1]}, "stop[0]", "str"),
     ({"stop": ["x"] * 65}, "stop", "has 65 strings; at most 64"),
     ({"top_logprobs": 3}, "logprobs", "logprobs"),

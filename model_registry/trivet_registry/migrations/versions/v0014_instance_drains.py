@@ -11,7 +11,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Add the column: what drains meanwhile has the site's time."""
-    op.add_column("instances", sa.Column("drain_timeout_s", sa.Float(), nullable=True))
+    op.add_column("instances", sa.Column("drain_timeout_s", sa.Double(), nullable=True))
 
 
 def downgrade() -> None:
