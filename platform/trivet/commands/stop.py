@@ -28,7 +28,7 @@ def _add_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--now", action="store_true", help="end running requests with an error")
     group.add_argument(
-        "--timeout", type=float, metavar="S", help="seconds for running requests (default: drain_timeout_s)"
+        "--timeout", type=float, metavar="S", help="seconds for running requests (default: the site's)"
     )
 
 
@@ -70,35 +70,39 @@ def _drain(given: argparse.Namespace) -> int:
 
 
 def _end(given: argparse.Namespace, drain_timeout_s: float | None) -> int:
-    from trivet.config import load_settings
-
     with connect(given) as client:
         client.deployments.stop(given.name, drain_timeout_s)
         if given.no_wait:
             print(f"{given.name} is stopping")
             return 0
-        limit = load_settings().drain_timeout_s if drain_timeout_s is None else drain_timeout_s
-        wait_until_stopped(client, given.name, limit + KILL_MARGIN_S)
+        wait_until_stopped(client, given.name, drain_timeout_s)
     print(f"{given.name} is stopped")
     return 0
 
 
-def wait_until_stopped(client: Client, name: str, timeout_s: float) -> None:
+def wait_until_stopped(client: Client, name: str, drain_timeout_s: float | None) -> None:
     """Return when no instance is left; on the way it says how many requests still run.
+
+    Without `drain_timeout_s` an instance may drain as long as the supervisor lets it: the site's setting
+    is not known here.
 
     Raises: TrivetError at the deadline, naming what is left.
     """
-    deadline = time.monotonic() + timeout_s
+    begun_s = time.monotonic()
+    deadline_s = begun_s + (drain_timeout_s or 0.0) + KILL_MARGIN_S
     told = -1
     while left := _left(client, name):
         running = sum(i.load.num_running + i.load.num_waiting for i in left if i.load)
         if running not in (told, 0):
             note(f"{name}: {counted(running, 'request')} to finish")
         told = running
-        if time.monotonic() > deadline:
+        now_s = time.monotonic()
+        if drain_timeout_s is None and any(i.state == "draining" for i in left):
+            deadline_s = now_s + KILL_MARGIN_S
+        if now_s > deadline_s:
             states = ", ".join(f"{i.id} {i.state}" for i in left)
             raise TrivetError(
-                f"{name} has not ended after {timeout_s:.0f} s ({states}); see `trivet events {name}`"
+                f"{name} has not ended after {now_s - begun_s:.0f} s ({states}); see `trivet events {name}`"
             )
         time.sleep(POLL_INTERVAL_S)
 

@@ -45,6 +45,19 @@ def test_what_does_not_end_is_an_error_that_names_what_is_left(site, trivet, mon
     done = trivet("stop", "smollm2", "--timeout", "0.1")
     assert done.code == 1
     assert "smollm2-0 draining" in done.err
+    site.stop_states = ["lost"]  # its host is silent: no wait for ever without --timeout either
+    done = trivet("stop", "smollm2")
+    assert done.code == 1
+    assert "smollm2-0 lost" in done.err
+
+
+def test_a_site_may_drain_longer_than_this_machine_would(site, trivet, monkeypatch) -> None:
+    monkeypatch.setattr("trivet.commands.stop.KILL_MARGIN_S", 0.0)
+    monkeypatch.setenv("TRIVET_DRAIN_TIMEOUT_S", "0")  # of here, not of the server
+    site.stop_states = [*["draining"] * 20, "stopped"]
+    trivet("launch", "smollm2")
+    done = trivet("stop", "smollm2")
+    assert (done.code, done.out) == (0, "smollm2 is stopped\n")
 
 
 def test_all_is_the_supervisor_packages_command(site, trivet) -> None:
