@@ -78,3 +78,31 @@ def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_pa
             other.stop()
         finally:
             other.clean_up()
+
+
+def test_a_deployment_is_of_the_version_at_that_place_of_the_file(site: Site, tmp_path: Path) -> None:
+    """The file lists the versions in another order than the site has them."""
+    other_file = tmp_path / "other.gguf"
+    other_file.write_bytes(find_demo_model().read_bytes() + b"\0" * 32)
+    site.serve()
+    file = tmp_path / "site.toml"
+    paths = [str(other_file), str(find_demo_model())]
+    versions = ", ".join(f'{{source = "local", path = "{path}"}}' for path in paths)
+    text = f"""format = "trivet-config 1"
+[models.smol]
+versions = [{versions}]
+[deployments.m]
+backend = "null"
+"""
+    with site.client() as client:
+        for path in reversed(paths):
+            client.models.add(path, "smol")
+        client.deployments.create("smol:2", name="m", backend="null")
+        file.write_text(text + 'model = "smol:1"\n')
+        same = site.run_here("config", "diff", str(file))
+        assert (same.returncode, same.stdout, same.stderr) == (0, "", "no difference\n")
+        file.write_text(text + 'model = "smol:2"\n')
+        applied = site.run_here("config", "apply", str(file), "--yes")
+        assert applied.returncode == 0, applied.stderr
+        assert client.deployments.get("m").version == 1
+        assert site.run_here("config", "diff", str(file)).returncode == 0

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from trivet.commands.site_document import (
     DeploymentEntry,
     Document,
@@ -104,7 +106,7 @@ def _number(client: Client, name: str, version: VersionEntry) -> int:
     """The site's own, when all versions are there."""
     model = client.models.get(name)
     for one in model.versions:
-        if one.digest == version.digest and (version.digest is not None or one.path == version.path):
+        if one.path == version.path if version.digest is None else one.digest == version.digest:
             return one.version
     raise RequestError(f"version {version.digest or version.path} of {name} is not there")
 
@@ -118,21 +120,32 @@ def _points(name: str, alias: str, version: VersionEntry) -> Callable[[Client], 
 
 def _of_deployments(site: Document, wanted: Document) -> Iterator[Step]:
     """First all that are new: a fallback has to be there before it is named."""
-    before = dict(site.deployments)
+    before = {name: _meant(entry, site, site) for name, entry in site.deployments.items()}
     for name, entry in wanted.deployments.items():
         if name not in before:
             yield Step(f"+ deployment {name} of {entry.model}", _launches(name, entry, wanted))
-            before[name] = DeploymentEntry(**{**_fields(entry), "fallback": None})
+            before[name] = msgspec.structs.replace(_meant(entry, wanted, site), fallback=None)
     for name, entry in wanted.deployments.items():
-        old = before[name]
-        changed = [field for field, value in _fields(entry).items() if value != getattr(old, field)]
+        old, new = before[name], _meant(entry, wanted, site)
+        changed = [field for field in new.__struct_fields__ if getattr(new, field) != getattr(old, field)]
         if changed:
-            text = ", ".join(f"{field} {getattr(old, field)} to {getattr(entry, field)}" for field in changed)
-            yield Step(f"~ deployment {name}: {text}", _updates(name, old, entry, wanted))
+            text = ", ".join(f"{field} {getattr(old, field)} to {getattr(new, field)}" for field in changed)
+            run = _updates(name, old, entry, wanted, has_new_model="model" in changed)
+            yield Step(f"~ deployment {name}: {text}", run)
 
 
-def _fields(entry: DeploymentEntry) -> dict[str, Any]:
-    return {field: getattr(entry, field) for field in entry.__struct_fields__}
+def _meant(entry: DeploymentEntry, document: Document, site: Document) -> DeploymentEntry:
+    """With the version itself where `model` has its place, which is another one in another document."""
+    name, _, tag = entry.model.partition(":")
+    there = site.models.get(name, ModelEntry())
+    for model in (document.models.get(name, ModelEntry()), there):
+        if tag.isdecimal() and 1 <= int(tag) <= len(model.versions):
+            version = model.versions[int(tag) - 1]
+            place = place_of(there, version)
+            version = version if place is None else there.versions[place - 1]
+            text = f"{name} {version.digest or version.path or version.source}"
+            return msgspec.structs.replace(entry, model=text)
+    return entry
 
 
 def _reference(client: Client, model: str, wanted: Document) -> str:
@@ -166,7 +179,7 @@ def _launches(name: str, entry: DeploymentEntry, wanted: Document) -> Callable[[
 
 
 def _updates(
-    name: str, old: DeploymentEntry, entry: DeploymentEntry, wanted: Document
+    name: str, old: DeploymentEntry, entry: DeploymentEntry, wanted: Document, *, has_new_model: bool
 ) -> Callable[[Client], None]:
     def run(client: Client) -> None:
         gone: dict[str, str | None] = dict.fromkeys(old.settings.keys() - entry.settings.keys())
@@ -178,7 +191,7 @@ def _updates(
             "fallback": entry.fallback,
             "settings": {**gone, **entry.settings},
         }
-        if entry.model != old.model:
+        if has_new_model:
             changes["model"] = _reference(client, entry.model, wanted)
         client.deployments.update(name, changes)
 

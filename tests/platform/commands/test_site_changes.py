@@ -1,0 +1,44 @@
+"""What `trivet config diff` and `apply` find to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from trivet.commands.site_changes import steps
+from trivet.commands.site_document import DeploymentEntry, Document, ModelEntry, VersionEntry
+
+A, X = VersionEntry(path="/a.gguf"), VersionEntry(source="hf:org/x", digest="sha256:x")
+B, B_READ = VersionEntry(path="/b.gguf"), VersionEntry(path="/b.gguf", digest="sha256:b")
+
+
+def _document(model: str, *versions: VersionEntry) -> Document:
+    return Document(
+        models={"m": ModelEntry(versions=list(versions))}, deployments={"d": DeploymentEntry(model=model)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("site", "wanted", "texts"),
+    [
+        (_document("m:2", A, B), _document("m:2", A, B), []),
+        (_document("m:3", A, X, B), _document("m:2", A, B), []),
+        (_document("m:3", A, X, B_READ), _document("m:2", A, B), []),
+        (
+            _document("m:2", A, X, B),
+            _document("m:2", A, B),
+            ["~ deployment d: model m sha256:x to m /b.gguf"],
+        ),
+        (
+            _document("m:2", A, X),
+            _document("m:2", A, B),
+            ["+ version of m from /b.gguf", "~ deployment d: model m sha256:x to m /b.gguf"],
+        ),
+        (_document("m:1", A, B), _document("m:prod", A, B), ["~ deployment d: model m /a.gguf to m:prod"]),
+        (_document("m:2", A, X), Document(deployments={"d": DeploymentEntry(model="m:2")}), []),
+        (Document(), _document("m:1", A), ["+ version of m from /a.gguf", "+ deployment d of m:1"]),
+    ],
+)
+def test_a_number_is_the_version_at_that_place_of_its_own_document(
+    site: Document, wanted: Document, texts: list[str]
+) -> None:
+    assert [step.text for step in steps(site, wanted, prunes=False)] == texts
