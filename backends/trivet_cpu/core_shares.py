@@ -104,6 +104,7 @@ class CoreShare:
         self._host, self._wanted, self._make_folder, self._clock = host, wanted, folder, clock
         self._name = f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
         self._look_at_host()
+        self._told = (self.num_threads, self.cpus)
         self._folder: Path | None = None
         try:
             self._folder = folder()
@@ -143,7 +144,6 @@ class CoreShare:
         if self._folder is None or 0 <= now_s - self._refreshed_s < REFRESH_S:
             return False
         self._refreshed_s = now_s
-        before = (self.num_threads, self.cpus)
         try:
             claims = self._claims(self._folder, now_s)
         except OSError as error:
@@ -154,8 +154,9 @@ class CoreShare:
             self._is_alone = len(claims) == 1
             self._part = divided(claims, self._cores, self._capacity)[self._name]
         after = (self.num_threads, self.cpus)
-        if after == before:
+        if after == self._told:
             return False
+        self._told = after
         logger.info("cpus=%s num_threads=%d alone=%s", sorted(after[1]), after[0], self._is_alone)
         return True
 

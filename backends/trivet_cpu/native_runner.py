@@ -9,6 +9,7 @@ its step is done. Every call into the library releases the GIL.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -88,6 +89,8 @@ class CpuNativeRunner:
         self._spec, self._plan, self._native, self._host = spec, plan, native, host
         self._library = library
         self._stream = NativeStream(library, native.num_threads, cores)
+        # Its threads work in this object's memory: they end before it, at the end of the program, too.
+        weakref.finalize(self, self._stream.close)
         self._frequencies = [
             inverse_frequencies(rope, plan.max_model_len) for rope in native_plan.distinct_ropes(spec)
         ]
@@ -199,8 +202,7 @@ class CpuNativeRunner:
     def warm_up(self) -> None:
         """A small chunk and a decode bring the code into memory; the buffers are there."""
         for length in (min(WARM_UP_TOKENS, self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            step = self._post(warm_up_batch(length, self._plan.kv.block_size))
-            self._stream.wait(step.number)
+            self._finish(self._post(warm_up_batch(length, self._plan.kv.block_size)))
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -210,6 +212,8 @@ class CpuNativeRunner:
 
     def forward(self, batch: Batch) -> None:
         """As the contract."""
+        if len(self._steps) >= self.max_in_flight:  # the core was interrupted and has lost one
+            self._stream.wait()  # ...whose buffer it writes to next
         self._copy_blocks(batch)
         self._steps[batch.step] = self._post(batch)
 
@@ -283,18 +287,12 @@ class CpuNativeRunner:
     def collect(self, step: int) -> StepOutput:
         """As the contract."""
         state = self._current(step)
-        progress = state.progress
-        self._stream.wait(state.number)
-        if progress.status:
-            state.failure = _out_of_memory(MemoryError(NO_MEMORY))
-        if state.failure is not None:
-            self._stream.wait()
-            self._steps.clear()  # nothing of this step or the one behind it counts
-            raise state.failure
+        self._finish(state)
         if state.results is None:
             raise BackendError(f"collect({step}) was called before sample({step})")
-        del self._steps[step]
-        batch = state.batch
+        for number in [number for number in self._steps if number <= step]:  # older ones are lost ones
+            del self._steps[number]
+        batch, progress = state.batch, state.progress
         return state.results.output(
             step,
             batch.row_seqs,
@@ -302,6 +300,16 @@ class CpuNativeRunner:
             state.pooled,
             (progress.ended_ns - progress.started_ns) * 1e-9,
         )
+
+    def _finish(self, state: _Step) -> None:
+        """Until it is done. Raises: OutOfMemory; nothing of this step or the one behind it counts then."""
+        self._stream.wait(state.number)
+        if state.progress.status:
+            state.failure = _out_of_memory(MemoryError(NO_MEMORY))
+        if state.failure is not None:
+            self._stream.wait()
+            self._steps.clear()
+            raise state.failure
 
     def _current(self, step: int) -> _Step:
         if step not in self._steps:

@@ -50,7 +50,7 @@ std::function<void(Pool&)> Stream::next() {
   }
   std::unique_lock<std::mutex> lock(mutex_);
   has_work_.wait(lock, [this] { return is_closing_ || !works_.empty(); });
-  if (works_.empty()) return nullptr;
+  if (is_closing_) return nullptr;
   std::function<void(Pool&)> work = std::move(works_.front());
   works_.pop_front();
   return work;

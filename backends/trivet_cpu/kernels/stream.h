@@ -17,11 +17,12 @@ namespace trivet {
 // for it is the last thread of the pool meanwhile. So two cores have two threads: while the host is busy its core
 // is the host's, and the work goes on without it, instead of two threads that take one core in turns and let the
 // other wait at every barrier. (2 cores of a Zen 4, medians by turns in one run, tokens/s: one stream in process 258
-// for 230, over HTTP 250 for 213; 32 over HTTP 810 for 761.)
+// for 230, over HTTP 250 for 213; 32 over HTTP 810 for 761.) The price: where a sequence ends by a token, an abort or
+// a deadline, the step behind is computed for it all the same, and a request that comes then waits for up to a step.
 class Stream {
  public:
   explicit Stream(int num_threads);  // throws std::system_error where the host allows no such number
-  ~Stream();                         // all work is done
+  ~Stream();                         // what has begun is done; the rest is never begun
 
   // Queue `work`, which is given the pool; returns its number. Throws std::bad_alloc.
   int64_t post(std::function<void(Pool&)> work);

@@ -25,7 +25,9 @@ void resolve(const TrivetStep& step, const TrivetDraws& draws) {
 // The last drawn token that counts becomes the newest of its slot: those behind a refused target do not.
 void keep(const TrivetSampling& s, const TrivetDraws& draws) {
   int refused = -1;  // sequence
-  for (int row = s.first_row; row < s.first_row + s.num_rows; row++) {
+  int row = s.first_row;
+  while (row > 0 && draws.row_seqs[row - 1] == draws.row_seqs[row]) row--;  // its rows in pieces before this one
+  for (; row < s.first_row + s.num_rows; row++) {
     const int seq = draws.row_seqs[row];
     if (!s.draws[row] || seq == refused) continue;
     draws.newest[draws.slots[seq]] = s.token_ids[row];

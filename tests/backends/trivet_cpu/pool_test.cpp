@@ -174,8 +174,18 @@ void stream() {
         if (i % 50 == 0) usleep(1000);  // long enough for the stream to sleep
       }
       stream.wait(0);
+      stream.wait(300);
+      for (int i = 0; i < 300; i++) expect(order.at(i) == i, "work runs in order");
+      std::atomic<bool> has_begun{false};
+      stream.post([&](Pool&) {
+        has_begun = true;
+        usleep(50'000);
+        ended = 301;
+      });
+      stream.post([&](Pool&) { ended = 302; });
+      while (!has_begun) usleep(1);
     }
-    for (int i = 0; i < 300; i++) expect(order.at(i) == i, "work runs in order, and all before the stream ends");
+    expect(ended == 301, "what has begun is done when the stream has ended; what has not is never begun");
   }
 }
 
@@ -190,7 +200,8 @@ void guest() {
     Seen& seen = *(Seen*)argument;
     seen.calls++;
     if (thread) seen.guest = pthread_self();
-    while (seen.is_wanted && !seen.guest.load()) usleep(1);  // for ever, unless who waits computes
+    // In vain, unless who waits computes.
+    for (int i = 0; i < 5000 && seen.is_wanted && !seen.guest.load(); i++) usleep(10);
   };
   std::atomic<bool> has_run{false};
   const auto run = [&](Pool& pool) {
@@ -202,7 +213,7 @@ void guest() {
   stream.wait(1);
   expect(seen.calls == 1 && !seen.guest.load(), "who comes when all is done computes nothing");
   seen.is_wanted = true;
-  stream.wait(stream.post(run));
+  for (int i = 0; i < 100 && !seen.guest.load(); i++) stream.wait(stream.post(run));  // its crew may have shrunk
   expect(seen.guest.load() == pthread_self(), "who waits is a thread of the pool");
   seen.is_wanted = false;
   const int64_t first = stream.post([](Pool&) {});
