@@ -7,10 +7,29 @@ class FakeNode {
     this.style = {};
     this.dataset = {};
     this.listeners = {};
+    this.classList = { toggle: () => undefined };
   }
-  append(...nodes) {
+  append(...given) {
+    const nodes = given.map((one) => (one instanceof FakeNode ? one : new FakeText(one)));
     for (const node of nodes) node.parent = this;
     this.children.push(...nodes);
+  }
+  prepend(...nodes) {
+    this.replaceChildren(...nodes, ...this.children);
+  }
+  insertBefore(node, next) {
+    const place = this.children.indexOf(next);
+    this.children.splice(place < 0 ? this.children.length : place, 0, node);
+    node.parent = this;
+  }
+  contains() {
+    return false;
+  }
+  querySelector() {
+    return null;
+  }
+  querySelectorAll() {
+    return [];
   }
   replaceChildren(...nodes) {
     this.children = [];
@@ -27,6 +46,12 @@ class FakeNode {
   }
   addEventListener(name, listener) {
     this.listeners[name] = listener;
+  }
+  get firstElementChild() {
+    return this.children[0] ?? null;
+  }
+  get nextElementSibling() {
+    return this.parent.children[this.parent.children.indexOf(this) + 1] ?? null;
   }
   get lastElementChild() {
     return this.children.at(-1) ?? null;
@@ -50,10 +75,10 @@ class FakeText extends FakeNode {
 }
 
 /** Puts a document into the global scope; call it before modules are imported. @param {Record<string, string>} texts */
-export function installDocument(texts = {}, language = "en", sentences = {}) {
+export function installDocument(texts = {}, language = "en", sentences = {}, rights = []) {
   globalThis.Node = FakeNode;
-  const nobody = { page: "", thing: null, user: null, role: null, rights: [], pages: [] };
-  const page = { ...nobody, language, texts, sentences };
+  const nobody = { page: "", thing: null, user: null, role: null, pages: [] };
+  const page = { ...nobody, rights, language, texts, sentences };
   globalThis.document = {
     createElement: (tag) => Object.assign(new FakeNode(), { tag }),
     createElementNS: (_, tag) => Object.assign(new FakeNode(), { tag }),

@@ -58,17 +58,17 @@ export class Selection {
       class: "selects",
       head: this.all,
       value: (item) => `${this.isOffered(item)}`,
-      cell: (item) => (this.isOffered(item) ? this.box(item) : ""),
+      cell: (item, now) => (this.isOffered(item) ? this.box(item, now) : ""),
     };
   }
 
-  /** @param {Item} item */
-  box(item) {
+  /** @param {Item} item @param {() => Item} now */
+  box(item, now) {
     const key = this.keyOf(item);
     const box = h("input", { type: "checkbox", "aria-label": t("base.select", { name: this.nameOf(item) }) });
     box.checked = this.chosen.has(key);
     box.addEventListener("change", () => {
-      if (box.checked) this.chosen.set(key, item);
+      if (box.checked) this.chosen.set(key, now());
       else this.chosen.delete(key);
       this.draw();
     });

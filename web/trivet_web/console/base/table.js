@@ -16,7 +16,8 @@ const collator = new Intl.Collator(undefined, { numeric: true }); // ten times a
  * @property {string} key in the address and in CSV
  * @property {string} title
  * @property {(item: Item) => string | number | null | undefined} value to sort, to filter and to see a change by
- * @property {(item: Item) => Node | string} [cell] what is shown; without it the value
+ * @property {(item: Item, now: () => Item) => Node | string} [cell] what is shown; without it the value.
+ *   It is drawn again when the value changes, so what it does at a click reads the item by `now`
  * @property {boolean} [isNumber]
  * @property {string} [class]
  * @property {boolean} [isPlain] a column of actions: not sorted, not in CSV
@@ -193,13 +194,17 @@ export class LiveTable {
     /** @type {any[]} */
     const values = this.columns.map(() => undefined);
     this.onRow?.(node, first);
-    const update = (/** @type {Item} */ item) =>
+    let newest = first;
+    const now = () => newest;
+    const update = (/** @type {Item} */ item) => {
+      newest = item;
       this.columns.forEach((column, index) => {
         const value = column.value(item);
         if (value === values[index] && values[index] !== undefined) return;
         values[index] = value ?? "";
-        replaceInside(cells[index], column.cell ? column.cell(item) : String(value ?? "–"));
+        replaceInside(cells[index], column.cell ? column.cell(item, now) : String(value ?? "–"));
       });
+    };
     return { node, update };
   }
 }

@@ -115,8 +115,8 @@ function summary(one) {
   );
 }
 
-/** @param {Record<string, any>} one */
-function replicas(one) {
+/** @param {Record<string, any>} one @param {() => Record<string, any>} now */
+function replicas(one, now) {
   if (!may("operate") || one.desired !== "running") return String(one.replicas);
   const step = (/** @type {number} */ by, /** @type {string} */ sign) =>
     h(
@@ -126,7 +126,7 @@ function replicas(one) {
         class: "small",
         "aria-label": t(by > 0 ? "deployments.more" : "deployments.fewer", { name: one.name }),
         disabled: one.replicas + by < 0,
-        onclick: () => scale(one, by),
+        onclick: () => scale(now(), by),
       },
       sign,
     );

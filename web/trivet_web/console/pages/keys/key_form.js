@@ -67,9 +67,19 @@ export const editKey = async (key) =>
         select("expires", [[KEEP, t("keys.keep_expiry")], ...expiryChoices()], KEEP, { required: true }),
       ),
     ],
-    onSubmit: (form) =>
-      change("PATCH", `/platform/v1/keys/${key.id}`, { name: text(form, "name"), ...settingsOf(form) }),
+    onSubmit: (form) => change("PATCH", `/platform/v1/keys/${key.id}`, changesOf(key, form)),
   });
+
+/** What the form says otherwise than the key that it showed: the rest may have been changed meanwhile, and stays.
+ * @param {any} key @param {FormData} form */
+function changesOf(key, form) {
+  const given = { name: text(form, "name"), ...settingsOf(form) };
+  const changed = Object.entries(given).filter(([name, value]) => comparable(value) !== comparable(key[name]));
+  return Object.fromEntries(changed);
+}
+
+/** Scopes and models are in no order. @param {any} value */
+const comparable = (value) => JSON.stringify(Array.isArray(value) ? value.toSorted() : value);
 
 /** Once: nobody can see it again. @param {any} made */
 const showKey = (made) =>

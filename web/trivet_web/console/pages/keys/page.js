@@ -111,19 +111,19 @@ const table = new LiveTable(byId("keys"), {
   emptyAction: () => h("button", { type: "button", class: "primary", onclick: create }, t("keys.create")),
 });
 
-/** @param {any} key */
-function actions(key) {
-  const usage = h("button", { type: "button", class: "small", onclick: () => showUsage(key) }, t("keys.usage"));
+/** @param {any} key @param {() => any} now */
+function actions(key, now) {
+  const usage = h("button", { type: "button", class: "small", onclick: () => showUsage(now()) }, t("keys.usage"));
   if (stateOf(key) === "revoked") return usage;
   const edit =
     isAdmin &&
     h(
       "button",
-      { type: "button", class: "small", onclick: async () => (await editKey(key)) && load() },
+      { type: "button", class: "small", onclick: async () => (await editKey(now())) && load() },
       icon("edit"),
       t("keys.edit"),
     );
-  const end = h("button", { type: "button", class: "small", onclick: () => revoke(key) }, t("keys.revoke"));
+  const end = h("button", { type: "button", class: "small", onclick: () => revoke(now()) }, t("keys.revoke"));
   return h("span", { class: "nowrap" }, usage, edit, end);
 }
 

@@ -53,7 +53,7 @@ const table = new LiveTable(byId("requests"), {
       key: "model",
       title: t("requests.model"),
       value: (one) => one.model,
-      cell: (one) => h("button", { type: "button", class: "link", onclick: () => open(one) }, one.model),
+      cell: (one, now) => h("button", { type: "button", class: "link", onclick: () => open(now()) }, one.model),
     },
     { key: "who", title: t("requests.who"), value: (one) => said(one.who) },
     {

@@ -88,14 +88,14 @@ const table = new LiveTable(byId("users"), {
   sort: "name",
 });
 
-/** @param {any} user */
-function actions(user) {
+/** @param {any} user @param {() => any} now */
+function actions(user, now) {
   const button = (/** @type {string} */ word, /** @type {() => unknown} */ act) =>
     h("button", { type: "button", class: "small", onclick: act }, word);
   return h(
     "span",
     { class: "nowrap" },
-    button(t("users.change_role"), () => changeRole(user)),
+    button(t("users.change_role"), () => changeRole(now())),
     button(t("users.reset_password"), () => resetPassword(user)),
     numSessions(user) > 0 && button(t("users.end_sessions"), () => endSessions(user)),
     user.is_disabled
