@@ -15,7 +15,13 @@ from trivet_registry.instance_state import IllegalMove, InstanceState, check_mov
 from trivet_registry.served import EngineRules, remember_served
 from trivet_registry.tables import Deployment, Instance, Version, utc_now
 
+LOG_MARK = "its log ends with: "  # in a reason, before what an engine's log says
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.LOST)
+
+
+def reason_for_all(reason: str) -> str:
+    """Without an engine's log, in which may be what only operators shall read."""
+    return reason.partition(LOG_MARK)[0].rstrip(":; ")
 
 
 def create_instance(

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from trivet.launching import UNSEEN_EXIT
 from trivet_registry.fences_store import add_fence
 from trivet_registry.instance_state import InstanceState
-from trivet_registry.instances_store import get_instance, move_instance
+from trivet_registry.instances_store import LOG_MARK, get_instance, move_instance
 from trivet_registry.served import has_served
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
@@ -78,7 +78,8 @@ class Endings:
             instance = get_instance(session, instance_id)
             log, backend, host = instance.log_file, instance.backend, instance.host
         is_told_by_code = code < 0 or code == UNSEEN_EXIT
-        clues = [engine_logs.tail(Path(log), 1)[:MAX_LINE] if log and code and not is_told_by_code else ""]
+        line = engine_logs.tail(Path(log), 1)[:MAX_LINE] if log and code and not is_told_by_code else ""
+        clues = [f"{LOG_MARK}{line}" if line else ""]
         if backend and not host:
             own = self._means.settings.for_backend(backend)
             if watched.beat is None and not is_told_by_code and not any(clues):

@@ -21,7 +21,7 @@ LIMIT = "memory_limit_gib of [backend.fake] is 0.03"
         (
             1,
             "Traceback\nMemoryError\n",
-            f"exit code 1: MemoryError; {LIMIT}",
+            f"exit code 1: its log ends with: MemoryError; {LIMIT}",
         ),
         (0, "", "ended by itself with exit code 0: it never answered; its interpreter is /bin/true"),
         (-11, "loading", f"killed by SIGSEGV: {LIMIT}"),

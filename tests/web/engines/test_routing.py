@@ -337,3 +337,13 @@ def test_where_an_instance_ran_is_known_for_a_while_and_not_for_ever(monkeypatch
         site.router.table()
     assert site.router.place_of("stays") == ("cpu", "host")
     assert [site.router.place_of(f"i{number}")[0] for number in (7, 8, 9)] == ["", "cpu", "cpu"]
+
+
+def test_what_an_engines_log_says_is_for_no_client() -> None:
+    log = "its log ends with: KeyError: postgresql://user:secret@db"
+    reason = f"gave up after 3 failures in a row; the first: exit code 1: {log}; the last: exit code 1: {log}"
+    site = Site(InstanceRow("a", "failed", reason=reason))
+    with pytest.raises(Unavailable) as caught:
+        site.router.choose("m", 1)
+    assert "a is failed: gave up after 3 failures in a row; the first: exit code 1; try" in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from trivet.endpoints import Endpoints
 from trivet.engine_settings import NO_VALUE
 from trivet.errors import ModelNotFound, Unavailable
+from trivet_registry.instances_store import reason_for_all
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.prefix_affinity import PrefixAffinity, span_digests
 from trivet_web.engines.start_estimate import seconds_until_ready
@@ -256,7 +257,7 @@ class Router:
         return bool(self._candidates(deployed, frozenset()))
 
     def why_not(self, deployed: Deployed) -> str:
-        """State and reason of the instance that is nearest to serving."""
+        """State and reason of the instance that is nearest to serving, for everybody."""
         if not deployed.instances:
             name = deployed.name
             return (
@@ -267,7 +268,7 @@ class Router:
         nearest = min(deployed.instances, key=lambda i: rank.get(i.state, len(rank)))
         if nearest.state == READY and (view := self._view(nearest.id)) and not view.can_serve:
             return f"instance {nearest.id} {view.why_not}"
-        reason = f": {nearest.reason}" if nearest.reason else ""
+        reason = f": {why}" if (why := reason_for_all(nearest.reason)) else ""
         return f"instance {nearest.id} is {nearest.state}{reason}"
 
     def _cannot_serve(self, deployed: Deployed) -> Unavailable:

@@ -100,6 +100,7 @@ class StreamWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
                     self._run_out_of_files()
                 elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
                     self._complain("a connection was not taken: %s", error)
+                    time.sleep(OUT_OF_FILES_S)  # it may still be there, and this loop would spin
                 return
             self._take_in(accepted, address, listener)
 

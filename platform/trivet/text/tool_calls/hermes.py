@@ -17,7 +17,7 @@ class HermesParser(ToolParser):
     def calls(self) -> Steps[None]:
         """As `ToolParser`."""
         while marker := (yield from self.source.pass_until((BEGIN,), self.content)):
-            if (yield from self.attempt(marker, self._call())):
+            if (yield from self.attempt(marker, self._call(), END)):
                 yield from self.source.spaces()
                 if (yield from self.source.next_is("}")):
                     yield from self.source.spaces()

@@ -28,7 +28,7 @@ class MistralParser(ToolParser):
         begin += yield from self.source.spaces()
         if (yield from self.source.next_is("]")):
             return
-        while (yield from self.attempt(begin, self.call_object())):
+        while (yield from self.attempt(begin, self.call_object(), "}")):
             begin = yield from self.source.spaces()
             if not (yield from self.source.next_is(",")):
                 break

@@ -59,10 +59,10 @@ class ToolParser:
         """The whole text: `content`, `start`, `arguments` and `end` of what is read."""
         raise NotImplementedError
 
-    def attempt(self, begin: str, call: Steps[None]) -> Steps[bool]:
+    def attempt(self, begin: str, call: Steps[None], end: str = "") -> Steps[bool]:
         """Read a call whose `begin` has been consumed; what is none becomes content.
 
-        A call whose arguments are complete stands, whatever breaks behind them.
+        A call whose arguments are complete stands. What breaks behind them is passed over, to `end` with it.
         """
         self.source.keep(begin)
         num_before = self._num_calls
@@ -72,6 +72,8 @@ class ToolParser:
             is_announced, self._is_open = self._is_open, False
             source = self.source.kept()
             if not is_announced and self._num_calls > num_before:
+                if end:
+                    yield from self.source.pass_until((end,), _nowhere)
                 return True
             if is_announced:
                 self._is_after_call = False
@@ -171,6 +173,10 @@ class ToolParser:
     def _run(self) -> Steps[None]:
         yield from self.calls()
         yield from self.source.rest(self.content)
+
+
+def _nowhere(text: str) -> None:
+    """What is passed over."""
 
 
 def as_object(text: str) -> str:

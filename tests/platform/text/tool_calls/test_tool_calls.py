@@ -339,6 +339,9 @@ def test_a_key_of_the_models_own_behind_complete_arguments_is_passed_over(name: 
 
 
 def test_a_call_with_complete_arguments_is_told_once_whatever_breaks_behind_it() -> None:
-    content, calls = parts("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1}, oh</tool_call>')
-    assert calls == [("now", '{"a": 1}')]
-    assert "arguments" not in content
+    hermes = '<tool_call>{"name": "now", "arguments": {"a": 1}, oh no</tool_call> Bye'
+    assert parts("hermes", hermes) == ("Bye", [("now", '{"a": 1}')])
+    mistral = (
+        '[TOOL_CALLS][{"name": "now", "arguments": {}, oh}, {"name": "weather", "arguments": {"days": 1}}]'
+    )
+    assert parts("mistral", mistral) == ("", [("now", "{}"), ("weather", '{"days": 1}')])
