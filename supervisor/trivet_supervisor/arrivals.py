@@ -219,6 +219,8 @@ class Arrivals:
     def _asked(self, instance: Instance) -> ThreadedCall[EngineHandle | None] | None:
         """The look for it; None while its launcher, which could not tell, is not asked again yet."""
         find, now = self._finds.get(instance.id), self._means.clock()
+        if find is not None and find.lease != (instance.lease or ""):
+            find = None  # of the attempt before
         if find is None and now >= self._ask_s.get(instance.id, 0.0):
             launcher = self._means.launcher
             call = ThreadedCall("find", lambda: _find(launcher, instance), now)
@@ -252,6 +254,7 @@ class Arrivals:
         if is_to_end and now - since_s > limits.stop_s + limits.terminate_s + limits.kill_s:
             self._endings.unconfirmed(instance.id, why)
             del self._unknown_s[instance.id]
+            self._finds.pop(instance.id, None)  # a fence asks from here on
             return True
         if why != instance.reason:
             with self._means.database.session() as session:

@@ -13,6 +13,7 @@ from trivet.launching import CALL_LIMIT_S
 from trivet.messages import Phase
 from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.fences_store import list_fences
+from trivet_registry.instances_store import update_instance
 from trivet_supervisor import arrivals, fences
 
 if TYPE_CHECKING:
@@ -127,6 +128,26 @@ def test_what_is_to_end_and_is_never_answered_for_is_given_up(
     assert "nobody knows whether it has ended" in (site.only().reason or "")
     with site.database.reading() as session:
         assert [fence.host for fence in list_fences(session)] == ["b"]
+    site.launcher.held.set()
+    site.settle()
+    assert not site.reconciler.fleet.has_news(), "nobody would ever take it"
+
+
+def test_a_look_for_the_attempt_before_says_nothing_of_the_next(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    monkeypatch.setattr(arrivals, "FAR_PATIENCE_S", 0.0)
+    site.launcher.held.clear()
+    site.start_supervisor()
+    site.settle()
+    looks = site.reconciler.fleet._arrivals
+    before = looks._asked(site.only())
+    assert looks._asked(site.only()) is before
+    site.change(update_instance, site.only().id, lease="another")
+    assert looks._asked(site.only()) is not before
     site.launcher.held.set()
 
 

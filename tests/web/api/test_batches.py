@@ -11,6 +11,9 @@ import msgspec
 import pytest
 from batch_client import CHAT, line, rows, send_file, start, state
 
+from trivet_web import stored_objects
+from trivet_web.api import batches
+
 if TYPE_CHECKING:
     from conftest import Eventually, Site
     from flask.testing import FlaskClient
@@ -67,6 +70,29 @@ def test_the_next_web_process_goes_on_where_the_last_one_was(
     eventually(lambda: state(second, batch_id)["status"] == "completed", within_s=60, what="it has ended")
     answered = rows(second, state(second, batch_id)["output_file_id"])
     assert [row["custom_id"] for row in answered] == [f"r{number}" for number in range(200)]
+
+
+def test_a_user_has_so_many_batches_that_have_not_ended(
+    site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    monkeypatch.setattr(batches, "MAX_OPEN", 2)
+    first, _ = start(site_client, line(0)), start(site_client, line(0))
+    file_id = send_file(site_client, line(0)).get_json()["id"]
+    body = {"input_file_id": file_id, "endpoint": CHAT}
+    refused = site_client.post("/v1/batches", json=body)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+    assert "2 of your batches have not ended, and at most 2" in refused.get_json()["error"]["message"]
+    site_client.post(f"/v1/batches/{first}/cancel")
+    eventually(lambda: state(site_client, first)["status"] == "cancelled", what="it has ended")
+    assert site_client.post("/v1/batches", json=body).status_code == 200
+
+
+def test_a_batch_leaves_room_on_the_disk(site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_id = send_file(site_client, line(0)).get_json()["id"]
+    monkeypatch.setattr(stored_objects, "RESERVE_BYTES", 1 << 60)
+    refused = site_client.post("/v1/batches", json={"input_file_id": file_id, "endpoint": CHAT})
+    assert refused.status_code == 503
+    assert "of the disk would be left" in refused.get_json()["error"]["message"]
 
 
 def test_lines_go_behind_other_requests_whatever_they_ask_for() -> None:

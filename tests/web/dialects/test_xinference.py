@@ -64,6 +64,25 @@ def test_launch_is_a_deployment_and_its_end(speaker: Speaker) -> None:
     assert speaker.client.get("/v1/models/x").status_code == 404
 
 
+def test_who_waits_for_a_model_takes_a_slot(speaker: Speaker) -> None:
+    """Else a few of them hold all threads, with those that health is asked on."""
+    slots = speaker.client.application.extensions["trivet"].slots
+    taken = [slots.take() for _ in range(slots._count)]
+    try:
+        body = {**LAUNCH, "model_uid": "slow"}
+        assert speaker.manage("POST", "/v1/models", **body).status_code == 429
+        assert speaker.manage("GET", "/platform/v1/deployments/slow").status_code == 404
+        assert speaker.manage("POST", LATER, **body).status_code == 200
+        assert speaker.manage("DELETE", "/v1/models/slow").status_code == 200, "without a wait"
+        taken.pop()()
+        assert speaker.manage("POST", LATER, **{**body, "model_uid": "fast"}).status_code == 200
+        assert speaker.manage("DELETE", "/v1/models/fast").status_code == 200
+        assert slots._num_taken == len(taken), "it was given back"
+    finally:
+        for give_back in taken:
+            give_back()
+
+
 def test_launch_that_fails_says_why(site: Site, site_client: FlaskClient) -> None:
     headers = {"Authorization": f"Bearer {site.token}"}
     site.deploy("other")

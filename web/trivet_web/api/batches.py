@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from flask import Blueprint, Response
 
-from trivet.errors import Conflict, NotFound, RequestError, UnsupportedParameter
+from trivet.errors import Conflict, NotFound, Overloaded, RequestError, Unavailable, UnsupportedParameter
 from trivet_web.accounts.ownership import is_ones_own, owner_of_request
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.rights import Right, requires
@@ -25,6 +25,7 @@ from trivet_web.web_process import web_process
 blueprint = Blueprint("batches", __name__)
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100  # of a page; OpenAI's
 WINDOW_S = 24 * 3600
+MAX_OPEN = 1000  # of one user: each is looked at again and again
 UNSUPPORTED: dict[str, tuple[object, ...]] = {"output_expires_after": ()}
 
 
@@ -51,7 +52,7 @@ class BatchList(msgspec.Struct, frozen=True):
 @requires(Right.INFER)
 @documented(BatchObject, body=BatchRequest)
 def create() -> Response:
-    """Run a file of requests at low priority. Raises: RequestError, NotFound."""
+    """Run a file of requests at low priority. Raises: RequestError, NotFound, Overloaded, Unavailable."""
     body = read_body(BatchRequest)
     refuse_unsupported(UNSUPPORTED)
     if body.endpoint not in URLS:
@@ -64,6 +65,7 @@ def create() -> Response:
             param="completion_window",
         )
     known_file(body.input_file_id, "input_file_id")
+    _check_open()
     process, now_s = web_process(), int(time.time())
     batch = BatchObject(
         id=new_id("batch"),
@@ -77,7 +79,12 @@ def create() -> Response:
         owner=owner_of_request(),
         key_id=principal_of_request().key_id or msgspec.UNSET,
     )
-    process.shelf.batches.put(batch.id, batch)
+    try:
+        process.shelf.batches.put(batch.id, batch, leaves_room=True)
+    except OSError as error:
+        raise Unavailable(
+            f"the batch cannot be kept: {error.strerror}; make room and send it again"
+        ) from error
     process.wake_batches()
     return json_response(batch)
 
@@ -123,6 +130,18 @@ def cancel(batch_id: str) -> Response:
         raise _has_ended(batch)
     process.wake_batches()
     return json_response(batch)
+
+
+def _check_open() -> None:
+    """Raises: Overloaded."""
+    owner = owner_of_request()
+    num_open = sum(batch.owner == owner for batch in web_process().shelf.open_batches())
+    if num_open >= MAX_OPEN:
+        raise Overloaded(
+            f"{num_open} of your batches have not ended, and at most {MAX_OPEN} may run or wait for a user; "
+            "cancel some, or send this one when others have ended",
+            retry_after_s=60,
+        )
 
 
 def _has_ended(batch: BatchObject) -> Conflict:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from flask import Blueprint, Response, request
 
-from trivet.errors import Unavailable
+from trivet.errors import Overloaded, Unavailable
 from trivet_registry.deployments_store import create_deployment, stop_deployment
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import list_instances
@@ -44,30 +45,35 @@ def cluster_auth() -> Response:
 def launch() -> Response:
     """Launch a model, and wait until it serves.
 
-    Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError, Unavailable.
+    Raises: ModelNotFound, ModelFilesError, Conflict, ConfigError, RequestError, Unavailable; Overloaded where
+    no thread is left to wait on.
     """
     fields, settings = read_launch(read_body(dict[str, Any]))
     process = web_process()
     check_backend(process, fields.backend)
-    earlier = process.router.table(fresh=True).get(fields.name)
-    ended = frozenset(one.id for one in earlier.instances) if earlier else frozenset()
-    files = fields.files(process)
-    with process.database.session() as session:
-        chosen = fields.chosen(session, files)
-        row = create_deployment(
-            session,
-            name=fields.name,
-            version=chosen.version,
-            alias=chosen.alias,
-            backend=fields.backend,
-            device=fields.device,
-            replicas=fields.replica or 1,
-            settings=settings,
-        )
-        record(session, "deployment.launch", row.name, after=deployment_facts(row))
-    process.supervisor.wake()
-    if request.args.get("wait_ready", "true").lower() != "false":
-        _wait(process, fields.name, ended)
+    waits = request.args.get("wait_ready", "true").lower() != "false"
+    with ExitStack() as slot:
+        if waits:
+            slot.callback(process.slots.take())
+        earlier = process.router.table(fresh=True).get(fields.name)
+        ended = frozenset(one.id for one in earlier.instances) if earlier else frozenset()
+        files = fields.files(process)
+        with process.database.session() as session:
+            chosen = fields.chosen(session, files)
+            row = create_deployment(
+                session,
+                name=fields.name,
+                version=chosen.version,
+                alias=chosen.alias,
+                backend=fields.backend,
+                device=fields.device,
+                replicas=fields.replica or 1,
+                settings=settings,
+            )
+            record(session, "deployment.launch", row.name, after=deployment_facts(row))
+        process.supervisor.wake()
+        if waits:
+            _wait(process, fields.name, ended)
     return json_response(LaunchedObject(fields.name))
 
 
@@ -87,10 +93,14 @@ def terminate(model_uid: str) -> Response:
 
 
 def _wait_for_end(process: WebProcess, name: str) -> None:
-    """Clients unregister its files next. No longer than a client waits; while nobody ends it, not at all."""
+    """Clients unregister its files next. No longer than a client waits.
+
+    Not at all while nobody ends it, or no thread is left to wait on: a stop works on a busy site, too.
+    """
     latest_s = time.monotonic() + END_TIMEOUT_S
     gone = threading.Event()
-    with process.hang_up.watching(client_fd(), gone.set):
+    with suppress(Overloaded), ExitStack() as slot, process.hang_up.watching(client_fd(), gone.set):
+        slot.callback(process.slots.take())
         while time.monotonic() < latest_s and process.supervisor.is_up():
             with process.database.reading() as session:
                 if not list_instances(session, name, _LIVING):
