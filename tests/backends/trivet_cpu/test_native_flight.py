@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +86,24 @@ def test_the_threads_end_with_a_runner_that_nobody_closed(files: ModelFiles) -> 
     del runner, driver
     gc.collect()
     assert stream._handle is None
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_that_ends_leaves_its_parent_s_threads_alone(files: ModelFiles) -> None:
+    """It has none of them: to wait for their end would be for ever."""
+    runner, driver = runner_of(files)
+    child = os.fork()
+    if not child:
+        runner.close()
+        os._exit(0)
+    deadline_s = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline_s:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    assert ended[1] == 0
+    assert len(driver.generate([driver.add(random_prompt(9, 3))], 3)[0]) == 3
+    runner.close()
 
 
 def test_a_step_that_was_lost_is_done_before_its_buffer_comes_again(files: ModelFiles) -> None:
