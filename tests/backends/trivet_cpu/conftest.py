@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import levels_of
+
+sys.path.append(str(Path(__file__).parent))  # own_threads
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied

@@ -5,28 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from own_threads import OwnThreads
 
 from trivet_cpu.core_shares import REFRESH_S, CoreShare
 from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import KernelCache, levels_of
 from trivet_cpu.native_library import load_library
 from trivet_cpu.native_pool import NativePool
-
-
-def _cpus_of_threads() -> dict[str, str]:
-    """`Cpus_allowed_list` of each thread of this process."""
-    found = {}
-    for folder in Path("/proc/self/task").iterdir():
-        fields = dict(
-            line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line
-        )
-        found[folder.name] = fields["Cpus_allowed_list"]
-    return found
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -40,7 +29,7 @@ def test_threads_and_cpus_follow_the_part(tmp_path: Path) -> None:
         return CoreShare(host, None, lambda: tmp_path / "claims", lambda: now_s)
 
     library = load_library(KernelCache().library(levels_of(Host().arch())[0]))
-    before = set(_cpus_of_threads())
+    threads = OwnThreads()
     cores, other = share(), share()
     pool = NativePool(library, num_cpus, cores)
     with pool.step() as handle:
@@ -51,8 +40,7 @@ def test_threads_and_cpus_follow_the_part(tmp_path: Path) -> None:
     with pool.step() as handle:
         assert library.trivet_pool_crew_size(handle) == len(cores.cpus) < num_cpus
         assert os.sched_getaffinity(0) == cores.cpus
-        helpers = set(_cpus_of_threads()) - before
-        assert len(helpers) == len(cores.cpus) - 1
+        threads.cpus(len(cores.cpus) - 1)
     assert len(os.sched_getaffinity(0)) == num_cpus
     other.close()
     now_s += REFRESH_S
@@ -61,10 +49,7 @@ def test_threads_and_cpus_follow_the_part(tmp_path: Path) -> None:
         assert os.sched_getaffinity(0) == cores.cpus
     pool.close()
     pool.close()
-    assert (
-        set(_cpus_of_threads()) - before - {str(thread.native_id) for thread in threading.enumerate()}
-        == set()
-    )
+    threads.cpus(0)
 
 
 def test_more_threads_than_the_host_allows_are_refused_with_words() -> None:
