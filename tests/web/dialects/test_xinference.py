@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trivet.demo_model import find_demo_model
+from trivet_registry.deployments_store import get_deployment
 from trivet_registry.instance_state import InstanceState as State
 
 if TYPE_CHECKING:
@@ -87,14 +89,23 @@ def test_launch_that_fails_says_why(site: Site, site_client: FlaskClient) -> Non
     headers = {"Authorization": f"Bearer {site.token}"}
     site.deploy("other")
     site.add_instance(State.PLACING, State.FAILED, name="other", reason="exit code 9: of before")
-    threading.Timer(0.5, _fail_anew, (site,)).start()
+    thread = threading.Thread(target=_fail_anew, args=(site,))
+    thread.start()
     response = site_client.post("/v1/models", json={**LAUNCH, "model_uid": "other"}, headers=headers)
+    thread.join()
     assert response.status_code == 503
     assert "exit code 1: no space left" in response.get_json()["detail"]
 
 
 def _fail_anew(site: Site) -> None:
-    """What a supervisor makes of a launch on a full disk."""
+    """What a supervisor makes of a launch on a full disk, once there is one."""
+    deadline_s = time.monotonic() + 60
+    is_launched = False
+    while not is_launched:
+        assert time.monotonic() < deadline_s, "it is not launched anew"
+        time.sleep(0.02)
+        with site.database.reading() as session:
+            is_launched = get_deployment(session, "other").generation > 1
     site.add_instance(State.PLACING, State.FAILED, name="other", reason="exit code 1: no space left")
 
 
