@@ -160,7 +160,7 @@ class WebProcess:
         rows = [row for deployed in table.values() for row in deployed.instances]
         self.relay.locate({row.id: row.endpoints for row in rows if row.endpoints is not None})
         self.relay.watch([row.id for row in rows])
-        self.models.follow([deployed.model_path for deployed in table.values()])
+        self.models.follow([deployed.files for deployed in table.values()])
 
     def _wake(self, deployment: str) -> None:
         with self.database.session() as session:

@@ -19,7 +19,7 @@ from trivet_registry.deployments_store import create_deployment, get_deployment,
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.instances_store import move_instance
 from trivet_registry.models_store import register_model
-from trivet_registry.tables import Instance
+from trivet_registry.tables import Instance, Version
 from trivet_web.engines.registry_view import table_reader
 from trivet_web.web_process import EXTENSION
 
@@ -136,6 +136,11 @@ def test_while_an_update_is_under_way_requests_go_to_one_version(site: Site, tmp
     assert len(read()["demo"].instances) == 3, "all are listened to"
     newer.append(site.add_instance(*TO_READY))
     assert served() == ("newer.gguf", newer)
+    with site.database.reading() as session:
+        registered = session.get_one(Version, version.id).fingerprint
+    assert read()["demo"].files == (str(tmp_path / "newer.gguf"), registered), (
+        "by which its tokenizer is kept"
+    )
     with site.database.session() as session:
         for instance in newer:
             move_instance(session, instance, InstanceState.FAILED, "broken")

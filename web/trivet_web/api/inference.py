@@ -80,7 +80,7 @@ def find_target(name: str) -> Target:
     name = model_of_request(name)
     check_visible(name)
     deployed = process.router.ready(name)
-    return Target(deployed, process.models.get(deployed.model_path))
+    return Target(deployed, process.models.get(deployed.files))
 
 
 class Exchange:

@@ -68,7 +68,7 @@ def task_of(deployed: Deployed) -> str:
     if deployed.facts is not None and "rerank" in deployed.facts.name.lower():
         return "score"  # no file says so
     try:
-        pools = web_process().models.get(deployed.model_path).pools
+        pools = web_process().models.get(deployed.files).pools
     except ModelFilesError:
         pools = False
     return "embed" if pools else "generate"
@@ -77,7 +77,7 @@ def task_of(deployed: Deployed) -> str:
 def abilities_of(deployed: Deployed) -> list[str]:
     """What can be asked of it, by Xinference's words; every model also makes embeddings."""
     try:
-        model = web_process().models.get(deployed.model_path)
+        model = web_process().models.get(deployed.files)
     except ModelFilesError:  # whoever asks it will be told
         return []
     task = task_of(deployed)

@@ -145,13 +145,13 @@ def target_of(name: str | None) -> Target:
         (name,) = table
     check_visible(name)
     deployed = process.router.deployed(name)
-    return Target(deployed, process.models.get(deployed.model_path))
+    return Target(deployed, process.models.get(deployed.files))
 
 
 def _tokenizing(name: str | None) -> Target:
     """Without a name any deployment will do where all are of one model. Raises: as `target_of`."""
     table = visible(web_process().router.table())
-    if name is None and len({deployed.model_path for deployed in table.values()}) == 1:
+    if name is None and len({deployed.files for deployed in table.values()}) == 1:
         return target_of(min(table))
     return target_of(name)
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trivet.endpoints import Endpoints
 from trivet.engine_settings import NO_VALUE
@@ -50,6 +51,13 @@ class InstanceRow:
     endpoints: Endpoints | None = None  # None: in the run directory of this home
     in_state_s: float = 0.0  # so long when the row was read
     loaded: float = 0.0  # share of its weights, 0 to 1
+
+
+class FileSet(NamedTuple):
+    """Model files as they were registered: others that came to the same path are another version."""
+
+    path: str
+    fingerprint: str = ""  # empty: not from a registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,10 @@ class Deployed:
     is_asleep: bool = False  # unloaded because nobody used it
     is_leaving: bool = False  # stopped, while an instance of it is still there
     facts: ModelFacts | None = None  # None: not from a registry
+
+    @property
+    def files(self) -> FileSet:
+        return FileSet(self.model_path, self.facts.fingerprint if self.facts else "")
 
     @property
     def serving(self) -> list[InstanceRow]:

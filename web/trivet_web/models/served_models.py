@@ -16,6 +16,7 @@ from trivet.text.tokenizer import Tokenizer, load_tokenizer
 from trivet.text.tool_calls.formats import format_of
 from trivet.text.tool_calls.hermes import HermesParser
 from trivet.text.tool_calls.parser import ToolParser
+from trivet_web.engines.routing import FileSet
 
 logger = logging.getLogger(__name__)
 
@@ -84,41 +85,45 @@ def _pools(files: ModelFiles) -> bool:
 
 
 class ServedModels:
-    """Cache by path. A tokenizer takes up to a second and 100 MB, so each is loaded once."""
+    """Cache by file set. A tokenizer takes up to a second and 100 MB, so each is loaded once."""
 
     def __init__(self, load: Callable[[str], ServedModel] = load_served_model) -> None:
         self._load = load
         self._lock = threading.Lock()
-        self._loading: dict[str, threading.Lock] = {}
-        self._models: dict[str, ServedModel] = {}
+        self._loading: dict[FileSet, threading.Lock] = {}
+        self._models: dict[FileSet, ServedModel] = {}
 
-    def get(self, path: str) -> ServedModel:
+    def get(self, files: FileSet) -> ServedModel:
         """Raises: ModelFilesError naming the file."""
-        if (model := self._models.get(path)) is not None:
+        if (model := self._models.get(files)) is not None:
             return model
         with self._lock:
-            loading = self._loading.setdefault(path, threading.Lock())
+            loading = self._loading.setdefault(files, threading.Lock())
         with loading:  # others wait for this one, and requests for other models do not
-            if path not in self._models:
-                self._models[path] = self._load(path)
-            return self._models[path]
+            if files not in self._models:
+                self._models[files] = self._load(files.path)
+            return self._models[files]
 
-    def follow(self, paths: Collection[str]) -> None:
+    def follow(self, deployed: Collection[FileSet]) -> None:
         """Load what is deployed before the first request needs it; forget what no longer is."""
-        for path in set(self._models) - set(paths):
-            self._models.pop(path, None)
+        for files in set(self._models) - set(deployed):
+            self._models.pop(files, None)
         with self._lock:
-            for path in set(self._loading) - set(paths):  # deployed again later, it is new again
-                del self._loading[path]
-            new = set(paths) - set(self._loading)
-            self._loading.update({path: threading.Lock() for path in new})
-        for path in new:
-            threading.Thread(target=self._prepare, args=(path,), name="load-tokenizer", daemon=True).start()
+            for files in set(self._loading) - set(deployed):  # deployed again later, it is new again
+                del self._loading[files]
+            new = set(deployed) - set(self._loading)
+            self._loading.update({files: threading.Lock() for files in new})
+        for files in new:
+            thread = threading.Thread(target=self._prepare, args=(files,), name="load-tokenizer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # a limit of threads: the first request loads it
+                logger.warning("model path=%s is not prepared: %s", files.path, error)
 
-    def _prepare(self, path: str) -> None:
+    def _prepare(self, files: FileSet) -> None:
         try:
-            self.get(path)
+            self.get(files)
         except TrivetError as error:  # the request that needs it will say so, too
-            logger.warning("model path=%s cannot be prepared: %s", path, error)
+            logger.warning("model path=%s cannot be prepared: %s", files.path, error)
         except Exception:  # a border: a stranger's file may raise what no reader of it foresaw
-            logger.exception("model path=%s cannot be prepared", path)
+            logger.exception("model path=%s cannot be prepared", files.path)

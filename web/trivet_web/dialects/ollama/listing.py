@@ -88,7 +88,7 @@ def show() -> Response:
     wanted = named(body.model or body.name)
     process = web_process()
     deployed = process.router.deployed(wanted.deployment)
-    model = process.models.get(deployed.model_path)
+    model = process.models.get(deployed.files)
     variant = wanted.variant or Variant(base=deployed.name, created_at=_modified(deployed))
     defaults = {**model.sampling_defaults, **variant.options}
     architecture = deployed.facts.architecture if deployed.facts else ""
