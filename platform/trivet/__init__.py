@@ -12,6 +12,7 @@ __all__ = [
     "Client",
     "CompletionOutput",
     "EmbeddingRequestOutput",
+    "LoRARequest",
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from trivet.adapters import LoRARequest
     from trivet.beam_search import BeamSearchParams
     from trivet.client import AsyncClient, Client
     from trivet.llm import LLM
@@ -39,6 +41,7 @@ _HOME = {
     "Client": "trivet.client",
     "CompletionOutput": "trivet.outputs",
     "EmbeddingRequestOutput": "trivet.outputs",
+    "LoRARequest": "trivet.adapters",
     "RequestOutput": "trivet.outputs",
     "SamplingParams": "trivet.sampling_params",
     "ScoringRequestOutput": "trivet.outputs",

@@ -1,33 +1,163 @@
-"""Adapters (LoRA), which this version does not serve: every place where users would give one says so."""
+"""Which adapters (LoRA) an instance gets, and a request names: our setting, and vLLM's forms of both.
+
+An adapter is a folder of PEFT under a name; `weights/adapter_files.py` reads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from trivet.errors import ConfigError, UnsupportedParameter
+from trivet.errors import ConfigError, RequestError, UnsupportedParameter
 
 NO_ADAPTERS = "this version serves no adapters (LoRA): merge it into its model's weights, and launch these"
-# vLLM's names of what an engine would be told of them.
-_SETTINGS = frozenset(
-    {
-        *("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype"),
-        *("lora_extra_vocab_size", "long_lora_scaling_factors", "fully_sharded_loras"),
-        *("enable_prompt_adapter", "max_prompt_adapters", "max_prompt_adapter_token", "default_mm_loras"),
-    }
-)
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as the name of a model
+DEFAULT_RANK, MAX_RANK = 16, 512  # of slots that are kept free; vLLM's default and its largest
+_NOTHING = ("false", "none", "null", "")
+# vLLM's names of what is not done here: what does nothing may be said, anything else is refused.
+_REFUSED = {
+    "max_cpu_loras": ("", "every adapter is kept on the device: leave it unset"),
+    "lora_dtype": ("auto", "adapters are computed in the model's dtype: leave it unset"),
+    "lora_extra_vocab_size": ("0", "an adapter adds no tokens: leave it unset"),
+    "long_lora_scaling_factors": ("", "an adapter does not change the context: leave it unset"),
+    "fully_sharded_loras": ("", "each rank holds its part of an adapter as of the weights: leave it unset"),
+    "default_mm_loras": ("", "no model here takes images or sound: leave it unset"),
+    "enable_prompt_adapter": ("", "prompt adapters are not served, adapters of weights (LoRA) are"),
+    "max_prompt_adapters": ("0", "prompt adapters are not served, adapters of weights (LoRA) are"),
+    "max_prompt_adapter_token": ("0", "prompt adapters are not served, adapters of weights (LoRA) are"),
+}
 
 
-def without_adapter_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Settings of an engine without those that ask for no adapter. Raises: ConfigError for one that asks."""
-    for name in sorted(given.keys() & _SETTINGS):
-        if given[name].lower() not in ("false", "none", "null", ""):
-            raise ConfigError(f"{name} is {given[name]!r}; {NO_ADAPTERS}")
-    return {name: value for name, value in given.items() if name not in _SETTINGS}
+@dataclass(frozen=True)
+class LoRARequest:
+    """An adapter by vLLM's names, for `LLM.generate(..., lora_request=)`.
+
+    The name says which; a path loads it first, where the engine does not have it yet. The number is vLLM's
+    own and has no meaning here.
+    """
+
+    lora_name: str
+    lora_int_id: int = 0
+    lora_path: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.lora_name
+
+    @property
+    def path(self) -> str:
+        return self.lora_path
 
 
-def refuse_adapter(lora_request: object) -> None:
-    """Raises: UnsupportedParameter for any."""
-    if lora_request is not None:
+def requested_adapter(lora_request: object) -> LoRARequest | None:
+    """A name, a `LoRARequest` or vLLM's own object of that shape; None and "" are the base model.
+
+    Raises: UnsupportedParameter.
+    """
+    if lora_request is None or lora_request == "":
+        return None
+    if isinstance(lora_request, LoRARequest) and lora_request.lora_name:
+        return lora_request
+    if isinstance(lora_request, str):
+        return LoRARequest(lora_request)
+    name, path = getattr(lora_request, "lora_name", None), getattr(lora_request, "lora_path", None)
+    if not isinstance(name, str) or not name:
         raise UnsupportedParameter(
-            f"lora_request is {str(lora_request)[:80]}; {NO_ADAPTERS}", param="lora_request"
+            f"lora_request is {str(lora_request)[:80]}; give the name of an adapter, or a LoRARequest",
+            param="lora_request",
         )
+    return LoRARequest(name, lora_path=str(path or ""))
+
+
+def adapter_per_prompt(given: object, count: int) -> list[LoRARequest | None]:
+    """One for all, or one each. Raises: RequestError."""
+    if not isinstance(given, list | tuple):
+        return [requested_adapter(given)] * count
+    if len(given) != count:
+        raise RequestError(
+            f"{len(given)} of lora_request for {count} prompts; give one for all, or one each",
+            param="lora_request",
+        )
+    return [requested_adapter(one) for one in given]
+
+
+def parse_adapters(text: str, setting: str = "adapters") -> dict[str, str]:
+    """Folders by name, of `NAME=FOLDER,NAME=FOLDER`, a JSON object of them, or vLLM's JSON of name and path.
+
+    Raises: ConfigError.
+    """
+    text = text.strip()
+    pairs = _json_pairs(text, setting) if text[:1] in ("{", "[") else _plain_pairs(text)
+    found: dict[str, str] = {}
+    for name, folder in pairs:
+        if not folder:
+            raise ConfigError(f"{setting} is {text[:200]!r}; write NAME=FOLDER,NAME=FOLDER, or a JSON object")
+        if not ADAPTER_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{setting}: an adapter's name is {name[:200]!r}; use letters, digits, '.', '_' and '-', "
+                "128 at most, beginning with a letter or digit"
+            )
+        if name in found:
+            raise ConfigError(f"{setting}: two adapters have the name {name!r}; give each its own")
+        found[name] = folder
+    return found
+
+
+def _plain_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """By commas, or by spaces as vLLM's command line has them."""
+    for part in re.split(r",|\s+(?=[^\s=,/]+=)", text):
+        if part.strip():
+            name, _, folder = part.strip().partition("=")
+            yield name.strip(), folder.strip()
+
+
+def _json_pairs(text: str, setting: str) -> Iterator[tuple[str, str]]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{setting} is {text[:200]!r}, which is no JSON ({error})") from None
+    for one in given if isinstance(given, list) else [given]:
+        if isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("path"), str):
+            yield one["name"], one["path"]
+        elif isinstance(one, dict) and all(isinstance(folder, str) for folder in one.values()):
+            yield from one.items()
+        else:
+            raise ConfigError(
+                f'{setting} is {text[:200]!r}; write {{"NAME": "FOLDER"}}, or '
+                '{"name": "NAME", "path": "FOLDER"}'
+            )
+
+
+def spelled_adapters(adapters: Mapping[str, str]) -> str:
+    """As `parse_adapters` reads it."""
+    if any(re.search(r"[,\s=]", folder) for folder in adapters.values()):
+        return json.dumps(dict(adapters))
+    return ",".join(f"{name}={folder}" for name, folder in adapters.items())
+
+
+def with_own_adapter_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Settings of an engine, with vLLM's of adapters put into `adapters`, `max_loras` and `max_lora_rank`.
+
+    Raises: ConfigError for one that would mean something else.
+    """
+    own = dict(given)
+    for name, (harmless, reason) in _REFUSED.items():
+        value = own.pop(name, "")
+        if value.lower() not in (*_NOTHING, harmless):
+            raise ConfigError(f"{name} is {value!r}; {reason}")
+    modules = own.pop("lora_modules", "")
+    if modules.lower() not in _NOTHING:
+        if own.get("adapters", "").lower() not in _NOTHING:
+            raise ConfigError("adapters and lora_modules are both given and are the same setting; give one")
+        own["adapters"] = spelled_adapters(parse_adapters(modules, "lora_modules"))
+    wanted = [name for name in ("adapters", "max_loras") if own.get(name, "").lower() not in _NOTHING]
+    enabled = own.pop("enable_lora", None)
+    if enabled is not None and enabled.lower() not in ("true", "1", *_NOTHING):
+        raise ConfigError(f"enable_lora is {enabled!r}; it must be true or false")
+    if enabled is not None and enabled.lower() in _NOTHING and wanted:
+        raise ConfigError(f"enable_lora is {enabled!r} and {wanted[0]} is given; leave enable_lora unset")
+    if enabled is not None and enabled.lower() in ("true", "1") and not wanted:
+        own["max_loras"] = "1"  # vLLM's default: one slot, for an adapter that comes later
+    return own

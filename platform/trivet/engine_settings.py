@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from trivet.adapters import without_adapter_settings
+from trivet.adapters import MAX_RANK, parse_adapters, spelled_adapters, with_own_adapter_settings
 from trivet.config import YEAR_S
 from trivet.errors import ConfigError
 from trivet.setting_faults import refuse_unknown, type_sentence
@@ -22,6 +22,7 @@ TOOL_CALL_PARSERS = (
 )
 REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "glm", "glm45")
 TASKS = ("auto", "generate", "embed", "score")
+_MAPPINGS = ("adapters", "options")  # have a spelling of their own
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +50,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     trust_request_chat_template: bool = False  # requests may bring a chat template
     num_threads: int | None = None
     idle_timeout_s: float | None = None  # unloaded after so long without a request; the next one wakes it
+    adapters: dict[str, str] = {}  # folders of PEFT by name: LoRA adapters beside the model itself
+    max_loras: int | None = None  # slots for adapters (vLLM's name); None: as many as are given
+    max_lora_rank: int | None = None  # the largest rank of one (vLLM's name); None: of those given, else 16
     options: dict[str, str] = {}  # the backend's own, spelt `options.NAME`
 
     def to_text(self) -> dict[str, str]:
@@ -57,9 +61,22 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         plain = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name in self.__struct_fields__
-            if name != "options" and (value := getattr(self, name)) != getattr(defaults, name)
+            if name not in _MAPPINGS and (value := getattr(self, name)) != getattr(defaults, name)
         }
+        if self.adapters:
+            plain["adapters"] = spelled_adapters(self.adapters)
         return plain | {OPTION_PREFIX + name: value for name, value in self.options.items()}
+
+
+def spelled_settings(settings: Mapping[str, object]) -> dict[str, str]:
+    """As `--set` would spell them."""
+    text = {key: str(value) for key, value in settings.items()}
+    if isinstance(adapters := settings.get("adapters"), Mapping):
+        text["adapters"] = spelled_adapters(adapters)
+    if isinstance(options := settings.get("options"), Mapping):
+        del text["options"]
+        text |= {OPTION_PREFIX + str(name): str(option) for name, option in options.items()}
+    return text
 
 
 def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
@@ -69,15 +86,18 @@ def parse_engine_settings(pairs: Mapping[str, str]) -> EngineSettings:
         for key, value in pairs.items()
         if key.startswith(OPTION_PREFIX)
     }
-    own = without_adapter_settings(
+    own = with_own_adapter_settings(
         {key: value for key, value in pairs.items() if not key.startswith(OPTION_PREFIX)}
     )
     refuse_unknown(
         own, [name for name in EngineSettings.__struct_fields__ if name != "options"], "engine settings"
     )
+    given = own.pop("adapters", "")
+    adapters = {} if given.lower() in NO_VALUE else parse_adapters(given)
     plain: dict[str, Any] = {key: None if value.lower() in NO_VALUE else value for key, value in own.items()}
     try:
-        settings = msgspec.convert({**plain, "options": options}, EngineSettings, strict=False)
+        both = {"adapters": adapters, "options": options}
+        settings = msgspec.convert({**plain, **both}, EngineSettings, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"engine settings: {type_sentence(error, own, EngineSettings)}") from error
     _check_ranges(settings)
@@ -93,6 +113,8 @@ def _check_ranges(settings: EngineSettings) -> None:
         "block_size",
         "max_num_waiting",
         "num_threads",
+        "max_loras",
+        "max_lora_rank",
     ):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -104,6 +126,7 @@ def _check_ranges(settings: EngineSettings) -> None:
     ):
         if getattr(settings, name) not in known:
             raise ConfigError(f"{name} is {getattr(settings, name)!r}; it must be one of {', '.join(known)}")
+    _check_adapters(settings)
     share = settings.gpu_memory_utilization
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization is {share}; it is a share of a device's memory in (0, 1]")
@@ -121,3 +144,14 @@ def _check_ranges(settings: EngineSettings) -> None:
     blocks = settings.num_gpu_blocks_override
     if blocks is not None and blocks < 2:
         raise ConfigError(f"num_gpu_blocks_override is {blocks}; it must be at least 2")
+
+
+def _check_adapters(settings: EngineSettings) -> None:
+    count, slots, rank = len(settings.adapters), settings.max_loras, settings.max_lora_rank
+    if slots is not None and slots < count:
+        raise ConfigError(
+            f"max_loras is {slots} and {count} adapters are given, each of which has a slot of its own; "
+            f"set it to at least {count}, or leave it unset"
+        )
+    if rank is not None and rank > MAX_RANK:
+        raise ConfigError(f"max_lora_rank is {rank}; it must be at most {MAX_RANK}")

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 from tqdm import tqdm
 
-from trivet.adapters import refuse_adapter
+from trivet.adapters import LoRARequest, adapter_per_prompt
 from trivet.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from trivet.config import home_paths
 from trivet.engine.assembly import Engine, assemble
@@ -23,7 +23,7 @@ from trivet.engine.measured_peaks import PeakStore
 from trivet.engine.new_sequence import make_sequence
 from trivet.engine.placement import place
 from trivet.engine.sequence import Sequence as EngineSequence
-from trivet.engine_settings import OPTION_PREFIX, parse_engine_settings
+from trivet.engine_settings import parse_engine_settings, spelled_settings
 from trivet.errors import GenerationError, Overloaded, RequestError, Unavailable
 from trivet.interrupts import held_back_interrupt
 from trivet.loading_bar import LoadingBar
@@ -44,8 +44,8 @@ from trivet.prompt_forms import (
     as_prompts,
     params_per_prompt,
     priority_per_prompt,
-    text_and_ids,
     text_pairs,
+    texts_and_ids,
 )
 from trivet.sampling_params import SamplingParams
 from trivet.text.chat_template import ChatTemplate
@@ -73,7 +73,7 @@ class LLM:
     def __init__(
         self, model: str | Path, *, backend: str = "auto", device: str | None = None, **settings: object
     ) -> None:
-        parsed, peaks = parse_engine_settings(_spelled(settings)), PeakStore(home_paths().peaks)
+        parsed, peaks = parse_engine_settings(spelled_settings(settings)), PeakStore(home_paths().peaks)
         host = load_plugins()
         files = open_model(model, host)
         placement = place(host, files, parsed, backend, (device,) if device else (), peaks)
@@ -92,31 +92,34 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: object = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts, batched continuously; the results stand in the prompts' order.
 
         Args:
             sampling_params: of all prompts, or of each; None: `get_default_sampling_params()`.
-            lora_request: vLLM's name of an adapter, of which there are none: another value is refused.
+            lora_request: an adapter of all prompts, or of each: its name, or a `LoRARequest`. None: the model
+                itself.
             priority: of each prompt; the lower runs first, as with the API's `priority`. None: 0 for all.
 
         Raises: RequestError, ContextLengthExceeded: nothing has been generated then. A sequence that
         fails in the engine has `error` set and finish_reason "error".
         """
-        refuse_adapter(lora_request)
         many = as_prompts(prompts)
         wishes = self.get_default_sampling_params() if sampling_params is None else sampling_params
         urgencies = priority_per_prompt(priority, len(many))
-        outputs, sequences = self._prepare(many, params_per_prompt(wishes, len(many)), urgencies)
+        adapters = self._adapters(lora_request, len(many))
+        outputs, sequences = self._prepare(many, params_per_prompt(wishes, len(many)), urgencies, adapters)
         with tqdm(total=len(many), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
             for output in self._run(outputs, sequences):
                 if output.finished:
                     bar.update()
         return outputs
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, lora_request: object = None
+    ) -> Iterator[str]:
         """Complete one prompt, yielding text as it becomes final.
 
         Raises: RequestError, ContextLengthExceeded; GenerationError where the sequence fails on the way.
@@ -124,7 +127,7 @@ class LLM:
         params = sampling_params or self.get_default_sampling_params()
         if params.n != 1:
             raise RequestError(f"n is {params.n}; a stream has one completion: use generate", param="n")
-        outputs, sequences = self._prepare([prompt], [params], [0])
+        outputs, sequences = self._prepare([prompt], [params], [0], self._adapters(lora_request, 1))
         seen = 0
         for output in self._run(outputs, sequences):
             text = output.outputs[0].text
@@ -142,7 +145,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: object = None,
         priority: Sequence[int] | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
@@ -150,12 +153,17 @@ class LLM:
 
         `template_options` and errors are those of `chat_prompt` and `generate`.
         """
-        refuse_adapter(lora_request)
         prompts = [self.chat_prompt(one, **template_options) for one in as_conversations(messages)]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority
+        )
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        lora_request: LoRARequest | str | None = None,
     ) -> list[BeamSearchOutput]:
         """The likeliest completions of each prompt. Raises: RequestError, ContextLengthExceeded."""
         given: object = params
@@ -164,7 +172,7 @@ class LLM:
         ids = [list(token_ids) for _, token_ids in self._encode(as_prompts(prompts))]
 
         def generate(many: list[list[int]], wish: SamplingParams) -> list[RequestOutput]:
-            return self.generate(many, wish, use_tqdm=False)
+            return self.generate(many, wish, use_tqdm=False, lora_request=lora_request)
 
         return beam_search(generate, self.get_tokenizer(), self._engine.files.eos_token_ids, ids, params)
 
@@ -236,7 +244,7 @@ class LLM:
         normalize: bool = True,
         dimensions: int | None = None,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: object = None,
     ) -> list[EmbeddingRequestOutput]:
         """A vector for each text, in the texts' order.
 
@@ -250,14 +258,17 @@ class LLM:
         Raises: RequestError, ContextLengthExceeded, ModelFilesError: nothing has been computed then. A
         sequence that fails in the engine has `error` set and no vector.
         """
-        refuse_adapter(lora_request)
         wish = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
         params = self._engine.resolved_pooling(wish)
         outputs, sequences = [], []
-        for text, token_ids in self._encode(as_prompts(prompts)):
+        encoded = self._encode(as_prompts(prompts))
+        adapters = self._adapters(lora_request, len(encoded))
+        for (text, token_ids), adapter in zip(encoded, adapters, strict=True):
             self._engine.core.check_prompt(token_ids, is_embedded=True)
             outputs.append(EmbeddingRequestOutput(self._next_id(), text, token_ids))
-            sequences.append(EngineSequence(outputs[-1].request_id, token_ids, NO_DRAWS, pooling=params))
+            sequences.append(
+                EngineSequence(outputs[-1].request_id, token_ids, NO_DRAWS, pooling=params, adapter=adapter)
+            )
         with tqdm(total=len(outputs), desc="embed", unit="prompt", disable=not use_tqdm) as bar:
             for _ in self._run(outputs, sequences):
                 bar.update()
@@ -273,7 +284,7 @@ class LLM:
         score_tokens: tuple[str, str] = ("yes", "no"),
         score_token_ids: tuple[int, int] | None = None,
         use_tqdm: bool = True,
-        lora_request: None = None,
+        lora_request: object = None,
     ) -> list[ScoringRequestOutput]:
         """How well each document (`text_2`) answers the query (`text_1`): the probability of "yes".
 
@@ -286,12 +297,11 @@ class LLM:
 
         Raises: RequestError, ContextLengthExceeded: nothing has been computed then.
         """
-        refuse_adapter(lora_request)
         tokenizer = self._engine.tokenizer
         prompts = ScoringPrompt(template, tokenizer).token_ids(text_pairs(text_1, text_2), instruction)
         yes_id, no_id = score_token_ids or (single_token(tokenizer, word) for word in score_tokens)
         params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=(yes_id, no_id))
-        outputs = self.generate(prompts, params, use_tqdm=use_tqdm)
+        outputs = self.generate(prompts, params, use_tqdm=use_tqdm, lora_request=lora_request)
         return [score_of(output, yes_id, no_id) for output in outputs]
 
     # ---- how ----
@@ -300,22 +310,30 @@ class LLM:
         self._num_requests += 1
         return str(self._num_requests - 1)
 
+    def _adapters(self, lora_request: object, count: int) -> list[str]:
+        """Names, one for each prompt. Raises: RequestError."""
+        return [self._engine.adapter_named(one) for one in adapter_per_prompt(lora_request, count)]
+
     def _prepare(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], priorities: Sequence[int]
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        priorities: Sequence[int],
+        adapters: Sequence[str],
     ) -> tuple[list[RequestOutput], list[EngineSequence]]:
         outputs, sequences = [], []
-        texts = self._encode(prompts)
-        for (text, token_ids), wish, priority in zip(texts, params, priorities, strict=True):
+        columns = self._encode(prompts), params, priorities, adapters
+        for (text, token_ids), wish, priority, adapter in zip(*columns, strict=True):
             wish.check_types()
             wish.check()
             self._engine.core.check_prompt(token_ids)
             completions = [CompletionOutput(index) for index in range(wish.n)]
             outputs.append(RequestOutput(self._next_id(), text, token_ids, completions))
-            sequences += self._sequences_of(outputs[-1], wish, priority)
+            sequences += self._sequences_of(outputs[-1], wish, priority, adapter)
         return outputs, sequences
 
     def _sequences_of(
-        self, output: RequestOutput, params: SamplingParams, priority: int
+        self, output: RequestOutput, params: SamplingParams, priority: int, adapter: str
     ) -> list[EngineSequence]:
         """One for each completion."""
         group = output.request_id if params.n > 1 else ""
@@ -327,6 +345,7 @@ class LLM:
                 output.prompt_token_ids,
                 params.child(index),
                 priority=priority,
+                adapter=adapter,
                 group=group,
                 index=index,
                 grammar=None if form is None else self._engine.grammars.compile(form),
@@ -335,16 +354,10 @@ class LLM:
         ]
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[tuple[str | None, list[int]]]:
-        """Text and token ids of each prompt; all texts in one call of the tokenizer.
-
-        Raises: RequestError; Unavailable after `close`.
-        """
+        """As `texts_and_ids`. Raises: RequestError; Unavailable after `close`."""
         if self._is_closed:
             raise Unavailable("this LLM is closed, its model's memory given back; make a new one")
-        parts = [text_and_ids(prompt) for prompt in prompts]
-        texts = [text for text, ids in parts if ids is None and text is not None]
-        encoded = iter(self._engine.tokenizer.encode_batch(texts, add_special_tokens=True))
-        return [(text, ids if ids is not None else next(encoded)) for text, ids in parts]
+        return texts_and_ids(self._engine.tokenizer, prompts)
 
     def _run(self, outputs: Sequence[T], sequences: Sequence[EngineSequence]) -> Iterator[T]:
         """Yields an output each time it has grown. Whatever ends the iteration, nothing keeps running.
@@ -382,12 +395,3 @@ class LLM:
         except Overloaded:
             return False
         return True
-
-
-def _spelled(settings: Mapping[str, object]) -> dict[str, str]:
-    """As `--set` would spell them."""
-    text = {key: str(value) for key, value in settings.items()}
-    if isinstance(options := settings.get("options"), Mapping):
-        del text["options"]
-        text |= {OPTION_PREFIX + str(name): str(option) for name, option in options.items()}
-    return text

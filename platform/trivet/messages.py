@@ -49,6 +49,7 @@ class Submit(msgspec.Struct, array_like=True, frozen=True, tag=True):
     deadline_s: float | None = None  # of the sender's clock
     index: int = 0  # in the group: the first one's prompt is counted, and scored
     sent_s: float | None = None  # of the same clock; None: both sides are on one host
+    adapter: str = ""  # one of the engine's (`Beat.adapters`); empty: the base model
 
     def deadline_on(self, now: float) -> float | None:
         """The deadline on the receiver's clock; between hosts its time on the way comes on top."""
@@ -188,6 +189,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag=True):
     notices: list[str] = []  # what an operator should know of an engine that works (GivesNotices)
     step_due_s: float | None = None  # a step that runs on past this has stalled, judged by those before it
     sent_s: float | None = None  # of the same clock; None: both sides are on one host
+    adapters: tuple[str, ...] = ()  # names of those that are loaded, from READY on
 
     def on_clock(self, now: float) -> Beat:
         """The same with its times on the receiver's clock."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
 from operator import index
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from trivet.errors import RequestError
 from trivet.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from trivet.text.tokenizer import Tokenizer
 
 Prompt = (
     str | Sequence[int] | Mapping[str, Any]
@@ -134,3 +137,11 @@ def _no_prompt(given: object) -> RequestError:
         "with 'prompt' or 'prompt_token_ids'",
         param="prompts",
     )
+
+
+def texts_and_ids(tokenizer: Tokenizer, prompts: Sequence[Prompt]) -> list[tuple[str | None, list[int]]]:
+    """Text and token ids of each prompt; all texts in one call of the tokenizer. Raises: RequestError."""
+    parts = [text_and_ids(prompt) for prompt in prompts]
+    texts = [text for text, ids in parts if ids is None and text is not None]
+    encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=True))
+    return [(text, ids if ids is not None else next(encoded)) for text, ids in parts]

@@ -1,13 +1,15 @@
-"""Whoever would give an adapter is told that there are none, and what would do."""
+"""Adapters as settings and requests name them."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from trivet.adapters import NO_ADAPTERS, refuse_adapter
+from trivet.adapters import LoRARequest, adapter_per_prompt
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import ConfigError, ModelFilesError, UnsupportedArchitecture, UnsupportedParameter
 from trivet.models.architectures.gguf_spec import gguf_architecture
@@ -15,18 +17,58 @@ from trivet.models.model_files import open_model
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("enable_lora", "true"), ("lora_modules", "a=/a"), ("max_loras", "2")]
+    "spelt",
+    [
+        {"adapters": "sql=/a/sql,chat=/b"},
+        {"adapters": '{"sql": "/a/sql", "chat": "/b"}'},
+        {"lora_modules": "sql=/a/sql chat=/b", "enable_lora": "true"},
+        {"lora_modules": '[{"name": "sql", "path": "/a/sql"}, {"name": "chat", "path": "/b"}]'},
+    ],
 )
-def test_a_setting_that_asks_for_adapters_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_engine_settings({name: value})
-    assert str(refused.value) == f"{name} is {value!r}; {NO_ADAPTERS}"
+def test_adapters_are_folders_by_name_in_our_spelling_and_in_vllms(spelt: dict[str, str]) -> None:
+    settings = parse_engine_settings(spelt)
+    assert settings.adapters == {"sql": "/a/sql", "chat": "/b"}
+    assert parse_engine_settings(settings.to_text()) == settings
 
 
-def test_a_setting_that_asks_for_none_changes_nothing() -> None:
-    assert parse_engine_settings({"enable_lora": "False", "lora_modules": "none"}) == parse_engine_settings(
-        {}
-    )
+def test_a_folder_with_a_comma_or_a_space_survives_its_spelling() -> None:
+    settings = parse_engine_settings({"adapters": '{"sql": "/my models/a,b=c"}', "max_loras": "3"})
+    assert parse_engine_settings(settings.to_text()) == settings
+    assert settings.adapters == {"sql": "/my models/a,b=c"}
+
+
+@pytest.mark.parametrize(
+    ("spelt", "told"),
+    [
+        ({"adapters": "sql"}, "adapters is 'sql'; write NAME=FOLDER"),
+        ({"adapters": "a:b=/x"}, "adapters: an adapter's name is 'a:b'; use letters"),
+        ({"adapters": "a=/x,a=/y"}, "two adapters have the name 'a'"),
+        ({"adapters": "{"}, "which is no JSON"),
+        ({"adapters": '{"a": 1}'}, 'write {"NAME": "FOLDER"}'),
+        ({"adapters": "a=/x", "lora_modules": "b=/y"}, "are both given"),
+        ({"adapters": "a=/x", "enable_lora": "false"}, "enable_lora is 'false' and adapters is given"),
+        ({"enable_lora": "maybe"}, "enable_lora is 'maybe'; it must be true or false"),
+        ({"adapters": "a=/x,b=/y", "max_loras": "1"}, "max_loras is 1 and 2 adapters are given"),
+        ({"max_lora_rank": "9999"}, "max_lora_rank is 9999; it must be at most 512"),
+        ({"max_loras": "0"}, "max_loras is 0; it must be at least 1"),
+        ({"lora_dtype": "float32"}, "lora_dtype is 'float32'; adapters are computed in the model's dtype"),
+        ({"enable_prompt_adapter": "true"}, "prompt adapters are not served"),
+        ({"max_cpu_loras": "4"}, "max_cpu_loras is '4'; every adapter is kept on the device"),
+    ],
+)
+def test_a_setting_of_adapters_that_cannot_be_meant_is_refused(spelt: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        parse_engine_settings(spelt)
+
+
+def test_settings_that_ask_for_none_change_nothing() -> None:
+    none = {"enable_lora": "False", "lora_modules": "none", "lora_dtype": "auto", "max_cpu_loras": "none"}
+    assert parse_engine_settings(none) == parse_engine_settings({})
+
+
+def test_enabled_without_any_is_one_free_slot_as_in_vllm() -> None:
+    assert parse_engine_settings({"enable_lora": "true"}).max_loras == 1
+    assert parse_engine_settings({"enable_lora": "true", "max_loras": "4"}).max_loras == 4
 
 
 def test_a_folder_of_an_adapter_is_no_model(tmp_path: Path) -> None:
@@ -42,8 +84,20 @@ def test_a_gguf_of_an_adapter_is_no_model() -> None:
         gguf_architecture(metadata, "a.gguf")
 
 
-def test_vllms_argument_is_there_for_none() -> None:
-    refuse_adapter(None)
-    with pytest.raises(UnsupportedParameter, match=r"^lora_request is sql; this version") as refused:
-        refuse_adapter("sql")
+@dataclass
+class VllmsOwn:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+def test_a_request_names_an_adapter_by_a_word_or_by_vllms_object() -> None:
+    assert adapter_per_prompt(None, 2) == [None, None]
+    assert adapter_per_prompt("sql", 1) == [LoRARequest("sql")]
+    assert adapter_per_prompt([LoRARequest("a", 1, "/a"), ""], 2) == [LoRARequest("a", 1, "/a"), None]
+    (told,) = adapter_per_prompt(VllmsOwn("sql", 7, "/sql"), 1)
+    assert told is not None
+    assert (told.name, told.path) == ("sql", "/sql")
+    with pytest.raises(UnsupportedParameter, match=r"^lora_request is 3; give the name") as refused:
+        adapter_per_prompt(3, 1)
     assert refused.value.param == "lora_request"

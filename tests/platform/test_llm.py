@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from trivet import LLM, SamplingParams
+from trivet import LLM, LoRARequest, SamplingParams
 from trivet.contract import Batch
 from trivet.demo_model import find_demo_model
 from trivet.errors import (
@@ -22,7 +22,6 @@ from trivet.errors import (
     RequestError,
     Unavailable,
     Unsupported,
-    UnsupportedParameter,
 )
 from trivet.structured_outputs import StructuredOutputsParams
 
@@ -372,11 +371,13 @@ def test_a_form_that_could_end_goes_on_where_the_end_is_ignored(llm: LLM) -> Non
     assert re.fullmatch("[a-c]+", goes_on.outputs[0].text)
 
 
-def test_an_adapter_is_refused_wherever_it_is_given(llm: LLM) -> None:
+def test_an_adapter_that_is_not_there_is_refused_wherever_it_is_given(llm: LLM) -> None:
     for ask in (llm.generate, llm.embed):
-        with pytest.raises(UnsupportedParameter, match="serves no adapters"):
+        with pytest.raises(RequestError, match=r"^there is no adapter 'sql': this engine has none$"):
             ask(["a"], lora_request="sql")
-    with pytest.raises(UnsupportedParameter, match="serves no adapters"):
-        llm.chat([{"role": "user", "content": "a"}], lora_request="sql")
-    with pytest.raises(UnsupportedParameter, match="serves no adapters"):
+    with pytest.raises(RequestError, match="no adapter 'sql'"):
+        llm.chat([{"role": "user", "content": "a"}], lora_request=LoRARequest("sql", 1, "/sql"))
+    with pytest.raises(RequestError, match="no adapter 'sql'"):
         llm.score("a", "b", lora_request="sql")
+    with pytest.raises(RequestError, match="2 of lora_request for 1 prompts"):
+        llm.generate(["a"], lora_request=["", "sql"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trivet.adapters import NO_ADAPTERS, LoRARequest
 from trivet.contract import Runner
 from trivet.engine import backend_answers
 from trivet.engine.core import CoreConfig, EngineCore
@@ -17,6 +18,7 @@ from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine.placement import Placement, planned_spec
 from trivet.engine_settings import EngineSettings
+from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles
 from trivet.models.pooling_config import model_pooling
 from trivet.pooling_params import DEFAULT_POOLING, PoolingParams
@@ -45,6 +47,13 @@ class Engine:
             return params
         return msgspec.structs.replace(params, pooling=model_pooling(self.files) or DEFAULT_POOLING)
 
+    def adapter_named(self, request: LoRARequest | None) -> str:
+        """The name that sequences carry; "" is the base model. Raises: RequestError."""
+        if request is None:
+            return ""
+        self.core.check_adapter(request.name)
+        return request.name
+
     def close(self) -> None:
         self.runner.close()
 
@@ -61,6 +70,8 @@ def assemble(
 
     Raises: ModelFilesError, BackendError; nothing stays allocated then.
     """
+    if settings.adapters:
+        raise Unsupported(f"adapters: {NO_ADAPTERS}")
     tokenizer = load_tokenizer(files.path)
     spec = planned_spec(files)
     runner = backend_answers.create_runner(

@@ -52,6 +52,7 @@ class CoreConfig:
     enable_prefix_caching: bool = True
     max_num_waiting: int = 1024  # a longer queue answers 429, but for a key that has less than its share
     seed: int = 0  # of the seeds that requests get which bring none
+    adapters: tuple[str, ...] = ()  # names, by slot from 1 on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +119,11 @@ class EngineCore:
 
     # ---- requests ----
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of those that are loaded."""
+        return self._config.adapters
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence.
 
@@ -166,12 +172,20 @@ class EngineCore:
                 param="prompt",
             )
 
+    def check_adapter(self, name: str) -> None:
+        """Raises: RequestError naming those that are loaded."""
+        if name not in self.adapters:
+            has = f"there are {', '.join(self.adapters)}" if self.adapters else "this engine has none"
+            raise RequestError(f"there is no adapter {name[:200]!r}: {has}", param="adapter")
+
     def _check(self, sequence: Sequence) -> None:
         self._check_queue(sequence.key)  # first: a crowd must be cheap to turn away
         self.check_prompt(sequence.prompt_token_ids, is_embedded=sequence.pooling is not None)
         if sequence.pooling is not None and Feature.POOLING not in self._runner.features:
             raise UnsupportedParameter("the backend of this model computes no embeddings; use another one")
         sequence.check_ids(self._config.num_tokens)
+        if sequence.adapter:
+            self.check_adapter(sequence.adapter)
         if sequence.request_id in self._sequences:
             raise RequestError(f"request id {sequence.request_id!r} is in use; choose another")
 

@@ -105,6 +105,10 @@ class Heart(threading.Thread):
     def set_notices(self, notices: list[str]) -> None:
         self._replace(notices=notices)
 
+    def set_adapters(self, names: tuple[str, ...]) -> None:
+        """Of those that requests may name now."""
+        self._replace(adapters=names)
+
     def begin_step(self, timeout_s: float) -> None:
         now = time.monotonic()
         due_s = self._pace.due_s(now)

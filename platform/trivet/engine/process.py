@@ -129,6 +129,7 @@ class EngineProcess:
         self._heart.set_memory([(part.name, part.size_bytes) for part in engine.runner.memory()])
         own = engine.runner.notices() if isinstance(engine.runner, GivesNotices) else ()
         self._heart.set_notices([*self._order.notices, *own])
+        self._heart.set_adapters(engine.core.adapters)
         return engine
 
     def _load(self, settings: EngineSettings) -> Engine:
@@ -252,6 +253,7 @@ class EngineProcess:
             key=request.key,
             key_class=request.key_class,
             deadline_s=request.deadline_on(time.monotonic()),
+            adapter=request.adapter,
             cache_salt=request.cache_salt,
             group=request.group,
             index=request.index,
