@@ -52,6 +52,20 @@ def on_cpus(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def no_memory_left(backend: str) -> str:
+    """Said by an engine's process in which an allocation failed."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return (
+            "the engine's process got no memory from its host; stop what else runs there, or lower "
+            "gpu_memory_utilization"
+        )
+    return (
+        f"the engine's process needs more than the {limit_bytes / GIB:.2f} GiB that memory_limit_gib of "
+        f"[backend.{backend}] allows it; raise that"
+    )
+
+
 def confine(child: subprocess.Popen[Any], memory_limit_bytes: int | None) -> None:
     """Limit the memory of a child that has just been spawned; its own children inherit it."""
     if memory_limit_bytes is None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from trivet.confining import no_memory_left
 from trivet.engine.assembly import Engine, assemble
 from trivet.engine.batch_view import batch_view
 from trivet.engine.doors import Doors
@@ -107,6 +108,9 @@ class EngineProcess:
             return self._fail(EXIT_CRASHED, error)
         except TrivetError as error:
             return self._fail(EXIT_CANNOT_START if engine is None else EXIT_CRASHED, error)
+        except MemoryError:
+            logger.exception("instance=%s has no memory left", self._order.instance_id)
+            return self._fail(EXIT_CRASHED, Unavailable(no_memory_left(self._order.backend)))
         except Exception as error:  # the engine loop's border: the process ends and says why
             logger.exception("instance=%s crashed", self._order.instance_id)
             return self._fail(EXIT_CRASHED, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -336,6 +337,34 @@ def test_an_idle_engine_whose_rank_has_ended_does_not_wait_for_a_request(
     monkeypatch.setattr(process, "_load", loaded)
     assert process.run() == EXIT_DEVICE_LOST
     assert looks == [Phase.READY] * 3
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "told"), [(1 << 27, "more than the 0.12 GiB"), (-1, "from its host")]
+)
+def test_an_engine_without_memory_says_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int, told: str
+) -> None:
+    order = LaunchOrder(
+        instance_id="t1",
+        lease="lease",
+        model_path=str(find_demo_model()),
+        served_model_name="tiny",
+        backend="null",
+        device_uids=[],
+        settings={},
+        run_dir=str(tmp_path),
+    )
+
+    def load(settings: EngineSettings) -> Engine:
+        raise MemoryError
+
+    process, reasons = EngineProcess(order), list[str]()
+    monkeypatch.setattr(process, "_load", load)
+    monkeypatch.setattr(process._heart, "set_phase", lambda phase, reason="": reasons.append(reason))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit_bytes, limit_bytes))
+    assert process.run() == EXIT_CRASHED
+    assert told in reasons[-1]
 
 
 @pytest.mark.parametrize(("code", "is_left"), [(EXIT_DEVICE_LOST, True), (EXIT_CRASHED, False)])

@@ -202,9 +202,14 @@ def test_ones_own_new_password_ends_the_other_sessions(accounts: Accounts) -> No
     here, there = accounts.log_in("user"), accounts.log_in("user")
     wrong = here.post("/platform/v1/password", json={"current": "x", "password": "a new long password"})
     assert wrong.status_code == 401
-    short = here.post("/platform/v1/password", json={"current": PASSWORD, "password": "short"})
-    assert short.status_code == 400
-    assert "at least 12" in short.get_json()["error"]["message"]
+    for easy, why in (
+        ("short", "at least 12"),
+        ("abab" * 5, "has 2 different characters"),
+        (" " * 12, "has 1"),
+    ):
+        refused = here.post("/platform/v1/password", json={"current": PASSWORD, "password": easy})
+        assert refused.status_code == 400
+        assert why in refused.get_json()["error"]["message"]
     good = here.post("/platform/v1/password", json={"current": PASSWORD, "password": "a new long password"})
     assert good.status_code == 204
     assert here.get("/platform/v1/session").status_code == 200

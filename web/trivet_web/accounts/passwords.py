@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
+from trivet.counted import counted
 from trivet.errors import Overloaded, RequestError
 
-MIN_LENGTH, MAX_BYTES = 12, 1024
+MIN_LENGTH, MIN_DIFFERENT, MAX_BYTES = 12, 5, 1024
 MAX_AT_ONCE = 2  # each takes a core for 22 ms and 19 MiB: logins must not hold up streams
 WAIT_S = 3.0
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
@@ -33,6 +34,12 @@ def check_new_password(password: str) -> None:
         raise RequestError(
             f"password has {len(password)} characters; it must have at least {MIN_LENGTH}: several words are "
             "easy to keep in mind and hard to guess",
+            param="password",
+        )
+    if len(set(password)) < MIN_DIFFERENT:
+        raise RequestError(
+            f"password has {counted(len(set(password)), 'different character')}; it must have at least "
+            f"{MIN_DIFFERENT}: several words are easy to keep in mind and hard to guess",
             param="password",
         )
     if len(password.encode()) > MAX_BYTES:
