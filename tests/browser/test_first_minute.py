@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from watched_page import Watch, log_in
 
 LONG_MS = 60_000  # a model is loaded meanwhile
+STREAMS = re.compile(r"/console/events|/platform/v1/site-logs/")  # what a page goes on asking for
 
 
 def test_a_new_site_is_set_up_and_answers(
@@ -37,12 +38,12 @@ def test_a_new_site_is_set_up_and_answers(
 
     steps.get_by_role("link", name="Open playground").click()
     expect(page.get_by_role("main")).to_contain_text("tokens of context")  # the models are there
+    page.get_by_label("Temperature").fill("0")  # at 1 it says something else one time in six
     page.get_by_label("Message", exact=True).fill("What is the capital of France? Answer in one sentence.")
     page.keyboard.press("Enter")
     answer = page.get_by_role("article", name="Model")
     expect(answer).to_contain_text("Paris", timeout=LONG_MS)
     expect(answer).to_contain_text(re.compile(r"TTFT.*tokens"))
-    expect(answer).to_contain_text("TTFT")
 
 
 def test_setup_and_login_work_without_javascript(
@@ -78,11 +79,15 @@ def test_a_web_server_that_dies_is_told_and_taken_up_again(
     logs.goto(f"{new_site.url}/console/logs?source=site:supervisor")
     log = logs.get_by_role("log")
     expect(log).to_contain_text("supervisor")
+    for one in (page, logs):  # however soon the next server is there, it is told that there was none
+        one.route(STREAMS, lambda route: route.abort())
     new_site.kill_web_server()
     expect(page.get_by_text("Reconnecting")).to_be_visible()
     expect(page.get_by_role("row", name=ADMIN)).to_be_visible()
     expect(logs.get_by_text("Not up to date")).to_be_visible()
     expect(log).to_contain_text("supervisor")
+    for one in (page, logs):
+        one.unroute(STREAMS)
     expect(page.get_by_text("Live", exact=True)).to_be_visible(timeout=LONG_MS)
     expect(logs.get_by_text("Not up to date")).to_be_hidden(timeout=LONG_MS)
     expect(log).to_contain_text("supervisor")

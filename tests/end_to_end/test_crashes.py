@@ -42,7 +42,7 @@ class Stream(threading.Thread):
 @pytest.fixture
 def serving(site: Any) -> Any:
     site.serve()
-    site.launch("m", "null")
+    site.launch("m", "null", **{"options.step_ms": "1"})  # a stream lasts for seconds
     return site
 
 

@@ -44,7 +44,7 @@ def test_load_memory_temperature_and_power_of_an_npu_are_told(
             if sample.labels.get("backend") == "ascend"
         }
 
-    site.wait_for("the NPU is in /metrics", told)
+    site.wait_for("the NPU is in /metrics", lambda: "trivet:device_power_watts" in told())
     found = told()
     assert found["trivet:device_utilisation_ratio"] == 0.25
     assert found["trivet:device_memory_used_bytes"] == 3321 << 20

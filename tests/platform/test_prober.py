@@ -67,13 +67,13 @@ def test_a_probe_that_hangs_is_left_and_not_asked_again_until_it_returns(let_go:
         let_go.wait()
         return [GOOD]
 
-    prober, backend = Prober(grace_s=0.05), Stranger(hang)
+    prober, backend, before = Prober(grace_s=0.05), Stranger(hang), set(threading.enumerate())
     (device,) = prober.probe("stranger", backend, 0.0)
     assert device.unusable_because == ("backend stranger is faulty: probe gave no answer within 0.05 s")
     (device,) = prober.probe("stranger", backend, 0.0)
     assert "still hangs" in str(device.unusable_because)
     assert backend.num_probes == 1
-    (hanging,) = [thread for thread in threading.enumerate() if thread.name == "probe"]
+    (hanging,) = [one for one in threading.enumerate() if one.name == "probe" and one not in before]
     let_go.set()
     hanging.join(10)
     assert Prober().probe("stranger", backend, 1.0) == [GOOD]

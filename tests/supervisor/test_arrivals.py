@@ -34,6 +34,21 @@ def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     site.launcher.held.set()
 
 
+@pytest.fixture
+def sought(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """An engine on host b, for which a new supervisor looks and is not answered."""
+    site.places.host = "b"
+    site.launch()
+    site.settle()
+    monkeypatch.setattr(arrivals, "FAR_PATIENCE_S", 0.0)
+    monkeypatch.setattr(fences, "PATIENCE_S", 0.0)
+    site.launcher.held.clear()
+    site.start_supervisor()
+    site.settle()
+    yield site
+    site.launcher.held.set()
+
+
 def answered(site: Site) -> None:
     """Host b answers, and that has been taken."""
     site.launcher.held.set()
@@ -109,46 +124,26 @@ def test_adoption_on_a_slow_host_holds_up_nobody(site: Site, monkeypatch: pytest
     assert (far.pid, len([p for p in site.launcher.processes if p.order.host == "b"])) == (1002, 1)
 
 
-def test_what_is_to_end_and_is_never_answered_for_is_given_up(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.places.host = "b"
-    site.launch()
-    site.settle()
-    monkeypatch.setattr(arrivals, "FAR_PATIENCE_S", 0.0)
-    monkeypatch.setattr(fences, "PATIENCE_S", 0.0)
-    site.launcher.held.clear()
-    site.start_supervisor()
-    site.settle()
-    site.change(stop_deployment, "chat", 0.0)
-    site.wait(CALL_LIMIT_S)
-    assert site.states() == ["starting"], "it may be found, and drained"
-    site.wait(30)
-    assert site.states() == ["stopped"]
-    assert "nobody knows whether it has ended" in (site.only().reason or "")
-    with site.database.reading() as session:
+def test_what_is_to_end_and_is_never_answered_for_is_given_up(sought: Site) -> None:
+    sought.change(stop_deployment, "chat", 0.0)
+    sought.wait(CALL_LIMIT_S)
+    assert sought.states() == ["starting"], "it may be found, and drained"
+    sought.wait(30)
+    assert sought.states() == ["stopped"]
+    assert "nobody knows whether it has ended" in (sought.only().reason or "")
+    with sought.database.reading() as session:
         assert [fence.host for fence in list_fences(session)] == ["b"]
-    site.launcher.held.set()
-    site.settle()
-    assert not site.reconciler.fleet.has_news(), "nobody would ever take it"
+    sought.launcher.held.set()
+    sought.settle()
+    assert not sought.reconciler.fleet.has_news(), "nobody would ever take it"
 
 
-def test_a_look_for_the_attempt_before_says_nothing_of_the_next(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.places.host = "b"
-    site.launch()
-    site.settle()
-    monkeypatch.setattr(arrivals, "FAR_PATIENCE_S", 0.0)
-    site.launcher.held.clear()
-    site.start_supervisor()
-    site.settle()
-    looks = site.reconciler.fleet._arrivals
-    before = looks._asked(site.only())
-    assert looks._asked(site.only()) is before
-    site.change(update_instance, site.only().id, lease="another")
-    assert looks._asked(site.only()) is not before
-    site.launcher.held.set()
+def test_a_look_for_the_attempt_before_says_nothing_of_the_next(sought: Site) -> None:
+    looks = sought.reconciler.fleet._arrivals
+    before = looks._asked(sought.only())
+    assert looks._asked(sought.only()) is before
+    sought.change(update_instance, sought.only().id, lease="another")
+    assert looks._asked(sought.only()) is not before
 
 
 def test_a_supervisor_that_leaves_waits_a_moment_for_what_it_starts(slow: Site) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import zmq
@@ -32,15 +32,19 @@ from trivet_supervisor.reconcile import Reconciler
 if TYPE_CHECKING:
     from conftest import FakePlaces, Site
 
-LIMITS = Limits(silence_s=2.0, answer_s=3.0, stop_s=0.3, terminate_s=0.3, drain_grace_s=0.3)
+LIMITS = Limits(silence_s=2.0, answer_s=3.0, stop_s=60.0)  # one that obeys may be slow
+IMPATIENT = Limits(stop_s=0.3, terminate_s=0.3, drain_grace_s=0.3)
 ENGINE = Path(__file__).with_name("fake_engine.py")
 
 
 class Supervised:
     """One deployment and a reconciler that this test turns."""
 
-    def __init__(self, database: Database, settings: Settings, places: FakePlaces, behaviour: str) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, places: FakePlaces, behaviour: str, limits: Limits
+    ) -> None:
         self.database = database
+        self.limits = limits
         self.settings = settings
         self.places = places
         self.environment = {"FAKE_ENGINE": behaviour}
@@ -62,7 +66,7 @@ class Supervised:
             LocalLauncher(self.settings.paths.run),
             self.wire,
             time.monotonic,
-            LIMITS,
+            self.limits,
             Backoff(first_s=0.05),
             self.environment,
             lambda settings, backend: [sys.executable, str(ENGINE)],
@@ -105,14 +109,14 @@ class Supervised:
 
 
 @pytest.fixture
-def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Supervised]]:
+def run(site: Site) -> Iterator[Callable[..., Supervised]]:
     made: list[Supervised] = []
     with tempfile.TemporaryDirectory(prefix="tv") as home:  # short: socket paths hold 107 bytes
 
-        def start(behaviour: str) -> Supervised:
+        def start(behaviour: str, limits: Limits = LIMITS) -> Supervised:
             settings = Settings(home=home)
             settings.paths.create()
-            made.append(Supervised(site.database, settings, site.places, behaviour))
+            made.append(Supervised(site.database, settings, site.places, behaviour, limits))
             return made[-1]
 
         yield start
@@ -147,8 +151,8 @@ def test_a_crash_while_loading_is_told_with_its_signal(run: Callable[[str], Supe
     assert failed.exit_code == -9
 
 
-def test_an_engine_that_obeys_nothing_is_killed(run: Callable[[str], Supervised]) -> None:
-    supervised = run("deaf")
+def test_an_engine_that_obeys_nothing_is_killed(run: Callable[..., Supervised]) -> None:
+    supervised = run("deaf", IMPATIENT)
     supervised.until_state("ready")
     assert supervised.stop(drain_timeout_s=0).exit_code == -9
 
@@ -183,7 +187,7 @@ def test_a_new_supervisor_adopts_the_process(run: Callable[[str], Supervised]) -
     assert supervised.until(lambda i: i.pid is not None and i.pid != ready.pid).attempt == 2
 
 
-def test_children_of_a_dead_engine_are_gone_before_the_next_attempt(run: Callable[[str], Any]) -> None:
+def test_children_of_a_dead_engine_are_gone_before_the_next_attempt(run: Callable[[str], Supervised]) -> None:
     supervised = run("good")
     ready = supervised.until_state("ready")
     assert ready.pid is not None

@@ -74,8 +74,9 @@ def test_who_is_supervisor_no_more_leaves_at_once() -> None:
     assert reconciler.num_turns == 1
 
 
-def test_a_turn_that_failed_waits_although_an_engine_has_ended() -> None:
+def test_a_turn_that_failed_waits_although_an_engine_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk made five tracebacks a second."""
+    monkeypatch.setattr(supervisor_process, "RETRY_S", 3600.0)
     with zmq.Context() as context, context.socket(zmq.SUB) as beats, context.socket(zmq.ROUTER) as requests:
         reconciler = BrokenReconciler()
         left: Iterator[int] = iter(range(4))

@@ -10,7 +10,7 @@ import pytest
 from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import levels_of
 
-sys.path.append(str(Path(__file__).parent))  # own_threads
+sys.path.append(str(Path(__file__).parent))  # own_threads, shared_host
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied

@@ -5,45 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from own_threads import OwnThreads
+from shared_host import SharedHost, best_library
 
-from trivet_cpu.core_shares import REFRESH_S, CoreShare
-from trivet_cpu.host import Host
-from trivet_cpu.kernel_build import KernelCache, levels_of
-from trivet_cpu.native_library import load_library
 from trivet_cpu.native_pool import NativePool
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_threads_and_cpus_follow_the_part(tmp_path: Path) -> None:
-    (tmp_path / "host").mkdir()
-    (tmp_path / "claims").mkdir()
-    now_s = time.time()
-    host, num_cpus = Host(tmp_path / "host"), len(os.sched_getaffinity(0))
-
-    def share() -> CoreShare:
-        return CoreShare(host, None, lambda: tmp_path / "claims", lambda: now_s)
-
-    library = load_library(KernelCache().library(levels_of(Host().arch())[0]))
-    threads = OwnThreads()
-    cores, other = share(), share()
+    library, host, threads = best_library(), SharedHost(tmp_path), OwnThreads()
+    num_cpus, cores, other = host.num_cpus, host.share(), host.share()
     pool = NativePool(library, num_cpus, cores)
     with pool.step() as handle:
         assert handle == pool.handle
         assert library.trivet_pool_crew_size(handle) == num_cpus
     other.refresh()
-    now_s += REFRESH_S
+    host.pass_time()
     with pool.step() as handle:
         assert library.trivet_pool_crew_size(handle) == len(cores.cpus) < num_cpus
         assert os.sched_getaffinity(0) == cores.cpus
         threads.cpus(len(cores.cpus) - 1)
     assert len(os.sched_getaffinity(0)) == num_cpus
     other.close()
-    now_s += REFRESH_S
+    host.pass_time()
     with pool.step() as handle:
         assert library.trivet_pool_crew_size(handle) == num_cpus
         assert os.sched_getaffinity(0) == cores.cpus

@@ -176,7 +176,7 @@ def test_the_sequences_of_a_worker_that_vanishes_are_aborted(engine: EngineUnder
 
 
 def test_a_deadline_comes_with_the_request(worker: Worker) -> None:
-    worker.ask(Submit("late", [1], LONG, deadline_s=time.monotonic() + 1.0))
+    worker.ask(Submit("late", [1], LONG, deadline_s=time.monotonic() + 2.0))
     last = worker.pieces("late")[-1]
     assert (last.finish_reason, last.stop_reason) == (FinishReason.LENGTH, "deadline")
     assert last.completion_tokens > 0

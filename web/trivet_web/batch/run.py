@@ -72,7 +72,7 @@ def run_batch(
 def _take(pending: set[Future[Result]], journal: Journal, progress: Progress) -> set[Future[Result]]:
     """Wait for one at least and write down what there is."""
     done, rest = wait(pending, return_when=FIRST_COMPLETED)
-    for future in done:
+    for future in sorted(done, key=lambda one: one.exception() is not None):  # what was answered stands
         result = future.result()
         journal.append(result.index, result.data, is_failed=result.is_failed, num_tokens=result.num_tokens)
         progress.update()
