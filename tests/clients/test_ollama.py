@@ -88,7 +88,9 @@ def test_lists_are_read(client: ollama.Client) -> None:
 
 
 def test_created_copied_pulled_and_deleted(client: ollama.Client, manager: ollama.Client) -> None:
-    made = manager.create("mario", from_="smol", system="You are Mario.", parameters={"num_predict": 3})
+    made = manager.create(
+        "mario", from_="smol", system="You are Mario.", parameters={"num_predict": 3, "temperature": 0}
+    )
     assert made.status == "success"
     assert client.chat("mario", HELLO).eval_count == 3
     manager.copy("mario", "luigi")

@@ -24,6 +24,7 @@ PARAMETERS = {
     "type": "object",
     "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "maximum": 9}},
     "required": ["city", "days"],
+    "additionalProperties": False,
 }
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 NAMED: Any = {"type": "function", "function": {"name": "weather"}}

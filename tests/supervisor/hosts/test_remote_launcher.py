@@ -1,125 +1,25 @@
-"""A launcher and the agent of a host, between them nothing but bytes that a test may hold up."""
+"""Engines on another host: started, found again, cut off, given up."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TypeVar
 
 import msgspec
 import pytest
+from far_site import LEASE, Far, eventually, order_of
 
-from trivet import __version__
-from trivet.config import BackendSettings, Settings
-from trivet.contract import DeviceInfo
 from trivet.endpoints import Endpoints, client_keys
 from trivet.engine.doors import endpoints_file
 from trivet.errors import Unavailable
-from trivet.launching import EngineHandle, ProcessOrder
-from trivet.messages import LaunchOrder
-from trivet.optional_contract import DeviceUsage, DeviceUser
-from trivet_supervisor.device_users import process_name
-from trivet_supervisor.hosts import agent_calls, host_agent, host_link, remote_launcher
+from trivet_supervisor.hosts import agent_calls, host_link, remote_launcher
 from trivet_supervisor.hosts.agent_calls import HostSilent
 from trivet_supervisor.hosts.host_agent import HostAgent
 from trivet_supervisor.hosts.remote_launcher import RemoteLauncher
 from trivet_supervisor.launchers import local, process_table
 from trivet_supervisor.launchers.process_table import leased_pids
-
-T = TypeVar("T")
-LEASE = f"remote-launcher-{os.getpid()}"
-ENGINE = """#!/bin/sh
-echo "told by $4"
-exec sleep 600
-"""
-
-
-class Wire:
-    """`agent_calls.Hosts` of one host, b."""
-
-    def __init__(self, agent: HostAgent) -> None:
-        self.agent = agent
-        self.is_cut = False
-
-    def names(self) -> Mapping[str, str]:
-        return {"b": "127.0.0.1"}
-
-    def trouble(self) -> str:
-        return ""
-
-    def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
-        if self.is_cut or host != "b":
-            raise HostSilent("no route")
-        return self.agent.answer(message)
-
-
-class Far:
-    """A launcher here, and host b with a home of its own."""
-
-    def __init__(self, folder: Path, script: str = ENGINE) -> None:
-        self.here = Settings(home=str(folder / "here"))
-        self.here.paths.create()
-        python = folder / "python"
-        python.write_text(script)
-        python.chmod(0o755)
-        self.there = Settings(home=str(folder / "b"), backend={"null": BackendSettings(python=str(python))})
-        self.agents: list[HostAgent] = []
-        self.wire = Wire(self.new_agent())
-        self.launcher = RemoteLauncher("far", self.wire, self.here.paths)
-        self.log = self.here.paths.logs / "m" / "i-1.log"
-
-    def new_agent(self) -> HostAgent:
-        self.agents.append(HostAgent("b", "127.0.0.1", self.there))
-        return self.agents[-1]
-
-    @property
-    def folder(self) -> Path:
-        return self.there.paths.home / "hosts" / "b"
-
-    def start(self, lease: str = LEASE, device_uids: Sequence[str] = ()) -> EngineHandle:
-        launch = order_of("i", lease, device_uids)
-        return self.launcher.start(ProcessOrder(launch, ["not used"], {}, self.log, host="b"))
-
-
-def order_of(instance_id: str, lease: str, device_uids: Sequence[str] = ()) -> LaunchOrder:
-    return LaunchOrder(
-        instance_id=instance_id,
-        lease=lease,
-        model_path="m",
-        served_model_name="m",
-        backend="null",
-        device_uids=list(device_uids),
-        settings={},
-        run_dir="not used",
-        version=__version__,
-    )
-
-
-def eventually(get: Callable[[], T | None], deadline_s: float = 60.0) -> T:
-    deadline = time.monotonic() + deadline_s
-    while not (found := get()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
-@pytest.fixture
-def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    monkeypatch.setattr(host_link, "LOOK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(host_link, "HELLO_INTERVAL_S", 0.05)
-    monkeypatch.setattr(host_link, "SILENT_S", 0.5)
-    made = Far(tmp_path)
-    yield made
-    made.wire.is_cut = False
-    made.launcher.close()
-    for handle in [handle for agent in made.agents for handle in agent._handles.values()]:
-        handle.kill()
-        eventually(lambda ended=handle.exit_code: ended() is not None)
 
 
 def test_an_engine_gets_its_order_there_and_its_log_comes_here(far: Far) -> None:
@@ -206,27 +106,6 @@ def test_the_files_of_an_attempt_that_is_gone_are_not_those_of_the_next(far: Far
     eventually(lambda: not far.launcher.orders())
 
 
-def test_a_host_of_another_version_starts_nothing_until_it_has_ours_and_its_engines_are_seen(
-    far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_link, "GREET_INTERVAL_S", 0.05)
-    running = far.start()
-    monkeypatch.setattr(host_agent, "__version__", "99.1")
-    told = f"host b has Trivet 99.1 and this supervisor is Trivet {__version__}; install {__version__} there"
-    eventually(lambda: far.launcher._link("b").refusal == told)
-    with pytest.raises(Unavailable, match=re.escape(told)):
-        far.start("another")
-    (device,) = far.launcher.devices("null", 5.0)
-    assert (device.host, device.uid, device.unusable_because) == ("b", "b/?", told)
-    assert [order.lease for order in far.launcher.orders()] == [LEASE]
-    assert far.launcher.adopt(running.identity, LEASE, far.log) is not None
-    running.kill()
-    assert eventually(running.exit_code) == -9
-    monkeypatch.setattr(host_agent, "__version__", __version__)
-    eventually(lambda: not far.launcher._link("b").refusal)
-    far.start("another").kill()
-
-
 def test_whatever_goes_wrong_on_the_way_a_host_counts_as_silent(far: Far) -> None:
     handle = far.start()
     eventually(handle.processes)
@@ -240,38 +119,6 @@ def test_whatever_goes_wrong_on_the_way_a_host_counts_as_silent(far: Far) -> Non
     far.wire.agent.answer = whole  # type: ignore[method-assign]
     eventually(lambda: not handle.unreachable())
     assert not handle.cut_off()
-
-
-def test_an_engine_gets_the_devices_as_its_own_host_names_them(
-    far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[DeviceInfo]] = []
-    found = DeviceInfo("null", 0, "GPU-1", "a GPU", "x", 9, 9, frozenset())
-    backend = SimpleNamespace(name="null", probe=lambda timeout_s: [found])
-    backend.launch_env = lambda devices: asked.append(list(devices)) or {"VISIBLE": devices[0].uid}
-    plugins = SimpleNamespace(backends={"null": backend}, backend=lambda name: backend)
-    monkeypatch.setattr(far.wire.agent, "_plugins", plugins)
-    handle = far.start(device_uids=["GPU-1"])
-    environ = Path(f"/proc/{handle.identity.pid}/environ").read_bytes().split(b"\0")
-    assert b"VISIBLE=GPU-1" in environ
-    assert asked == [[found]]
-    with pytest.raises(Unavailable, match="has no device GPU-2 any more"):
-        far.start("another", device_uids=["GPU-2"])
-
-
-def test_devices_carry_the_name_of_their_host(far: Far) -> None:
-    (device,) = far.launcher.devices("null", 5.0)
-    assert (device.host, device.uid, device.kind) == ("b", "b/null", "null")
-    far.wire.is_cut = True
-    (silent,) = eventually(
-        lambda: [d for d in far.launcher.devices("null", 5.0) if "has not answered for" in d.unusable_because]
-    )
-    assert (silent.host, silent.uid) == ("b", "b/?")
-    far.wire.is_cut = False
-    (unknown,) = eventually(
-        lambda: [d for d in far.launcher.devices("no", 5.0) if "not answered" not in d.unusable_because]
-    )
-    assert unknown.unusable_because == "host b: backend no is not installed there"
 
 
 def test_a_start_that_was_held_up_comes_too_late_for_what_was_given_up(far: Far) -> None:
@@ -342,36 +189,6 @@ def test_one_walk_over_all_processes_serves_every_engine(far: Far, monkeypatch: 
     assert walks == ["/proc"]
 
 
-def test_hosts_are_asked_at_once_and_one_that_hangs_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote_launcher, "PROBE_GRACE_S", 0.5)
-    agent = HostAgent("b", "127.0.0.1", Settings(home=str(tmp_path)))
-    agent.answer(agent_calls.encode(agent_calls.Probe("null", 5.0)))  # its plugins are loaded
-    hang, all_others = threading.Event(), threading.Barrier(9)
-    here = Settings(home=str(tmp_path / "here"))
-
-    class Many:
-        def names(self) -> Mapping[str, str]:
-            return {f"h{n}": "" for n in range(10)}
-
-        def trouble(self) -> str:
-            return ""
-
-        def call(self, host: str, message: bytes, timeout_s: float) -> bytes:
-            if isinstance(agent_calls.decode_call(message), agent_calls.Probe):
-                hang.wait() if host == "h3" else all_others.wait(30)
-            return agent.answer(message)
-
-    launcher = RemoteLauncher("far", Many(), here.paths)
-    found = {device.host: device for device in launcher.devices("null", 3.0)}
-    assert found.pop("h3").unusable_because == "host h3 gave no answer in time"
-    assert len(found) == 9
-    assert all(not device.unusable_because for device in found.values())
-    hang.set()
-    launcher.close()
-
-
 def test_a_question_that_hangs_past_its_timeout_counts_as_silence(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,17 +211,6 @@ def test_an_order_with_the_key_of_another_site_is_refused(far: Far) -> None:
     far.wire.agent = HostAgent("b", "127.0.0.1", far.there, site_key=ours)
     far.agents.append(far.wire.agent)
     far.start()
-
-
-def test_users_of_far_devices_carry_their_names(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = {"GPU-1": DeviceUsage(5, 9, users=(DeviceUser(os.getpid(), 5), DeviceUser(2**22 + 1)))}
-    backend = SimpleNamespace(probe=lambda timeout_s: [], usage=lambda: usage)
-    monkeypatch.setattr(far.wire.agent, "_plugins", SimpleNamespace(backends={"null": backend}))
-    (told,) = far.launcher.usage("null", 5.0).items()
-    assert told[0] == "b/GPU-1"
-    assert told[1].users is not None
-    assert [user.name for user in told[1].users] == [process_name(os.getpid()), "?"]
-    assert far.launcher.usage("no", 5.0) == {}
 
 
 def test_a_log_that_cannot_be_written_here_stays_there_until_it_can(far: Far) -> None:
