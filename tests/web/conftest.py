@@ -62,7 +62,7 @@ def wait_until(condition: Callable[[], object], within_s: float = 20.0, what: st
         time.sleep(0.005)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def eventually() -> Eventually:
     return wait_until
 
@@ -112,10 +112,12 @@ class Site:
     def token(self) -> str:
         return self.settings.paths.token_file.read_text().strip()
 
-    def deploy(self, name: str = MODEL, replicas: int = 1) -> None:
+    def deploy(self, name: str = MODEL, replicas: int = 1, **settings: str) -> None:
         with self.database.session() as session:
             version = register_model(session, demo_files(), "smollm2")
-            create_deployment(session, name=name, version=version, backend="null", replicas=replicas)
+            create_deployment(
+                session, name=name, version=version, backend="null", replicas=replicas, settings=settings
+            )
 
     def add_instance(self, *states: State, name: str = MODEL, reason: str = "") -> str:
         """An instance moved through `states`."""

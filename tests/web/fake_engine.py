@@ -1,7 +1,7 @@
 """An engine process without a model: speaks messages.py, makes the words "w0 w1 w2 ...".
 
 Token n of a sequence has the id 100 + n. A sequence ends by length, at `stop` strings that are one word,
-or when it is aborted. Options set the pace.
+or when it is aborted. With an adapter `sql` its words are "sql0 sql1 ...". Options set the pace.
 """
 
 from __future__ import annotations
@@ -73,7 +73,15 @@ class FakeEngine:
         while True:
             number += 1
             phase = Phase(self.options.phase)
-            beat = Beat(self.options.instance, "lease", os.getpid(), number, phase, load=self.load())
+            beat = Beat(
+                self.options.instance,
+                "lease",
+                os.getpid(),
+                number,
+                phase,
+                load=self.load(),
+                adapters=tuple(filter(None, self.options.adapters.split(","))),
+            )
             socket.send(msgspec.msgpack.encode(beat))
             time.sleep(self.options.beat_s)
 
@@ -141,7 +149,7 @@ class FakeEngine:
 
     def piece(self, one: Running) -> Piece:
         params, token_id = one.submit.params, 100 + one.count
-        word = f"w{one.count} "
+        word = f"{one.submit.adapter or 'w'}{one.count} "
         one.count += 1
         self.generated += 1
         length = DEFAULT_LENGTH if params.max_tokens is None else params.max_tokens
@@ -196,6 +204,7 @@ def main() -> None:
     parser.add_argument("--aborts", default="", help="a file for the moments of aborts, CLOCK_MONOTONIC")
     parser.add_argument("--says", default="", help="a file with the answer, read anew for each request")
     parser.add_argument("--refuse-code", default="overloaded")
+    parser.add_argument("--adapters", default="", help="names, with commas")
     parser.add_argument("--dies-of", type=int, help="a request with this seed")
     engine = FakeEngine(parser.parse_args())
     threading.Thread(target=engine.beat_for_ever, daemon=True).start()

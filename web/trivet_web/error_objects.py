@@ -16,13 +16,15 @@ from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
 
-from trivet.adapters import NO_ADAPTERS
 from trivet.errors import RequestError, TrivetError, Unavailable
 from trivet_web.engines.fallback import answer_of_fallback, first_failure
 from trivet_web.request_name import request_id
 
 logger = logging.getLogger(__name__)
-_ABSENT = {f"/v1/{what}_lora_adapter": NO_ADAPTERS for what in ("load", "unload")}  # routes of vLLM
+_ADAPTERS = (
+    "adapters (LoRA) are loaded by the launch or an update: `trivet update NAME --adapter NAME=FOLDER`"
+)
+_ABSENT = {f"/v1/{what}_lora_adapter": _ADAPTERS for what in ("load", "unload")}  # routes of vLLM
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 

@@ -250,7 +250,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str = ""
     context_length: int | None = None
     replica: int = 0
-    root: str = ""  # "model:3" in the registry
+    root: str = ""  # "model:3" in the registry; of an adapter its name
+    parent: str | None = None  # of an adapter: the deployment that has it
 
 
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):

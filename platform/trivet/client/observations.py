@@ -83,6 +83,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prefill_s: float | None = None
     decode_s: float | None = None
     total_s: float = 0.0
+    adapter: str = ""  # of that model; empty: none
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,8 +181,36 @@ def parse_pairs(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
+def given_settings(given: argparse.Namespace) -> dict[str, str]:
+    """What `add_settings_option` has read. Raises: ConfigError."""
+    from trivet.adapters import parse_adapters, spelled_adapters
+
+    settings = parse_pairs(given.pairs)
+    folders: dict[str, str] = {}
+    for pair in given.adapters:
+        name, equals, folder = pair.partition("=")
+        if not equals or name in folders:
+            wrong = "is there twice" if equals else "has no folder; write --adapter NAME=FOLDER"
+            raise ConfigError(f"--adapter {pair!r} {wrong}")
+        folders[name] = str(absolute_path(folder))
+    if folders:
+        if "adapters" in settings:
+            raise ConfigError("--adapter and --set adapters=... are both given; give one of them")
+        settings["adapters"] = spelled_adapters(folders)
+        parse_adapters(settings["adapters"])
+    return settings
+
+
 def add_settings_option(parser: argparse.ArgumentParser) -> None:
-    """`--set KEY=VALUE`, repeatable."""
+    """`--set KEY=VALUE` and `--adapter NAME=FOLDER`, repeatable."""
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        dest="adapters",
+        metavar="NAME=FOLDER",
+        help="a LoRA adapter beside the model, a folder as PEFT writes it (repeatable)",
+    )
     parser.add_argument(
         "--set",
         action="append",

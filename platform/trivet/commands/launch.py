@@ -16,9 +16,9 @@ from trivet.commands.connecting import (
     add_server_options,
     add_settings_option,
     connect,
+    given_settings,
     is_source,
     model_argument,
-    parse_pairs,
     with_path_hint,
 )
 from trivet.commands.model_files import add_source_key, followed, source_key
@@ -85,7 +85,7 @@ def add_waiting_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _launch(given: argparse.Namespace) -> int:
-    settings = parse_pairs(given.pairs)
+    settings = given_settings(given)
     with connect(given, patience_s=START_PATIENCE_S) as client:
         model = _pulled(client, given) if is_source(given.model) else given.model
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trivet.commands.connecting import add_settings_option, local_model, parse_pairs
+from trivet.commands.connecting import add_settings_option, given_settings, local_model
 from trivet.commands.output import add_json_option, print_json
 from trivet.plugins import Command
 from trivet.sampling_params import SamplingParams
@@ -75,7 +75,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def load(given: argparse.Namespace) -> LLM:
     """The model of the options. Raises: ConfigError, ModelFilesError, BackendError."""
-    settings = parse_pairs(given.pairs)
+    settings = given_settings(given)
     from trivet.llm import LLM
 
     return LLM(local_model(given.model), backend=given.backend, device=given.device, **settings)

@@ -12,8 +12,8 @@ from trivet.commands.connecting import (
     add_server_options,
     add_settings_option,
     connect,
+    given_settings,
     model_argument,
-    parse_pairs,
 )
 from trivet.commands.output import add_json_option, bytes_text, print_json
 from trivet.counted import counted
@@ -35,7 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    settings = parse_pairs(given.pairs)
+    settings = given_settings(given)
     model = model_argument(given.model)
     is_file_here = model.startswith("/") and given.url is None
     plan = (_plan_of_file if is_file_here else _plan_of_server)(given, model, settings)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 from trivet.commands.connecting import (
     add_settings_option,
     connect,
+    given_settings,
     model_argument,
-    parse_pairs,
     with_path_hint,
 )
 from trivet.commands.launch import add_waiting_options, finish
@@ -58,7 +58,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _changes(given: argparse.Namespace) -> DeploymentChanges:
     """As the server takes them."""
-    settings: dict[str, str | None] = {**parse_pairs(given.pairs), **dict.fromkeys(given.unset)}
+    settings: dict[str, str | None] = {**given_settings(given), **dict.fromkeys(given.unset)}
     changes = {
         "model": None if given.model is None else model_argument(given.model),
         "backend": given.backend,

@@ -250,7 +250,7 @@ def test_an_answer_has_the_id_that_the_request_chose(speaker: Speaker) -> None:
 
 
 @pytest.mark.parametrize("what", ["load", "unload"])
-def test_who_would_load_an_adapter_is_told_that_there_are_none(client: FlaskClient, what: str) -> None:
+def test_who_would_load_an_adapter_is_told_what_does_it(client: FlaskClient, what: str) -> None:
     response = client.post(f"/v1/{what}_lora_adapter", json={"lora_name": "sql", "lora_path": "/sql"})
     assert response.status_code == 404
-    assert "serves no adapters (LoRA): merge it" in response.json["error"]["message"]
+    assert "`trivet update NAME --adapter NAME=FOLDER`" in response.json["error"]["message"]

@@ -117,7 +117,7 @@ def _fail_anew(site: Site) -> None:
         ({"model_format": "pytorch"}, 404, "gguf"),
         ({"model_engine": "nothing"}, 400, "nothing"),
         ({"model_type": "image"}, 400, "model_type is 'image'"),
-        ({"peft_model_config": {"lora_list": []}}, 400, "peft_model_config"),
+        ({"peft_model_config": {"image_lora_load_kwargs": {"a": 1}}}, 400, "peft_model_config"),
         ({"max_modle_len": 5}, 400, "max_model_len"),
         ({"n_worker": 2}, 400, "n_worker"),
         ({"gpu_idx": [0, 1]}, 400, "n_gpu"),

@@ -234,7 +234,7 @@ class Answer:
 
     def _choose(self, submit: Submit, tokens: int, tried: frozenset[str] = frozenset()) -> Claim:
         return self._router.choose(
-            self._deployment, tokens, tried, submit.prompt_token_ids, submit.cache_salt
+            self._deployment, tokens, tried, submit.prompt_token_ids, submit.cache_salt, submit.adapter
         )
 
     def _send(self, choice: int) -> None:

@@ -40,6 +40,7 @@ class Entry:
     is_streamed: bool
     course: Course
     stop: Callable[[TrivetError], None]
+    adapter: str = ""  # of that model; empty: none
     ended_s: float | None = None
     status: str = RUNNING
     reason: str = ""  # of its end: stop, length, ..., or the code of the error

@@ -50,6 +50,7 @@ class RequestObject(msgspec.Struct, frozen=True):
     prefill_s: float | None
     decode_s: float | None
     total_s: float
+    adapter: str = ""  # of that model; empty: none
 
 
 def request_object(one: Entry, now_s: float) -> RequestObject:
@@ -76,6 +77,7 @@ def request_object(one: Entry, now_s: float) -> RequestObject:
         prefill_s=prefill_s,
         decode_s=None if course.first_s is None else end_s - course.first_s,
         total_s=end_s - one.begun_s,
+        adapter=one.adapter,
     )
 
 

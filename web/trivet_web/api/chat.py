@@ -117,7 +117,7 @@ def begun(body: ChatRequest, kind: str) -> Iterator[ChatAnswer]:
     body.check()
     messages, tools = for_template(body.messages), body.tool_use()
     truncation = truncation_of(body.truncate_prompt_tokens, body.completion_limit)
-    target = find_target(body.model)
+    target = find_target(body.model_name)
     params = body.sampling_params(target.model.sampling_defaults, body.completion_limit, body.num_logprobs)
     form = AnswerForm.of(target, tools)
     with closing_on_error(Exchange(target, kind, is_streamed=bool(body.stream))) as exchange:
@@ -157,7 +157,7 @@ class ChatAnswer:
         return ChatCompletion(
             self.exchange.public_id,
             self.exchange.created,
-            self.exchange.target.deployed.name,
+            self.exchange.target.id,
             choices,
             self.usage(done),
             UNSET
@@ -285,4 +285,4 @@ class ChatChunks(Chunks):
 
     def _of(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
         exchange = self._answer.exchange
-        return ChatChunk(exchange.public_id, exchange.created, exchange.target.deployed.name, choices, usage)
+        return ChatChunk(exchange.public_id, exchange.created, exchange.target.id, choices, usage)

@@ -97,7 +97,7 @@ def create() -> Response:
 
 def _whole(exchange: Exchange, form: ChoiceForm, done: list[Completed]) -> Response:
     choices = [form.part(index, one, is_first=True) for index, one in enumerate(done)]
-    name = exchange.target.deployed.name
+    name = exchange.target.id
     return json_response(Completion(exchange.public_id, exchange.created, name, choices, form.usage(done)))
 
 
@@ -109,7 +109,7 @@ def begun(body: CompletionRequest, kind: str) -> Iterator[tuple[Exchange, Choice
     """
     body.check()
     prompts, max_tokens = body.prompts(), body.max_tokens
-    target = find_target(body.model)
+    target = find_target(body.model_name)
     params = body.sampling_params(target.model.sampling_defaults, max_tokens, body.num_logprobs)
     if body.echo and params.logprobs is not None:
         wanted = max(params.logprobs, params.prompt_logprobs or 0)
@@ -273,4 +273,4 @@ class CompletionChunks(Chunks):
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | None) -> Completion:
         exchange = self._exchange
         shown = UNSET if self._usage is UsageInStream.NONE else usage
-        return Completion(exchange.public_id, exchange.created, exchange.target.deployed.name, choices, shown)
+        return Completion(exchange.public_id, exchange.created, exchange.target.id, choices, shown)

@@ -19,6 +19,7 @@ from trivet.sampling_params import SamplingParams
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Exchange, check_settings, closing_on_error, find_target
+from trivet_web.api.model_fields import ModelFields
 from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_timeout
@@ -45,10 +46,9 @@ _encode = msgspec.json.Encoder().encode
 NO_DRAWS = SamplingParams(max_tokens=1)  # not used by a sequence that is embedded
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(ModelFields, kw_only=True):
     """What is read of the body."""
 
-    model: str
     input: Given
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Integer | None = None
@@ -137,7 +137,7 @@ def embed(body: EmbeddingRequest) -> Embedded:
     check_timeout(body.timeout)
     check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
     truncation = truncation_of(body.truncate_prompt_tokens, 0)
-    target = find_target(body.model)
+    target = find_target(body.model_name)
     with closing_on_error(Exchange(target, "embd", holds_thread=True)) as exchange:
         adds_special = body.add_special_tokens is not False
         whole = token_ids_of(target, inputs, "input", adds_special=adds_special)
@@ -157,7 +157,7 @@ def embed(body: EmbeddingRequest) -> Embedded:
         exchange.submit(submits)
         vectors = _read_all(exchange)
         exchange.close()
-    return Embedded(vectors, target.deployed.name, sum(map(len, token_ids)))
+    return Embedded(vectors, target.id, sum(map(len, token_ids)))
 
 
 def _read_all(exchange: Exchange) -> list[bytes]:

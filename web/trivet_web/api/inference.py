@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from flask import request
@@ -31,8 +31,8 @@ from trivet_web.engines.mailbox import CAPACITY_BYTES, WHOLE_CAPACITY_BYTES, Cli
 from trivet_web.engines.routing import Deployed
 from trivet_web.inner_request import inner_request
 from trivet_web.metrics.request_timer import RequestTimer
+from trivet_web.models.model_names import ModelName, check_known
 from trivet_web.models.served_models import ServedModel
-from trivet_web.models.visible_models import check_visible
 from trivet_web.request_name import request_id
 from trivet_web.stream_worker.handover import handover_of_request
 from trivet_web.web_process import WebProcess, now_s, web_process
@@ -49,6 +49,12 @@ class Target:
 
     deployed: Deployed
     model: ServedModel
+    adapter: str = ""  # of the deployment; empty: its own model answers
+
+    @property
+    def id(self) -> str:
+        """As `/v1/models` has it."""
+        return ModelName(self.deployed.name, self.adapter).id
 
     @property
     def max_model_len(self) -> int:
@@ -71,16 +77,16 @@ class Target:
         return self.deployed.settings.get("trust_request_chat_template") == "true"
 
 
-def find_target(name: str) -> Target:
-    """The deployment, or what stands in for it (engines/fallback.py).
+def find_target(name: ModelName) -> Target:
+    """The deployment, or what stands in for it (engines/fallback.py): with its adapter of the same name.
 
     Raises: ModelNotFound, Unavailable with state and reason, ModelFilesError.
     """
     process = web_process()
-    name = model_of_request(name)
-    check_visible(name)
-    deployed = process.router.ready(name)
-    return Target(deployed, process.models.get(deployed.files))
+    name = replace(name, deployment=model_of_request(name.deployment))
+    check_known(name)
+    deployed = process.router.ready(name.deployment, name.adapter)
+    return Target(deployed, process.models.get(deployed.files), name.adapter)
 
 
 class Exchange:
@@ -123,6 +129,7 @@ class Exchange:
             at_s=time.time(),
             begun_s=self._begun_s,
             model=target.deployed.name,
+            adapter=target.adapter,
             route=request.path,
             who=self._principal.name,
             is_streamed=is_streamed,
@@ -176,6 +183,8 @@ class Exchange:
         sent_s = time.monotonic()
         if worst := self._principal.priority:  # a key may ask for none better than its own
             submits = [structs.replace(one, priority=max(one.priority, worst)) for one in submits]
+        if adapter := self.target.adapter:
+            submits = [structs.replace(one, adapter=adapter) for one in submits]
         self.answer.start(submits, self.target.max_model_len)
         self._timer.sent(sent_s, self.answer.instance_of(0))
 
@@ -196,7 +205,7 @@ class Exchange:
                 "request_id=%s answer=%s model=%s duration_s=%.3f",
                 self._request_id,
                 self.public_id,
-                self.target.deployed.name,
+                self.target.id,
                 time.monotonic() - self._begun_s,
             )
             if self._fd is not None:

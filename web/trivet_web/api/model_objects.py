@@ -8,7 +8,7 @@ import msgspec
 
 
 class ModelObject(msgspec.Struct, frozen=True):
-    """A deployment that clients may name as `model`: one object for clients of every dialect."""
+    """What clients may name as `model`, a deployment or an adapter of one: for clients of every dialect."""
 
     id: str
     created: int
@@ -23,8 +23,8 @@ class ModelObject(msgspec.Struct, frozen=True):
     quantization: str
     context_length: int | None
     replica: int  # instances that serve
-    root: str  # vLLM's name of what is served, here with its version: model:3
-    parent: None = None  # vLLM's name of what an adapter adapts: no engine of ours takes adapters
+    root: str  # vLLM's name of what is served, here with its version: model:3; of an adapter its name
+    parent: str | None = None  # vLLM's name of what an adapter adapts: the deployment that has it
     object: Literal["model"] = "model"
     owned_by: str = "trivet"
     type: Literal["model"] = "model"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from flask import Blueprint, Response
+from msgspec import structs
 
 from trivet.errors import ModelFilesError
 from trivet_web.accounts.rights import Right, requires
@@ -12,7 +14,8 @@ from trivet_web.api.documented import documented
 from trivet_web.api.model_objects import ModelList, ModelObject
 from trivet_web.engines.routing import Deployed
 from trivet_web.json_response import json_response
-from trivet_web.models.visible_models import check_visible, visible
+from trivet_web.models.model_names import ModelName, check_known, meant_by
+from trivet_web.models.visible_models import visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("models", __name__)
@@ -23,11 +26,11 @@ _TYPES = {"generate": "LLM", "embed": "embedding", "score": "rerank"}  # Xinfere
 @requires(Right.INFER)
 @documented(ModelList)
 def list_models() -> Response:
-    """All that shall run; `ready` says which answer now."""
+    """All that shall run, `ready` says which answer now; behind each the adapters that are loaded."""
     table = visible(web_process().router.table())
-    names = sorted(table)
-    first, last = (names[0], names[-1]) if names else (None, None)
-    return json_response(ModelList([model_object(table[name]) for name in names], first, last))
+    found = [one for _, deployed in sorted(table.items()) for one in _objects(deployed)]
+    first, last = (found[0].id, found[-1].id) if found else (None, None)
+    return json_response(ModelList(found, first, last))
 
 
 @blueprint.get("/v1/models/<path:name>")  # as org/model of others, which is told what exists here
@@ -35,8 +38,20 @@ def list_models() -> Response:
 @documented(ModelObject)
 def get_model(name: str) -> Response:
     """Raises: ModelNotFound listing what exists."""
-    check_visible(name)
-    return json_response(model_object(web_process().router.deployed(name)))
+    meant = meant_by(name)
+    made = model_object(check_known(meant))
+    return json_response(_of_adapter(made, meant) if meant.adapter else made)
+
+
+def _objects(deployed: Deployed) -> Iterator[ModelObject]:
+    base = model_object(deployed)
+    yield base
+    for adapter in web_process().router.loaded_adapters(deployed):
+        yield _of_adapter(base, ModelName(deployed.name, adapter))
+
+
+def _of_adapter(base: ModelObject, name: ModelName) -> ModelObject:
+    return structs.replace(base, id=name.id, display_name=name.id, root=name.adapter, parent=name.deployment)
 
 
 def model_object(deployed: Deployed) -> ModelObject:

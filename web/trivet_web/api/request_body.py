@@ -26,8 +26,6 @@ _INSTEAD: Mapping[str, str] = {
     "messages": "send them as input",
     "functions": "send them as tools, which OpenAI has in their place",
     "function_call": "send tools and tool_choice",
-    "lora_path": "merge the adapter into its model's weights, and launch these",
-    "lora_name": "merge the adapter into its model's weights, and launch these",
     "best_of": "ask for n completions with logprobs, and take the likeliest",
     "use_beam_search": "ask for n completions with logprobs, and take the likeliest",
 }

@@ -82,7 +82,7 @@ def count_input_tokens() -> Response:
         asked = ResponseRequest.counted(body)
         asked.check()
         chat = asked.chat(messages_before(asked))
-        target = target_of(body.model)
+        target = target_of(body.model, body)
         form = AnswerForm.of(target, chat.tool_use())
         text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
         return json_response(InputTokens(len(chat.encode(target, text, None).token_ids)))
@@ -111,7 +111,7 @@ class Draft:
         return ResponseObject(
             id=self._id,
             created_at=exchange.created,
-            model=exchange.target.deployed.name,
+            model=exchange.target.id,
             status="in_progress",
             output=[],
             usage=None,

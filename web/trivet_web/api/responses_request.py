@@ -10,6 +10,7 @@ import msgspec
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet_web.api.chat import ChatRequest
 from trivet_web.api.conversation import Message
+from trivet_web.api.model_fields import AdapterFields
 from trivet_web.api.responses_input import InputItem, messages_of, stored_items
 from trivet_web.api.responses_objects import StoredItem
 from trivet_web.api.sampling_fields import UNSUPPORTED, Integer, SamplingFields
@@ -209,7 +210,7 @@ class ResponseRequest(SamplingFields, kw_only=True):
         return ResponseFormat(type=form.type, json_schema=schema)
 
 
-class CountRequest(msgspec.Struct, kw_only=True):
+class CountRequest(AdapterFields, kw_only=True):
     """What is read of a body whose input is counted."""
 
     model: str | None = None  # may be left out where one model is deployed

@@ -34,8 +34,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "kv_transfer_params": ({},),
     "vllm_xargs": ({},),
     "repetition_detection": (),
-    "lora_path": (),  # SGLang's
-    "lora_name": (),  # Xinference's
 }
 
 # What is taken and cannot change an answer: whose request it is, and hints about caches and speed.
@@ -90,7 +88,6 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 class SamplingFields(StructuredFields, kw_only=True):
     """OpenAI's names, and vLLM's where OpenAI has none."""
 
-    model: str
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -18,6 +18,7 @@ from trivet.text.scoring_prompt import QWEN3_INSTRUCTION, QWEN3_RERANKER, Scorin
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Exchange, Target, check_settings, closing_on_error, find_target
+from trivet_web.api.model_fields import ModelFields
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer, check_context, check_timeout
 from trivet_web.api.truncation import truncated, truncation_of
@@ -43,10 +44,9 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class ScoringFields(msgspec.Struct, kw_only=True):
+class ScoringFields(ModelFields, kw_only=True):
     """What both requests have."""
 
-    model: str
     instruction: str | None = None  # None: that of Qwen3-Reranker's card
     truncate_prompt_tokens: Integer | None = None
     priority: Integer | None = None
@@ -161,9 +161,7 @@ def score() -> Response:
     scores = _scores(body, *body.pairs())
     exchange = scores.exchange
     data = [ScoreObject(index, value) for index, value in enumerate(scores.values)]
-    return json_response(
-        ScoreList(exchange.id, exchange.created, exchange.target.deployed.name, data, scores.usage)
-    )
+    return json_response(ScoreList(exchange.id, exchange.created, exchange.target.id, data, scores.usage))
 
 
 @blueprint.post("/v1/rerank")
@@ -188,7 +186,7 @@ def rerank() -> Response:
         for index in ranked[: body.top_n or None]
     ]
     exchange = scores.exchange
-    return json_response(RerankResponse(exchange.id, exchange.target.deployed.name, results, scores.usage))
+    return json_response(RerankResponse(exchange.id, exchange.target.id, results, scores.usage))
 
 
 def _scores(body: ScoringFields, pairs: Pairs, field: str) -> Scores:
@@ -197,7 +195,7 @@ def _scores(body: ScoringFields, pairs: Pairs, field: str) -> Scores:
         raise RequestError(f"{field} has {len(pairs)} texts; send 1 to {MAX_DOCUMENTS}", param=field)
     check_timeout(body.timeout)
     truncation = truncation_of(body.truncate_prompt_tokens, 1)
-    target = find_target(body.model)
+    target = find_target(body.model_name)
     yes_id, no_id = _answers(target)
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=0, logprob_token_ids=(yes_id, no_id))
     check_settings(params, body.cache_salt, len(pairs), field)

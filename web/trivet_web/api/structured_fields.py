@@ -8,6 +8,7 @@ import msgspec
 
 from trivet.errors import RequestError, UnsupportedParameter
 from trivet.structured_outputs import StructuredOutputsParams
+from trivet_web.api.model_fields import ModelFields
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     whitespace_pattern: str | None = None
 
 
-class StructuredFields(msgspec.Struct, kw_only=True):
+class StructuredFields(ModelFields, kw_only=True):
     """Any one of them."""
 
     response_format: ResponseFormat | None = None

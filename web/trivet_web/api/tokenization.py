@@ -14,18 +14,20 @@ from trivet_web.api.chat_prompt import ChatPromptFields
 from trivet_web.api.conversation import Message, for_template
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import Target
+from trivet_web.api.model_fields import AdapterFields
 from trivet_web.api.request_body import read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import Integer
 from trivet_web.api.tools import Tool
 from trivet_web.json_response import json_response
-from trivet_web.models.visible_models import check_visible, visible
+from trivet_web.models.model_names import check_known, meant_by
+from trivet_web.models.visible_models import visible
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("tokenization", __name__)
 UNSUPPORTED: dict[str, tuple[object, ...]] = {"mm_processor_kwargs": ({},), "media_io_kwargs": ({},)}
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TokenizeRequest(AdapterFields, kw_only=True):
     """A text, or the messages of a chat."""
 
     model: str | None = None  # may be left out where one model is deployed
@@ -42,7 +44,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     return_token_strs: bool | None = None
 
 
-class DetokenizeRequest(msgspec.Struct, kw_only=True):
+class DetokenizeRequest(AdapterFields, kw_only=True):
     """Token ids of one model."""
 
     tokens: list[Integer]
@@ -84,7 +86,7 @@ def tokenize() -> Response:
     refuse_unsupported(UNSUPPORTED)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("send either prompt or messages", param="prompt")
-    target = _tokenizing(body.model)
+    target = _tokenizing(body.model, body)
     if body.messages is not None:
         ids = _chat_ids(target, body, body.messages)
     else:
@@ -106,7 +108,7 @@ def tokenize() -> Response:
 def detokenize() -> Response:
     """Text of token ids. Raises: RequestError, ModelNotFound, ModelFilesError."""
     body = read_body(DetokenizeRequest)
-    target = _tokenizing(body.model)
+    target = _tokenizing(body.model, body)
     num_tokens = target.model.num_tokens
     for index, token_id in enumerate(body.tokens):
         if not 0 <= token_id < num_tokens:
@@ -134,8 +136,11 @@ def tokenizer_info() -> Response:
     )
 
 
-def target_of(name: str | None) -> Target:
-    """An engine need not be ready. Raises: RequestError, ModelNotFound, ModelFilesError."""
+def target_of(name: str | None, beside: AdapterFields | None = None) -> Target:
+    """An engine need not be ready. `beside` may name an adapter.
+
+    Raises: RequestError, ModelNotFound, ModelFilesError.
+    """
     process = web_process()
     if name is None:
         table = visible(process.router.table())
@@ -143,17 +148,17 @@ def target_of(name: str | None) -> Target:
             known = ", ".join(sorted(table)) or "none"
             raise RequestError(f"model is missing; name one of those deployed: {known}", param="model")
         (name,) = table
-    check_visible(name)
-    deployed = process.router.deployed(name)
-    return Target(deployed, process.models.get(deployed.files))
+    meant = meant_by(name) if beside is None else beside.with_adapters(meant_by(name))
+    deployed = check_known(meant)
+    return Target(deployed, process.models.get(deployed.files), meant.adapter)
 
 
-def _tokenizing(name: str | None) -> Target:
+def _tokenizing(name: str | None, beside: AdapterFields | None = None) -> Target:
     """Without a name any deployment will do where all are of one model. Raises: as `target_of`."""
     table = visible(web_process().router.table())
     if name is None and len({deployed.files for deployed in table.values()}) == 1:
-        return target_of(min(table))
-    return target_of(name)
+        return target_of(min(table), beside)
+    return target_of(name, beside)
 
 
 def _chat_ids(target: Target, body: TokenizeRequest, messages: list[Message]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trivet.commands.connecting import is_path, local_model, parse_pairs
+from trivet.commands.connecting import given_settings, is_path, local_model
 from trivet.commands.offline import DEFAULT_MAX_TOKENS, add_model_options, load
 from trivet.commands.output import note
 from trivet.counted import counted
@@ -127,7 +127,7 @@ def _answer_all(
         names = given.served_model_name or _names(given.model, llm.engine.files.name)
         # As many again as run at a time: one is always ready when another ends.
         num_threads = min(2 * llm.engine.placement.config.max_num_seqs, MAX_THREADS)
-        site = OfflineSite(llm, names, num_threads, parse_pairs(given.pairs))
+        site = OfflineSite(llm, names, num_threads, given_settings(given))
         progress = Progress(batch.num_lines, journal.tally, note)
         try:
             run_batch(

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trivet.endpoints import Endpoints
-from trivet.engine_settings import NO_VALUE
-from trivet.errors import ModelNotFound, Unavailable
+from trivet.engine_settings import NO_VALUE, parse_engine_settings
+from trivet.errors import ConfigError, ModelNotFound, Unavailable
 from trivet_registry.instances_store import reason_for_all
 from trivet_web.engines.engine_link import EngineView
 from trivet_web.engines.prefix_affinity import PrefixAffinity, span_digests
@@ -116,6 +116,14 @@ class Deployed:
         return may_come and (self.is_asleep or is_unloaded)
 
     @property
+    def adapters(self) -> Mapping[str, str]:
+        """Folders by name of those that its engines are told to load."""
+        try:
+            return parse_engine_settings(self.settings).adapters
+        except ConfigError:  # its engines will say so
+            return {}
+
+    @property
     def max_model_len(self) -> int | None:
         """What every ready instance can hold; None while none says."""
         lengths = [i.max_model_len for i in self.serving if i.max_model_len]
@@ -200,10 +208,19 @@ class Router:
         known = ", ".join(sorted(self.table())) or "none; launch one with `trivet launch MODEL`"
         raise ModelNotFound(f"model {name!r} does not exist; deployed: {known}", param="model")
 
-    def ready(self, name: str) -> Deployed:
+    def ready(self, name: str, adapter: str = "") -> Deployed:
         """The deployment, of which an instance can serve, or will when it is woken. Raises: as `choose`."""
         deployed = self.deployed(name)
-        return deployed if deployed.waits else self._ready(name, frozenset())[0]
+        return deployed if deployed.waits else self._ready(name, frozenset(), adapter)[0]
+
+    def loaded_adapters(self, deployed: Deployed) -> list[str]:
+        """Names of those that an instance has which can serve now."""
+        serving = self._candidates(deployed, frozenset())
+        return sorted(frozenset().union(*(self._adapters_of(deployed, one) for one in serving)))
+
+    def known_adapters(self, deployed: Deployed) -> list[str]:
+        """Those that are loaded, and those that an engine will have when it is there."""
+        return sorted({*deployed.adapters, *self.loaded_adapters(deployed)})
 
     def choose(
         self,
@@ -212,22 +229,24 @@ class Router:
         exclude: frozenset[str] = frozenset(),
         prompt: Sequence[int] = (),
         salt: str = "",
+        adapter: str = "",
     ) -> Claim:
         """Claim `tokens` on the best instance of deployment `name`, or NOWHERE where one is to be waited for.
 
         Args:
             prompt: its token ids, and `salt` what keeps its KV apart from that of others (`cache_salt`).
+            adapter: that the instance must have; empty: none.
 
         Raises: ModelNotFound; Unavailable with the state and reason of the nearest candidate.
         """
         try:
-            deployed, candidates = self._ready(name, exclude)
+            deployed, candidates = self._ready(name, exclude, adapter)
         except Unavailable:
             deployed = self.deployed(name)
             if not deployed.waits or self.has_instance(deployed):  # to wait for one that refused it is vain
                 raise
             return Claim(self, NOWHERE, tokens)
-        digests = span_digests(prompt, f"{name}\0{salt}") if len(deployed.instances) > 1 else []
+        digests = span_digests(prompt, f"{name}\0{salt}\0{adapter}") if len(deployed.instances) > 1 else []
         matched = self._affinity.matches(digests, candidates)
         with self._lock:
             self._turn += 1
@@ -283,8 +302,10 @@ class Router:
         reason = f": {why}" if (why := reason_for_all(nearest.reason)) else ""
         return f"instance {nearest.id} is {nearest.state}{reason}"
 
-    def _cannot_serve(self, deployed: Deployed) -> Unavailable:
+    def _cannot_serve(self, deployed: Deployed, adapter: str) -> Unavailable:
         name, why = deployed.name, self.why_not(deployed)
+        if adapter and self.has_instance(deployed):
+            why = f"no instance that serves has adapter {adapter!r}"
         if deployed.is_leaving:
             return Unavailable(
                 f"model {name!r} cannot serve now: {why}; it was stopped, `trivet launch` starts it again"
@@ -294,18 +315,27 @@ class Router:
             retry_after_s=seconds_until_ready(deployed.instances),
         )
 
-    def _ready(self, name: str, exclude: frozenset[str]) -> tuple[Deployed, list[str]]:
+    def _ready(self, name: str, exclude: frozenset[str], adapter: str) -> tuple[Deployed, list[str]]:
         deployed = self.deployed(name)
-        candidates = self._candidates(deployed, exclude)
+        candidates = self._candidates(deployed, exclude, adapter)
         if not candidates:
             deployed = self._known(fresh=True).get(name, deployed)
-            candidates = self._candidates(deployed, exclude)
+            candidates = self._candidates(deployed, exclude, adapter)
         if not candidates:
-            raise self._cannot_serve(deployed)
+            raise self._cannot_serve(deployed, adapter)
         return deployed, candidates
 
-    def _candidates(self, deployed: Deployed, exclude: frozenset[str]) -> list[str]:
+    def _adapters_of(self, deployed: Deployed, instance_id: str) -> frozenset[str]:
+        """As its engine says; until it was heard, those that it was told to load."""
+        view = self._view(instance_id)
+        if view is None or view.beat is None:
+            return frozenset(deployed.adapters)
+        return frozenset(view.beat.adapters)
+
+    def _candidates(self, deployed: Deployed, exclude: frozenset[str], adapter: str = "") -> list[str]:
         ready = [i.id for i in deployed.serving if i.id not in exclude]
+        if adapter:
+            ready = [one for one in ready if adapter in self._adapters_of(deployed, one)]
         serving = [i for i in ready if (view := self._view(i)) is None or view.can_serve]
         now = self._clock()
         moving = [i for i in serving if (view := self._view(i)) is None or not view.is_stalled(now)]

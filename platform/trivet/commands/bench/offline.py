@@ -21,7 +21,7 @@ from trivet.bench.machine import machine
 from trivet.bench.suite import chosen, run_suite
 from trivet.commands.bench.options import load_config, scenario, seeds, shape, slo
 from trivet.commands.bench.report import Report, suite_report
-from trivet.commands.connecting import local_model, parse_pairs
+from trivet.commands.connecting import given_settings, local_model
 from trivet.demo_model import find_demo_model
 from trivet.engine.assembly import Engine
 from trivet.engine.placement import Placement
@@ -125,7 +125,7 @@ def sampling(given: argparse.Namespace) -> SamplingParams:
 def loaded(given: argparse.Namespace, **settings: object) -> Iterator[LLM]:
     """The model of the command line; `settings` beat its own."""
     model = model_path(given)
-    chosen = {**parse_pairs(given.pairs), **{name: str(value) for name, value in settings.items()}}
+    chosen = {**given_settings(given), **{name: str(value) for name, value in settings.items()}}
     with LLM(model, backend=given.backend, device=given.device, **chosen) as llm:
         yield llm
 
@@ -138,7 +138,7 @@ def model_path(given: argparse.Namespace) -> Path:
 def engine_config(engine: Engine, given: argparse.Namespace) -> dict[str, object]:
     """What runs: the model, its weights, the backend and its threads."""
     placement = engine.placement
-    settings = parse_pairs(given.pairs)
+    settings = given_settings(given)
     return {
         "model": engine.files.name,
         "quantization": engine.files.quantization,

@@ -18,7 +18,7 @@ from trivet.bench.machine import machine
 from trivet.bench.startup import Mark, Order
 from trivet.commands.bench.offline import model_path, num_threads
 from trivet.commands.bench.report import Report
-from trivet.commands.connecting import parse_pairs
+from trivet.commands.connecting import given_settings
 from trivet.config import inherited_environment
 from trivet.engine.placement import place
 from trivet.engine_settings import parse_engine_settings
@@ -31,7 +31,7 @@ CHILD_MODULE = "trivet.bench.startup"
 
 def bench_startup(given: argparse.Namespace) -> int:
     """The first run, with cold file caches and perhaps kernels to build, is not counted."""
-    settings = parse_pairs(given.pairs)
+    settings = given_settings(given)
     before = machine()
     model = model_path(given)
     host = load_plugins()

@@ -31,6 +31,7 @@ from trivet_web.api.management.objects import (
 )
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
+from trivet_web.models.adapter_folders import check_adapters
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("management_deployments", __name__, url_prefix="/platform/v1/deployments")
@@ -83,6 +84,7 @@ def launch() -> Response:
     body = read_body(LaunchRequest)
     process = web_process()
     check_backend(process, body.backend)
+    check_adapters(body.settings, process.settings)
     files = open_named(process, body.model)
     with process.database.session() as session:
         chosen = resolve_model(session, body.model, files)
@@ -123,6 +125,7 @@ def change(name: str) -> Response:
     process = web_process()
     if body.backend is not None:
         check_backend(process, body.backend)
+    check_adapters(body.settings, process.settings)
     files = None if body.model is None else open_named(process, body.model)
     with process.database.session() as session:
         chosen = None if body.model is None else resolve_model(session, body.model, files)

@@ -14,6 +14,7 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.json_response import json_response
+from trivet_web.models.adapter_folders import check_adapters, named_adapters
 from trivet_web.models.servable import given_path, is_path
 from trivet_web.web_process import web_process
 
@@ -36,6 +37,9 @@ def plan() -> Response:
     """Raises: ModelNotFound, ModelFilesError, ConfigError. What cannot run is an answer, no error."""
     body = read_body(PlanRequest)
     path = _path(body.model)
+    if named_adapters(body.settings):
+        check_right(principal_of_request(), Right.OPERATE)  # as for a model's path, below
+        check_adapters(body.settings, web_process().settings)
     return json_response(web_process().plan(path, body.settings, body.backend, body.device))
 
 

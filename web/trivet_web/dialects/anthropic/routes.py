@@ -54,7 +54,7 @@ def create() -> Response:
     refuse_unsupported(MESSAGES_UNSUPPORTED)
     with renamed(body.names), begun(body.completion(), "msg") as answer:
         _check_thinking(body, answer.exchange.target)
-        form = MessageAnswer(answer, answer.exchange.target.deployed.name)
+        form = MessageAnswer(answer, answer.exchange.target.id)
         if body.stream:
             return stream_response(answer.exchange, MessageChunks(answer, form))
         return whole_response(answer.exchange, lambda done: json_response(form.whole(done[0])))

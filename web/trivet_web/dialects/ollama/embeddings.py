@@ -59,7 +59,7 @@ def create() -> Response:
         return json_response(EmbedObject(wanted.asked, [], 0, 0, 0))
     embedded = embed(
         EmbeddingRequest(
-            model=wanted.deployment,
+            model=wanted.model.id,
             input=body.input,  # type: ignore[arg-type]  # a list of one kind
             dimensions=body.dimensions,
             truncate_prompt_tokens=-1 if body.truncate else None,
@@ -82,5 +82,5 @@ def create_one() -> Response:
     if not body.prompt:
         loaded(wanted, body.keep_alive)
         return json_response(EmbeddingObject([]))
-    request = EmbeddingRequest(model=wanted.deployment, input=body.prompt, normalize=False)
+    request = EmbeddingRequest(model=wanted.model.id, input=body.prompt, normalize=False)
     return json_response(EmbeddingObject(numbers_of(embed(request).vectors[0])))

@@ -29,6 +29,7 @@ from trivet_web.dialects.ollama.objects import (
 from trivet_web.dialects.ollama.variants import Variant
 from trivet_web.engines.routing import Deployed
 from trivet_web.json_response import json_response
+from trivet_web.models.model_names import ModelName
 from trivet_web.models.visible_models import visible
 from trivet_web.web_process import web_process
 
@@ -57,10 +58,13 @@ def version() -> Response:
 @requires(Right.INFER)
 @documented(TagList, failed=OllamaError)
 def tags() -> Response:
-    """Everything that a request may name: deployments, and what was created of them."""
+    """Everything that a request may name: deployments, their adapters, and what was created of them."""
     process = web_process()
     table = visible(process.router.table())
-    models = [_tag(name, deployed) for name, deployed in sorted(table.items())]
+    models = []
+    for name, deployed in sorted(table.items()):
+        adapters = process.router.loaded_adapters(deployed)
+        models += [_tag(ModelName(name, adapter).id, deployed) for adapter in ("", *adapters)]
     for name, variant in variants(process).all():
         if variant.base in table and name not in table:
             models.append(_tag(name, table[variant.base], variant))
@@ -89,7 +93,9 @@ def show() -> Response:
     process = web_process()
     deployed = process.router.deployed(wanted.deployment)
     model = process.models.get(deployed.files)
-    variant = wanted.variant or Variant(base=deployed.name, created_at=_modified(deployed))
+    variant = wanted.variant or Variant(
+        base=deployed.name, adapter=wanted.model.adapter, created_at=_modified(deployed)
+    )
     defaults = {**model.sampling_defaults, **variant.options}
     architecture = deployed.facts.architecture if deployed.facts else ""
     abilities = [_NAMES.get(one, one) for one in abilities_of(deployed)]
@@ -154,6 +160,8 @@ def _modified(deployed: Deployed) -> datetime:
 
 def _modelfile(variant: Variant) -> str:
     lines = [f"FROM {variant.base}"]
+    if variant.adapter:
+        lines.append(f"ADAPTER {variant.adapter}")
     if variant.system:
         lines.append(f'SYSTEM """{variant.system}"""')
     for name, value in variant.options.items():

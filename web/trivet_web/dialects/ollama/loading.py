@@ -17,4 +17,4 @@ def loaded(named: Named, keep_alive: float | str | None) -> None:
             f"with `trivet stop {named.deployment}`, or launch it with idle_timeout_s=SECONDS",
             param="keep_alive",
         )
-    find_target(named.deployment)
+    find_target(named.model)

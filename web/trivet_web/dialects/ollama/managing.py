@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response
 
-from trivet.adapters import NO_ADAPTERS
 from trivet.errors import Conflict, ModelNotFound, RequestError, UnsupportedParameter
 from trivet_registry.models_store import remove_model
 from trivet_registry.references import find_version
@@ -19,7 +18,7 @@ from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.dialects.ollama.modelfile import Modelfile, parse_modelfile
-from trivet_web.dialects.ollama.names import LATEST, named, variants
+from trivet_web.dialects.ollama.names import LATEST, Named, named, variants
 from trivet_web.dialects.ollama.objects import OllamaError, StatusObject
 from trivet_web.dialects.ollama.options import read_options
 from trivet_web.dialects.ollama.requests import ChatMessage, refuse_images
@@ -28,6 +27,7 @@ from trivet_web.json_response import NDJSON, json_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("ollama_managing", __name__)
+ADAPTERS_BY_LAUNCH = "launch the model with `--adapter NAME=FOLDER`, and give ADAPTER NAME in the Modelfile"
 
 
 class NameRequest(msgspec.Struct, kw_only=True):
@@ -74,7 +74,7 @@ class CreateRequest(NameRequest, kw_only=True):
         for name, instead in (
             ("template", "the model's own chat template is used, leave it out"),
             ("files", "put the files on the server and use `trivet models add PATH`"),
-            ("adapters", NO_ADAPTERS),
+            ("adapters", f"nothing is uploaded, {ADAPTERS_BY_LAUNCH}"),
             ("quantize", "weights are served as their files store them"),
             ("path", "send the Modelfile's text as modelfile"),
         ):
@@ -110,6 +110,7 @@ def create() -> Response:
         name,
         new_variant(
             base.deployment,
+            adapter=_adapter_of(base, parts.adapter),
             system=earlier.system if parts.system is None else parts.system,
             options={**earlier.options, **parts.options},
             messages=parts.messages or earlier.messages,
@@ -125,7 +126,10 @@ def copy() -> Response:
     """A further name of a model. Raises: ModelNotFound, RequestError, Conflict."""
     body = read_body(CopyRequest)
     source = named(body.source)
-    _put(body.destination.removesuffix(LATEST), source.variant or new_variant(source.deployment))
+    _put(
+        body.destination.removesuffix(LATEST),
+        source.variant or new_variant(source.deployment, adapter=source.model.adapter),
+    )
     return Response(status=200)
 
 
@@ -183,6 +187,27 @@ def blobs(digest: str) -> Response:
         "use `trivet models add PATH`, then create from its name",
         param="digest",
     )
+
+
+def _adapter_of(base: Named, wanted: str | None) -> str:
+    """Name of the adapter, by its name or its folder, that engines of the deployment were launched with.
+
+    Raises: UnsupportedParameter.
+    """
+    if wanted is None:
+        return base.model.adapter
+    router = web_process().router
+    deployed = router.deployed(base.deployment)
+    known = router.known_adapters(deployed)
+    names = {folder: name for name, folder in deployed.adapters.items()}
+    name = names.get(wanted.rstrip("/"), wanted)
+    if name not in known:
+        raise UnsupportedParameter(
+            f"ADAPTER is {wanted[:200]!r}, and model {base.deployment!r} has "
+            f"{', '.join(known) or 'none'}: {ADAPTERS_BY_LAUNCH}",
+            param="modelfile",
+        )
+    return name
 
 
 def _require_registered(name: str, absent: ModelNotFound) -> None:

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trivet.adapters import NO_ADAPTERS
 from trivet.errors import RequestError, UnsupportedParameter
 
 _INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+(?=\S)")
 _ROLES = ("system", "user", "assistant")
 _REFUSED = {
     "TEMPLATE": "it is written for Go; the model's own chat template is used: leave it out",
-    "ADAPTER": NO_ADAPTERS,
 }
 _LISTS = ("stop",)
 
@@ -24,6 +22,7 @@ class Modelfile:
     """What is carried out of one."""
 
     base: str | None = None
+    adapter: str | None = None
     system: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
@@ -39,6 +38,8 @@ def parse_modelfile(text: str) -> Modelfile:
             )
         if name == "FROM":
             made.base = value
+        elif name == "ADAPTER":
+            made.adapter = value
         elif name == "SYSTEM":
             made.system = value
         elif name == "PARAMETER":
@@ -47,8 +48,8 @@ def parse_modelfile(text: str) -> Modelfile:
             _add_message(made, number, value)
         elif name not in ("LICENSE", "REQUIRES"):
             raise RequestError(
-                f"line {number} of the Modelfile begins with {name[:40]!r}; it must be FROM, PARAMETER, "
-                "SYSTEM or MESSAGE",
+                f"line {number} of the Modelfile begins with {name[:40]!r}; it must be FROM, ADAPTER, "
+                "PARAMETER, SYSTEM or MESSAGE",
                 param="modelfile",
             )
     return made

@@ -1,4 +1,7 @@
-"""Which deployment a name of Ollama's form means: `name:tag`, where no tag is `latest`."""
+"""Which deployment a name of Ollama's form means: `name:tag`, where no tag is `latest`.
+
+A tag is an alias or a number of the registry first, and then an adapter of the deployment `name`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from trivet_registry.references import find_version
 from trivet_web.accounts.principal import principal_of_request
 from trivet_web.dialects.ollama.variants import Variant, Variants
 from trivet_web.engines.routing import Deployed
+from trivet_web.models.model_names import ModelName, meant_by
 from trivet_web.models.visible_models import visible
 from trivet_web.web_process import WebProcess, web_process
 
@@ -20,8 +24,12 @@ class Named:
     """What a request asks for, and what was said when it was created."""
 
     asked: str
-    deployment: str
+    model: ModelName
     variant: Variant | None = None
+
+    @property
+    def deployment(self) -> str:
+        return self.model.deployment
 
 
 def named(name: str | None) -> Named:
@@ -31,24 +39,27 @@ def named(name: str | None) -> Named:
     process = web_process()
     plain = name.removesuffix(LATEST)
     table = visible(process.router.table())
-    may_use = principal_of_request().may_use
+    may_use, known_adapters = principal_of_request().may_use, process.router.known_adapters
     variant = None if plain in table else variants(process).get(plain)
     if variant is not None and may_use(variant.base):
-        return Named(name, variant.base, variant)
+        return Named(name, ModelName(variant.base, variant.adapter), variant)
     if plain in table:
-        return Named(name, plain)
+        return Named(name, ModelName(plain))
     table = visible(process.router.table(fresh=True))  # it may have been launched within the last half second
     deployment = plain if plain in table else _of_version(process, plain, list(table.values()))
-    if deployment is None:
-        known = ", ".join(
-            sorted([*table, *(one for one, variant in variants(process).all() if may_use(variant.base))])
-        )
-        raise ModelNotFound(
-            f"model {name[:200]!r} not found; there is: {known or 'none'}; launch it with "
-            f"`trivet launch PATH --name {plain.partition(':')[0][:80]}`",
-            param="model",
-        )
-    return Named(name, deployment)
+    if deployment is not None:
+        return Named(name, ModelName(deployment))
+    meant = meant_by(plain)
+    adapters = [ModelName(one.name, adapter) for one in table.values() for adapter in known_adapters(one)]
+    if meant in adapters:
+        return Named(name, meant)
+    created = [one for one, variant in variants(process).all() if may_use(variant.base)]
+    known = ", ".join(sorted([*table, *(one.id for one in adapters), *created]))
+    raise ModelNotFound(
+        f"model {name[:200]!r} not found; there is: {known or 'none'}; launch it with "
+        f"`trivet launch PATH --name {plain.partition(':')[0][:80]}`",
+        param="model",
+    )
 
 
 def variants(process: WebProcess) -> Variants:

@@ -110,7 +110,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
         if switches is not None:
             switches["thinking"] = self.wants_thinking
         return ChatRequest(
-            model=named.deployment,
+            model=named.model.id,
             messages=[*told_before(named, messages), *messages],
             stream=self.is_streamed,
             tools=[_tool(tool) for tool in tools],
@@ -198,7 +198,7 @@ class OllamaGenerateRequest(GenerationFields, kw_only=True):
         """The prompt as it is. Raises: RequestError, UnsupportedParameter."""
         self.check_hints()
         return CompletionRequest(
-            model=named.deployment,
+            model=named.model.id,
             prompt=self.prompt or "",
             stream=self.is_streamed,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,

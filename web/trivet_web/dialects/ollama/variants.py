@@ -27,6 +27,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One of them."""
 
     base: str  # the deployment that answers
+    adapter: str = ""  # of it
     created_at: datetime
     system: str | None = None
     options: dict[str, Any] = {}

@@ -22,13 +22,13 @@ NAMES = {
     "logprobs": "parameters.top_n_tokens",
     "truncate_prompt_tokens": "parameters.truncate",
     "structured_outputs": "parameters.grammar",
+    "lora_name": "parameters.adapter_id",
 }
 # What is not carried out, with the values that change nothing.
 _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "watermark": (False,),
     "typical_p": (1,),
-    "adapter_id": (),
 }
 _GRAMMARS = {"json": "json", "json_schema": "json", "regex": "regex"}
 
@@ -139,4 +139,5 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
             logprobs=given.top_n_tokens or 0,
             prompt_logprobs=0 if given.decoder_input_details else None,
             structured_outputs=given.structured_outputs(),
+            lora_name=given.adapter_id,
         )

@@ -60,7 +60,7 @@ def info() -> Response:
     facts = target.deployed.facts
     return json_response(
         InfoObject(
-            model_id=target.deployed.name,
+            model_id=target.id,
             model_sha=facts.fingerprint if facts else None,
             model_pipeline_tag="text-generation",
             max_concurrent_requests=web_process().settings.web_threads,
@@ -83,7 +83,7 @@ def _answered(
     shown: Callable[[GenerateObject], Response] = json_response,
 ) -> Response:
     """A stream, or the whole answer as it is `shown`. Raises: RequestError, Unavailable, EngineLost."""
-    name = target_of(body.model or request.args.get("model")).deployed.name
+    name = target_of(body.model or request.args.get("model")).id
     asked = body.parameters or Parameters()
     completion = body.completion(name, is_streamed=is_streamed)
     with renamed(NAMES), begun(completion, "gen") as (exchange, form):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
+from trivet.adapters import spelled_adapters
 from trivet.errors import ModelNotFound, RequestError, UnsupportedParameter
 from trivet.models.model_files import ModelFiles
 from trivet_registry.models_store import list_models
@@ -22,7 +23,6 @@ _FORMATS = {"pytorch": "safetensors", "ggufv2": "gguf"}  # theirs, and ours
 _ENGINES = ("vllm", "sglang", "transformers", "llama.cpp", "mlx", "lmdeploy", "sentence_transformers", "auto")
 # What is not carried out, with the values that change nothing.
 _UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    "peft_model_config": ({},),
     "request_limits": (),
     "worker_ip": (),
     "n_worker": (1,),
@@ -39,8 +39,41 @@ _OWN = frozenset(
     {
         *("model_uid", "model_name", "model_engine", "model_type", "model_size_in_billions", "model_format"),
         *("quantization", "replica", "n_gpu", "gpu_idx", "model_path", "trust_remote_code"),
+        "peft_model_config",
     }
 )
+
+
+class LoraFields(msgspec.Struct, frozen=True, kw_only=True):
+    """One adapter."""
+
+    lora_name: str
+    local_path: str
+
+
+class PeftModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Adapters beside the model; of what else it may have, images are meant."""
+
+    lora_list: list[LoraFields] | None = None
+    image_lora_load_kwargs: dict[str, Any] | None = None
+    image_lora_fuse_kwargs: dict[str, Any] | None = None
+
+    def folders(self) -> dict[str, str]:
+        """By name. Raises: RequestError, UnsupportedParameter."""
+        if self.image_lora_load_kwargs or self.image_lora_fuse_kwargs:
+            raise UnsupportedParameter(
+                "peft_model_config has image_lora_load_kwargs or image_lora_fuse_kwargs; this version makes "
+                "no images: leave them out",
+                param="peft_model_config",
+            )
+        given = self.lora_list or []
+        folders = {one.lora_name: one.local_path for one in given}
+        if len(folders) < len(given):
+            raise RequestError(
+                "two adapters of peft_model_config.lora_list have one lora_name; give each its own",
+                param="peft_model_config",
+            )
+        return folders
 
 
 class LaunchFields(msgspec.Struct, kw_only=True):
@@ -57,6 +90,7 @@ class LaunchFields(msgspec.Struct, kw_only=True):
     n_gpu: int | str | None = None
     gpu_idx: int | list[int] | None = None
     model_path: str | None = None
+    peft_model_config: PeftModelConfig | None = None
 
     @property
     def name(self) -> str:
@@ -87,6 +121,8 @@ class LaunchFields(msgspec.Struct, kw_only=True):
                 param="model_type",
             )
         settings = {name: _text(value) for name, value in others.items() if value is not None}
+        if self.peft_model_config is not None and (adapters := self.peft_model_config.folders()):
+            settings["adapters"] = spelled_adapters(adapters)
         if task != "auto":
             settings["task"] = task
         if isinstance(self.n_gpu, int) and self.n_gpu > 1:

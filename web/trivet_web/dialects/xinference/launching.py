@@ -22,6 +22,7 @@ from trivet_web.api.request_body import read_body
 from trivet_web.dialects.xinference.launch_request import read_launch
 from trivet_web.dialects.xinference.objects import ClusterAuth, LaunchedObject
 from trivet_web.json_response import json_response
+from trivet_web.models.adapter_folders import check_adapters
 from trivet_web.web_process import WebProcess, web_process
 
 blueprint = Blueprint("xinference", __name__)
@@ -51,6 +52,7 @@ def launch() -> Response:
     fields, settings = read_launch(read_body(dict[str, Any]))
     process = web_process()
     check_backend(process, fields.backend)
+    check_adapters(settings, process.settings)
     waits = request.args.get("wait_ready", "true").lower() != "false"
     with ExitStack() as slot:
         if waits:

@@ -115,7 +115,7 @@ function scopesField(chosen) {
 
 /** @param {any} key with the values to begin with */
 async function limitFields(key) {
-  const names = (await list("/v1/models").catch(() => [])).map((one) => one.id);
+  const names = (await list("/v1/models").catch(() => [])).filter((one) => !one.parent).map((one) => one.id);
   return [
     field(
       t("keys.column.models"),

@@ -4,6 +4,7 @@ import { h } from "../../base/dom.js";
 import { filterOf } from "../../base/filters.js";
 import { field, input, select, setChoices, textarea } from "../../base/form.js";
 import { t } from "../../base/texts.js";
+import { adaptersOf, linesOf } from "./adapters.js";
 
 /** @type {[string, Record<string, any>][]} engine settings that have a field of their own */
 const NUMBERS = [
@@ -107,6 +108,11 @@ export class LaunchForm {
             field(t("launch.fallback"), select("fallback", [["", t("launch.no_fallback")]]), t("launch.fallback_help")),
           ),
           field(
+            t("launch.adapters"),
+            textarea("adapters", { rows: 2, class: "mono", placeholder: "sql=/models/adapters/sql" }),
+            t("launch.adapters_help"),
+          ),
+          field(
             t("launch.settings"),
             textarea("settings", { rows: 3, class: "mono", placeholder: "swap_space=4\noptions.graphs=off" }),
             t("launch.settings_help"),
@@ -163,6 +169,10 @@ export class LaunchForm {
   /** What a proposal of the planner changes. @param {string} setting @param {string} value */
   set(setting, value) {
     const control = this.control(setting);
+    if (setting === "adapters") {
+      control.value = linesOf(value);
+      return;
+    }
     const isOffered =
       !control?.options || [...control.options].some((/** @type {HTMLOptionElement} */ one) => one.value === value);
     if (control && isOffered && setting !== "settings") control.value = value;
@@ -195,6 +205,7 @@ export class LaunchForm {
     for (const [name] of CHOICES)
       if (!DEFAULTS.has(this.control(name).value)) settings[name] = this.control(name).value;
     if (this.control("idle_timeout_s").value) settings.idle_timeout_s = this.control("idle_timeout_s").value;
+    if (this.control("adapters").value.trim()) settings.adapters = adaptersOf(this.control("adapters").value);
     for (const line of this.control("settings").value.split("\n")) {
       const [key, ...value] = line.split("=");
       if (key.trim()) settings[key.trim()] = value.join("=").trim();

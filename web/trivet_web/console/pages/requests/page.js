@@ -189,6 +189,7 @@ function open(one) {
       t("requests.instance"),
       one.instance ? h("a", { href: `/console/instances/${encodeURIComponent(one.instance)}` }, one.instance) : "–",
     ],
+    ...(one.adapter ? [/** @type {[string, string]} */ ([t("requests.adapter"), one.adapter])] : []),
     [t("requests.streamed"), t(one.is_streamed ? "requests.yes" : "requests.no")],
     ...PHASES.map(([name]) => /** @type {[string, string]} */ ([t(`requests.phase.${name}`), duration(one[name])])),
     [t("requests.speed"), speed === null ? "–" : t("requests.speed_value", { value: speed.toFixed(1) })],

@@ -1,0 +1,225 @@
+"""Adapters (LoRA) as clients see them: their ids, who may use them, which instance answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from trivet_registry.keys_store import KeySettings, create_key
+from trivet_web.models.served_models import ServedModel
+
+if TYPE_CHECKING:
+    from conftest import Eventually, NewSite, Site
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+CHAT = {"messages": MESSAGES, "max_tokens": 2}
+TEXT = {"prompt": "hello", "max_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def adapted(
+    new_site: NewSite,
+    served_model: ServedModel,
+    open_client: Callable[[Site, ServedModel], FlaskClient],
+    eventually: Eventually,
+) -> Iterator[FlaskClient]:
+    """`demo` has sql and tone, `other` tone, prose and bare; `bare` is a deployment and has none."""
+    with new_site() as site:
+        site.start_engine("--adapters", "sql,tone")
+        for name, adapters in (("other", "tone,prose,bare"), ("bare", "")):
+            site.deploy(name)
+            site.start_engine("--adapters", adapters, name=name)
+        client = open_client(site, served_model)
+        hear(client, site, eventually)
+        yield client
+
+
+def hear(client: FlaskClient, site: Site, eventually: Eventually) -> None:
+    """Until each engine has told which adapters it has."""
+    process = client.application.extensions["trivet"]
+    for engine in site.engines:
+        eventually(lambda one=engine.instance: (view := process.engine_view(one)) and view.beat)
+
+
+def said(response: Any) -> str:
+    """What a chat or a completion says."""
+    assert response.status_code == 200, response.data
+    (choice,) = response.get_json()["choices"]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
+
+
+def error_of(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.data
+    return response.get_json()["error"]
+
+
+def test_the_list_has_the_adapters_that_are_loaded_behind_their_model(adapted: FlaskClient) -> None:
+    found = {one["id"]: one for one in adapted.get("/v1/models").get_json()["data"]}
+    assert list(found) == [
+        *("bare", "demo", "demo:sql", "demo:tone", "other", "other:bare", "other:prose", "other:tone")
+    ]
+    one = found["demo:sql"]
+    assert (one["root"], one["parent"], one["ready"]) == ("sql", "demo", True)
+    assert one["max_model_len"] == found["demo"]["max_model_len"]
+    assert found["demo"]["parent"] is None
+    assert adapted.get("/v1/models/demo:sql").get_json() == one
+    assert "has no adapter 'x'" in error_of(adapted.get("/v1/models/demo:x"), 404)["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "word", "shown"),
+    [
+        ({"model": "demo"}, "w", "demo"),
+        ({"model": "demo:sql"}, "sql", "demo:sql"),
+        ({"model": "sql"}, "sql", "demo:sql"),
+        ({"model": "prose"}, "prose", "other:prose"),
+        ({"model": "demo", "lora_path": "sql"}, "sql", "demo:sql"),
+        ({"model": "demo", "lora_name": "tone"}, "tone", "demo:tone"),
+        ({"model": "demo:tone", "lora_name": "tone"}, "tone", "demo:tone"),
+        ({"model": "demo", "lora_path": None, "lora_name": ""}, "w", "demo"),
+        ({"model": "bare"}, "w", "bare"),  # a deployment, though an adapter bears its name
+        ({"model": "other:bare"}, "bare", "other:bare"),
+    ],
+)
+def test_each_way_to_name_an_adapter_reaches_it(
+    adapted: FlaskClient, fields: dict[str, Any], word: str, shown: str
+) -> None:
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        response = adapted.post(path, json={**body, **fields})
+        assert said(response).split() == [f"{word}0", f"{word}1"]
+        assert response.get_json()["model"] == shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param", "sentence"),
+    [
+        ({"model": "demo:x"}, 404, "model", "model 'demo' has no adapter 'x'; it has: sql, tone"),
+        ({"model": "demo", "lora_name": "x"}, 404, "model", "has no adapter 'x'; it has: sql, tone"),
+        ({"model": "bare:x"}, 404, "model", "it has: none; launch it with `--adapter NAME=FOLDER`"),
+        ({"model": "tone"}, 404, "model", "is of several models; name one: demo:tone, other:tone"),
+        ({"model": "nobody:tone"}, 404, "model", "model 'nobody:tone' does not exist; deployed: bare, demo"),
+        ({"model": "demo:sql", "lora_path": "tone"}, 400, "lora_path", "a request has one adapter"),
+        ({"model": "demo", "lora_path": ["sql"]}, 400, "lora_path", "lora_path is wrong"),
+    ],
+)
+def test_what_no_adapter_is_meant_by_is_refused_and_says_what_there_is(
+    adapted: FlaskClient, fields: dict[str, Any], status: int, param: str, sentence: str
+) -> None:
+    error = error_of(adapted.post("/v1/chat/completions", json={**CHAT, **fields}), status)
+    assert sentence in error["message"]
+    assert error["param"] == param
+    assert error["code"] == ("model_not_found" if status == 404 else "invalid_request")
+
+
+def test_every_dialect_takes_an_adapter_by_its_id(adapted: FlaskClient) -> None:
+    def post(path: str, **body: Any) -> dict[str, Any]:
+        response = adapted.post(path, json=body)
+        assert response.status_code == 200, response.data
+        return response.get_json()
+
+    text = {"model": "demo:sql", "stream": False, "options": {"num_predict": 2}}
+    assert post("/api/chat", messages=MESSAGES, **text)["message"]["content"].split() == ["sql0", "sql1"]
+    assert post("/api/generate", prompt="hi", **text)["response"].split() == ["sql0", "sql1"]
+    assert post("/api/generate", prompt="hi", raw=True, **text)["response"].split() == ["sql0", "sql1"]
+    answer = post("/v1/messages", model="demo:sql", max_tokens=2, messages=MESSAGES)
+    assert (answer["content"][0]["text"].split(), answer["model"]) == (["sql0", "sql1"], "demo:sql")
+    answer = post("/v1/responses", model="demo:sql", input="hi", max_output_tokens=16)
+    assert answer["model"] == "demo:sql"
+    assert answer["output"][0]["content"][0]["text"].startswith("sql0 sql1")
+    answer = post("/generate?model=demo:sql", inputs="hi", parameters={"max_new_tokens": 2})
+    assert answer["generated_text"].split() == ["sql0", "sql1"]
+    parameters = {"max_new_tokens": 2, "adapter_id": "sql"}
+    answer = post("/generate?model=demo", inputs="hi", parameters=parameters)
+    assert answer["generated_text"].split() == ["sql0", "sql1"]
+    base = post("/tokenize", model="demo", prompt="hello there")
+    assert post("/tokenize", model="demo:sql", prompt="hello there") == base
+    assert post("/tokenize", model="demo", lora_name="sql", prompt="hello there") == base
+    assert post("/detokenize", model="demo:sql", tokens=base["tokens"])["prompt"] == "hello there"
+    count = {"messages": MESSAGES, "max_tokens": 1}
+    assert post("/v1/messages/count_tokens", model="demo:sql", **count)["input_tokens"] > 0
+
+
+def test_a_stream_of_an_adapter_bears_its_id(adapted: FlaskClient) -> None:
+    data = adapted.post("/v1/chat/completions", json={**CHAT, "model": "demo:sql", "stream": True}).data
+    assert data.count(b'"model":"demo:sql"') == data.count(b'"object":"chat.completion.chunk"')
+    assert b"sql1" in data
+
+
+def test_ollama_lists_adapters_and_makes_names_for_them(adapted: FlaskClient, tmp_path: Any) -> None:
+    names = [one["name"] for one in adapted.get("/api/tags").get_json()["models"]]
+    assert {"demo:latest", "demo:sql", "demo:tone", "bare:latest"} <= set(names)
+    shown = adapted.post("/api/show", json={"model": "demo:sql"}).get_json()
+    assert "FROM demo\nADAPTER sql\n" in shown["modelfile"]
+    response = adapted.post("/api/chat", json={"model": "demo:8b", "messages": MESSAGES})
+    assert response.status_code == 404
+    assert "demo:sql" in response.get_json()["error"]
+
+
+def test_the_request_log_tells_the_adapter_and_counts_go_to_the_deployment(
+    adapted: FlaskClient,
+) -> None:
+    process = adapted.application.extensions["trivet"]
+    said(adapted.post("/v1/completions", json={**TEXT, "model": "demo:sql"}))
+    newest = process.requests.newest(1)[0]
+    assert (newest.model, newest.adapter) == ("demo", "sql")
+    metrics = adapted.get("/metrics").get_data(as_text=True)
+    assert 'model_name="demo"' in metrics
+    assert "demo:sql" not in metrics
+
+
+class Limited:
+    """A client with a key."""
+
+    def __init__(self, client: FlaskClient, key: str) -> None:
+        self._client = client
+        self._headers = {"Authorization": f"Bearer {key}"}
+
+    def complete(self, model: str) -> Any:
+        return self._client.post("/v1/completions", json={**TEXT, "model": model}, headers=self._headers)
+
+    def ids(self) -> list[str]:
+        response = self._client.get("/v1/models", headers=self._headers)
+        return [one["id"] for one in response.get_json()["data"]]
+
+
+def test_a_key_for_a_deployment_is_one_for_its_adapters_and_for_no_others(
+    site: Site,
+    served_model: ServedModel,
+    open_client: Callable[[Site, ServedModel], FlaskClient],
+    eventually: Eventually,
+) -> None:
+    site.start_engine("--adapters", "sql,tone")
+    site.deploy("other")
+    site.start_engine("--adapters", "tone,prose", name="other")
+    with site.database.session() as session:
+        _, key = create_key(session, None, KeySettings("k", ("infer",), models=("demo",)))
+    client = open_client(site, served_model)
+    hear(client, site, eventually)
+    limited = Limited(client, key)
+    assert limited.ids() == ["demo", "demo:sql", "demo:tone"]
+    assert said(limited.complete("demo:sql")).split() == ["sql0", "sql1"]
+    assert said(limited.complete("tone")).split() == ["tone0", "tone1"], "the other one is not there for it"
+    for hidden in ("other:tone", "other:prose", "prose", "other"):
+        error = error_of(limited.complete(hidden), 404)
+        assert error["code"] == "model_not_found"
+        assert "other" not in error["message"].replace(f"{hidden!r}", ""), "it names none that it may not use"
+
+
+def test_an_adapter_is_served_by_a_replica_that_has_it_and_listed_while_one_does(
+    site: Site, site_client: FlaskClient, eventually: Eventually
+) -> None:
+    having = site.start_engine("--adapters", "sql")
+    for _ in range(2):
+        site.start_engine()
+    hear(site_client, site, eventually)
+    for _ in range(6):
+        assert said(site_client.post("/v1/completions", json={**TEXT, "model": "demo:sql"})) == "sql0 sql1 "
+    having.kill()
+    site_client.application.extensions["trivet"].router.table(fresh=True)
+    response = site_client.post("/v1/completions", json={**TEXT, "model": "demo:sql"})
+    assert response.status_code in (404, 503)
+    assert "sql" in response.get_json()["error"]["message"]
+    assert said(site_client.post("/v1/completions", json={**TEXT, "model": "demo"})) == "w0 w1 "
