@@ -18,6 +18,7 @@ from trivet_registry.models_store import version_files
 from trivet_registry.served import rules_of
 from trivet_registry.tables import Instance
 from trivet_supervisor import engine_logs
+from trivet_supervisor.adapter_files import adapter_files
 from trivet_supervisor.launch_order import engine_environment, planned_settings
 from trivet_supervisor.means import Means
 
@@ -65,9 +66,14 @@ def prepare_start(
             entered_s=means.clock(),
             **dict.fromkeys(OF_AN_EARLIER_ATTEMPT),
         )
-    model_files = _model_files(instance)
+    model_files, settings, host = (
+        _model_files(instance),
+        rules_of(instance).settings,
+        placement.devices[0].host,
+    )
 
     def start() -> EngineHandle:
+        of_adapters = adapter_files(settings) if host else []  # here an engine reads them itself
         return means.launcher.start(
             ProcessOrder(
                 launch=_order(means, instance, placement, lease),
@@ -76,9 +82,9 @@ def prepare_start(
                     means.settings, means.inherited, placement.backend.name, launch_env, lease
                 ),
                 log_file=log,
-                host=placement.devices[0].host,
+                host=host,
                 confinement=confinement(means.settings, placement.backend.name),
-                model_files=model_files,
+                model_files=[*model_files, *of_adapters],
             )
         )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trivet.config import Settings
 from trivet.engine_settings import parse_engine_settings
-from trivet.errors import RequestError
+from trivet.errors import ModelFilesError, RequestError
+from trivet.models.hf_folder import ADAPTER_CONFIG
 from trivet_web.models.servable import given_path
 
 _SETTINGS = ("adapters", "lora_modules")  # the second is vLLM's name
@@ -33,4 +34,7 @@ def check_adapters(settings: Mapping[str, str | None], site: Settings) -> None:
                 "path",
                 param=_PARAM,
             )
-        given_path(folder, _PARAM, site)
+        if not (given_path(folder, _PARAM, site) / ADAPTER_CONFIG).is_file():
+            raise ModelFilesError(
+                f"{folder} is no adapter: it has no {ADAPTER_CONFIG}; give a folder that PEFT has written"
+            )
