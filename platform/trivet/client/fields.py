@@ -13,7 +13,14 @@ from typing import TypedDict
 from trivet.client.calls import JsonObject
 
 
-class SamplingFields(TypedDict, total=False):
+class AdapterFields(TypedDict, total=False):
+    """Names of an adapter (LoRA) of the model that is asked, as SGLang's and Xinference's clients send it."""
+
+    lora_path: str
+    lora_name: str
+
+
+class SamplingFields(AdapterFields, total=False):
     """Of chats, of completions and of responses."""
 
     temperature: float
@@ -87,7 +94,7 @@ class CompletionFields(ChoiceFields, total=False):
     echo: bool
 
 
-class EmbeddingFields(TypedDict, total=False):
+class EmbeddingFields(AdapterFields, total=False):
     """Of embeddings."""
 
     encoding_format: str
@@ -101,7 +108,7 @@ class EmbeddingFields(TypedDict, total=False):
     add_special_tokens: bool
 
 
-class ScoringFields(TypedDict, total=False):
+class ScoringFields(AdapterFields, total=False):
     """Of scores."""
 
     instruction: str
@@ -112,7 +119,7 @@ class ScoringFields(TypedDict, total=False):
     encoding_format: str
 
 
-class RerankFields(TypedDict, total=False):
+class RerankFields(AdapterFields, total=False):
     """Of a ranking."""
 
     instruction: str
@@ -124,7 +131,7 @@ class RerankFields(TypedDict, total=False):
     return_documents: bool
 
 
-class TokenizeFields(PromptFields, total=False):
+class TokenizeFields(PromptFields, AdapterFields, total=False):
     """Of token ids."""
 
     add_special_tokens: bool
@@ -163,7 +170,7 @@ class ResponseFields(SamplingFields, total=False):
     chat_template_kwargs: JsonObject
 
 
-class InputFields(TypedDict, total=False):
+class InputFields(AdapterFields, total=False):
     """Of what is counted in place of a response."""
 
     chat_template_kwargs: JsonObject

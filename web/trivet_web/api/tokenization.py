@@ -44,7 +44,7 @@ class TokenizeRequest(AdapterFields, kw_only=True):
     return_token_strs: bool | None = None
 
 
-class DetokenizeRequest(AdapterFields, kw_only=True):
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """Token ids of one model."""
 
     tokens: list[Integer]
@@ -108,7 +108,7 @@ def tokenize() -> Response:
 def detokenize() -> Response:
     """Text of token ids. Raises: RequestError, ModelNotFound, ModelFilesError."""
     body = read_body(DetokenizeRequest)
-    target = _tokenizing(body.model, body)
+    target = _tokenizing(body.model)
     num_tokens = target.model.num_tokens
     for index, token_id in enumerate(body.tokens):
         if not 0 <= token_id < num_tokens:
