@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def held_back_interrupt() -> Iterator[None]:
-    """KeyboardInterrupt comes at the end of the block; a second Ctrl-C does not wait.
+    """KeyboardInterrupt comes at the end of the block; a second Ctrl-C does not wait, and costs the engine.
 
     Inside a step it would leave core and runner of different minds about what is in flight, and a notebook
     whose cell was stopped with a model that answers nothing any more. 2 us a block. Without effect in other

@@ -214,10 +214,8 @@ class Endings:
         values = {**gone, "boot_failures": boots}
         if was_seen:
             values["first_failure"] = first
-        if instance.log_file and old is not S.PLACING:
-            values["log_tail"] = engine_logs.tail(Path(instance.log_file))
-            if was_seen:
-                engine_logs.pin_first_crash(Path(instance.log_file))
+        if instance.log_file and old is not S.PLACING and was_seen:
+            engine_logs.pin_first_crash(Path(instance.log_file))
         if is_final or (was_boot and backoff.gives_up(boots, may_pass)):
             if boots > 1:
                 reason = f"gave up after {boots} failures in a row; the first: {first}; the last: {reason}"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 import pytest
 
+from trivet import LLM, SamplingParams
+from trivet.demo_model import find_demo_model
+from trivet.errors import Unavailable
 from trivet.interrupts import held_back_interrupt
 
 
@@ -58,3 +62,22 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("member", ["forward", "sample", "collect"])
+def test_a_second_ctrl_c_breaks_off_the_step_and_the_model_answers_no_more(
+    monkeypatch: pytest.MonkeyPatch, member: str
+) -> None:
+    """Its next step would be laid out over the arrays of one that may still run."""
+
+    def interrupted(*given: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with LLM(find_demo_model(), backend="null") as llm:
+        monkeypatch.setattr(llm.engine.runner, member, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("Hello", SamplingParams(max_tokens=4), use_tqdm=False)
+        monkeypatch.undo()
+        with pytest.raises(Unavailable, match="a second Ctrl-C broke off a step"):
+            llm.generate("Hello", SamplingParams(max_tokens=4), use_tqdm=False)

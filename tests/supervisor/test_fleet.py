@@ -141,7 +141,7 @@ def test_an_engine_comes_up_and_goes_when_told(run: Callable[[str], Supervised])
 def test_an_engines_own_words_and_log_explain_its_failure(run: Callable[[str], Supervised]) -> None:
     failed = run("fails").until_state("failed")
     assert "exit code 4: tensor x is missing" in failed.reason
-    assert failed.log_tail == "fake engine fails"
+    assert Path(failed.log_file or "").read_text() == "fake engine fails\n"
     assert failed.attempt == 3
 
 

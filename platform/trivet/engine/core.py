@@ -31,6 +31,7 @@ from trivet.errors import (
     Overloaded,
     RequestError,
     TrivetError,
+    Unavailable,
     UnsupportedParameter,
 )
 from trivet.messages import EngineLoad
@@ -104,6 +105,7 @@ class EngineCore:
         self._in_flight: _InFlight | None = None
         self._ended_early: list[Update] = []  # sequences that wanted no token
         self._calm_steps = 0
+        self._is_broken_off = False
 
     def _swap_space(self) -> SwapSpace | None:
         """None where the plan has no host blocks. Two steps of copies measure what they cost."""
@@ -241,7 +243,12 @@ class EngineCore:
         return bool(self._sequences or self._in_flight or self._ended_early)
 
     def step(self) -> list[Update]:
-        """One turn of the loop. Raises: DeviceLost."""
+        """One turn of the loop. Raises: DeviceLost; Unavailable where one was broken off."""
+        if self._is_broken_off:
+            raise Unavailable(
+                "a second Ctrl-C broke off a step, and nobody knows what the device did of it; load the "
+                "model anew (a single one waits for the end of the step, and keeps the model)"
+            )
         updates, self._ended_early = self._ended_early, []
         updates += self._end_late_ones()
         parts = self.scheduler.schedule()
@@ -260,6 +267,9 @@ class EngineCore:
                 updates += self._collect(submitted)
         except OutOfMemory as error:
             updates += self._recover(submitted, error)
+        except KeyboardInterrupt:
+            self._is_broken_off = True  # the next step's arrays would lie over those that may be in use
+            raise
         return updates
 
     def _end_late_ones(self) -> list[Update]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trivet.errors import Overloaded
+from trivet.errors import Overloaded, Unavailable
 from trivet_web.console import event_feed
 from trivet_web.console.event_feed import EventFeed, Tab, Topic
 from trivet_web.engines.mailbox import ClientGone
@@ -73,6 +73,22 @@ def test_a_tab_hears_only_what_it_asked_for(site: Site) -> None:
     read(tab, 1), read(other, 1)
     site.objects["others"] = {"x": b"1"}
     read(other, 1)
+    site.objects["things"] = {}
+    assert [data for _, _, data in read(tab, 1)] == [{"set": [], "gone": ["a"]}]
+
+
+def test_a_tab_that_no_thread_can_look_for_is_told_and_the_next_one_is_in(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(Unavailable, match="can't start new thread; try again"):
+            site.join("things")
+    tab = site.join("things")
+    read(tab, 1)
     site.objects["things"] = {}
     assert [data for _, _, data in read(tab, 1)] == [{"set": [], "gone": ["a"]}]
 

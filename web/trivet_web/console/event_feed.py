@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from trivet.errors import Overloaded, TrivetError
+from trivet.errors import Overloaded, TrivetError, Unavailable
 from trivet_web.answers.sse import PING, PING_S
 from trivet_web.engines.mailbox import ClientGone, Loss, Mailbox
 
@@ -144,7 +144,7 @@ class EventFeed:
         return frozenset(self._topics)
 
     def join(self, topics: frozenset[str], last_id: str, may_listen: Callable[[], bool]) -> Tab:
-        """A new tab, which has what it missed before it, or everything. Raises: Overloaded."""
+        """A new tab, which has what it missed before it, or everything. Raises: Overloaded, Unavailable."""
         tab = Tab(self, topics, may_listen)
         looked: dict[str, Objects] = {}
         while unknown := self._admit(tab, last_id, looked):
@@ -167,7 +167,7 @@ class EventFeed:
             thread.join()
 
     def _admit(self, tab: Tab, last_id: str, looked: Mapping[str, Objects]) -> list[str]:
-        """Returns topics that must be looked at first; none: the tab is in. Raises: Overloaded."""
+        """Returns topics that must be looked at first; none: the tab is in. Raises: as `join`."""
         with self._lock:
             if len(self._tabs) >= MAX_TABS:
                 raise Overloaded(f"{MAX_TABS} tabs of the console are open here", retry_after_s=10)
@@ -183,11 +183,20 @@ class EventFeed:
             if self._is_closed.is_set():
                 tab.end()
             elif self._thread is None:
-                thread = threading.Thread(target=self._run, name="console-events", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._begin()
             self._tabs.add(tab)
         return []
+
+    def _begin(self) -> None:
+        """With the lock held: its thread lives. Raises: Unavailable."""
+        thread = threading.Thread(target=self._run, name="console-events", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of the account, or of the container
+            raise Unavailable(
+                f"no thread can look for what changes: {error}; try again", retry_after_s=10
+            ) from error
+        self._thread = thread
 
     def _missed(self, last_id: str, topics: frozenset[str]) -> list[Event] | None:
         """Since that event; None where that cannot be told."""

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from trivet.config import Settings
-from trivet.errors import Conflict, TrivetError
+from trivet.errors import Conflict, TrivetError, Unavailable
 from trivet_registry import audit_log
 from trivet_registry.audit_log import Act, append
 from trivet_registry.database import Database
@@ -88,6 +88,8 @@ class Puller:
         Args:
             begun: records the act in the transaction that makes the row; the end is recorded like what it
                 returns.
+
+        Raises: Unavailable where no thread can start; the row says so.
         """
         pull_id = new_pull_id()
         with ExitStack() as stack:
@@ -95,12 +97,21 @@ class Puller:
             with self._database.session() as session:
                 create_pull(session, pull_id, wanted.source, wanted.name)
                 act = begun(session, pull_id)
-            thread = threading.Thread(
-                target=self._run, args=(pull_id, wanted, act, stack.pop_all()), name="pull", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
+            self._begin(pull_id, wanted, act, stack.pop_all())
         return pull_id
+
+    def _begin(self, pull_id: str, wanted: Wanted | Import, act: Act | None, holds: ExitStack) -> None:
+        thread = threading.Thread(
+            target=self._run, args=(pull_id, wanted, act, holds), name="pull", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of the account, or of the container
+            told = f"no thread can pull it: {error}; try again"
+            with holds:
+                self._end(pull_id, act, FAILED, told, None)
+            raise Unavailable(told, retry_after_s=10) from error
+        self._threads.append(thread)
 
     def close(self) -> None:
         """End all; what has come stays, and another pull goes on with it."""

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from trivet.client import Client
 from trivet.config import load_settings
 from trivet.demo_model import find_demo_model
-from trivet.errors import PermissionDenied, RequestError, TrivetError
+from trivet.errors import PermissionDenied, RequestError, TrivetError, Unavailable
 from trivet.models.model_files import open_model
 from trivet_registry.audit_log import Act, list_entries
 from trivet_registry.bundles import importing, smoke_test
@@ -255,6 +255,26 @@ def test_a_pull_whose_end_cannot_be_written_is_told_as_lost(
         end_lost(session, puller.folder)
     with site.database.reading() as session:
         assert get_pull(session, pull_id).message == LOST
+
+
+def test_a_pull_that_no_thread_can_make_has_failed_and_lets_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puller = Puller(site.settings, site.database, lambda path: None, no_plan)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(
+        Unavailable, match="no thread can pull it: can't start new thread; try again"
+    ) as caught:
+        puller.start(Wanted("trivet:http://127.0.0.1:9/x"))
+    assert caught.value is not None, "what it holds is not let go of by the end of a traceback"
+    with site.database.reading() as session:
+        (row,) = list_pulls(session)
+        assert (row.state, row.message) == ("failed", str(caught.value))
+        assert not is_held(puller.folder, row.id)
 
 
 def test_a_pull_that_cannot_be_recorded_does_not_begin(site: Site) -> None:
