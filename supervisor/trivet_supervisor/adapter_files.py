@@ -10,7 +10,8 @@ from trivet.errors import ModelFilesError, Unavailable
 from trivet.launching import ModelFile
 from trivet_registry.digests import sha256_of
 
-_SUFFIXES = (".json", ".safetensors")  # what an engine reads
+GGUF = ".gguf"
+_SUFFIXES = (".json", ".safetensors")  # what an engine reads of a folder
 
 
 def adapter_files(settings: Mapping[str, str]) -> list[ModelFile]:
@@ -21,7 +22,9 @@ def adapter_files(settings: Mapping[str, str]) -> list[ModelFile]:
     found = []
     for name, folder in parse_engine_settings(settings).adapters.items():
         try:
-            files = sorted(one for one in Path(folder).iterdir() if one.suffix in _SUFFIXES)
+            place = Path(folder)
+            is_file = place.suffix == GGUF
+            files = [place] if is_file else sorted(f for f in place.iterdir() if f.suffix in _SUFFIXES)
             found += [ModelFile(str(one), one.stat().st_size, sha256_of(one)) for one in files]
         except (OSError, ModelFilesError) as error:
             raise Unavailable(f"adapter {name!r} cannot be read on the supervisor's host: {error}") from error

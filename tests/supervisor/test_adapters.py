@@ -55,6 +55,8 @@ def test_another_host_has_to_have_the_same_files(site: Site, folder: Path) -> No
     assert files[2].sha256 == hashlib.sha256(WEIGHTS).hexdigest()
     copies = ModelCopies(folder.parent / "copies")
     copies.check(files[1:])
+    (file := folder / "one.gguf").write_bytes(b"GGUF")
+    assert names(adapter_files({"adapters": f"sql={file}"})) == ["one.gguf"]
     (folder / "adapter_model.safetensors").write_bytes(WEIGHTS.upper())
     with pytest.raises(Unavailable, match=r"adapter_model\.safetensors has the SHA-256"):
         copies.check(files[1:])

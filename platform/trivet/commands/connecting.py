@@ -183,7 +183,8 @@ def parse_pairs(pairs: list[str]) -> dict[str, str]:
 
 def given_settings(given: argparse.Namespace) -> dict[str, str]:
     """What `add_settings_option` has read. Raises: ConfigError."""
-    from trivet.adapters import parse_adapters, spelled_adapters
+    from trivet.adapters import spelled_adapters
+    from trivet.engine_settings import parse_engine_settings
 
     settings = parse_pairs(given.pairs)
     folders: dict[str, str] = {}
@@ -197,7 +198,7 @@ def given_settings(given: argparse.Namespace) -> dict[str, str]:
         if "adapters" in settings:
             raise ConfigError("--adapter and --set adapters=... are both given; give one of them")
         settings["adapters"] = spelled_adapters(folders)
-        parse_adapters(settings["adapters"])
+        parse_engine_settings(settings)
     return settings
 
 

@@ -10,6 +10,8 @@ import msgspec
 
 from trivet.commands.connecting import add_settings_option, given_settings, local_model
 from trivet.commands.output import add_json_option, print_json
+from trivet.engine_settings import parse_engine_settings
+from trivet.errors import ConfigError
 from trivet.plugins import Command
 from trivet.sampling_params import SamplingParams
 
@@ -57,16 +59,22 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
+    adapters = parse_engine_settings(given_settings(given)).adapters
+    if len(adapters) > 1:
+        raise ConfigError(
+            f"{', '.join(adapters)} are given, and one adapter answers a prompt; name one of them"
+        )
+    adapter = next(iter(adapters), None)
     with load(given) as llm:
         params = _params(llm, given)
         prompt: Any = given.prompt
         if not given.raw and llm.engine.files.chat_template is not None:
             prompt = llm.chat_prompt([{"role": "user", "content": given.prompt}])
         if given.json:
-            (output,) = llm.generate(prompt, params, use_tqdm=False)
+            (output,) = llm.generate(prompt, params, use_tqdm=False, lora_request=adapter)
             print_json(_generated(output))
             return 1 if output.error else 0
-        for text in llm.stream(prompt, params):
+        for text in llm.stream(prompt, params, lora_request=adapter):
             sys.stdout.write(text)
             sys.stdout.flush()
         print()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trivet.engine_settings import parse_engine_settings
+
 
 @pytest.fixture(autouse=True)
 def _quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +36,33 @@ def test_launch_of_a_path_sends_it_in_full(site, trivet, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert trivet("launch", "./model.gguf", "--no-wait").out == "smollm2 is starting\n"
     assert site.requests[1][2]["model"] == str(tmp_path / "model.gguf")
+
+
+def test_adapters_are_sent_with_their_whole_paths(site, trivet, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trivet("launch", "smollm2", "--adapter", "sql=./sql", "--adapter", "b=/a b", "--no-wait").code == 0
+    adapters = {"sql": str(tmp_path / "sql"), "b": "/a b"}
+    settings = site.requests[1][2]["settings"]
+    assert json.loads(settings["adapters"]) == adapters
+    assert parse_engine_settings(settings).adapters == adapters
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--adapter", "sql"], "--adapter 'sql' has no folder; write --adapter NAME=FOLDER"),
+        (["--adapter", "sql="], "the path is empty"),
+        (["--adapter", "s=/a", "--adapter", "s=/b"], "--adapter 's=/b' is there twice"),
+        (["--adapter", "a/b=/a"], "an adapter's name is 'a/b'"),
+        (["--adapter", "s=/a", "--set", "adapters=t=/b"], "are both given; give one of them"),
+        (["--adapter", "s=/a", "--set", "max_loras=0"], "max_loras is 0"),
+    ],
+)
+def test_an_adapter_that_cannot_be_meant_is_refused_before_anything_is_sent(
+    site, trivet, options: list[str], sentence: str
+) -> None:
+    done = trivet("launch", "smollm2", *options)
+    assert (done.code, sentence in done.err, site.requests) == (2, True, []), done.err
 
 
 def test_an_unknown_name_that_is_a_folder_here_is_told_how_to_write_it(

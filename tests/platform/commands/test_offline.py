@@ -39,6 +39,12 @@ def test_run_that_fails_on_the_way_says_so(trivet, monkeypatch) -> None:
     assert trivet("run", MODEL, *NULL, "--prompt", "hi", "--raw", "--json").code == 1
 
 
+def test_run_answers_by_one_adapter(trivet) -> None:
+    two = ("--adapter", "sql=/nowhere/sql", "--adapter", "tone=/nowhere/tone")
+    done = trivet("run", MODEL, *NULL, "--prompt", "hi", *two)
+    assert (done.code, "sql, tone are given, and one adapter answers a prompt" in done.err) == (2, True)
+
+
 def test_run_of_a_missing_file_names_it(trivet) -> None:
     done = trivet("run", "./no-such.gguf", "--prompt", "hi")
     assert done.code == 1

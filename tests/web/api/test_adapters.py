@@ -148,7 +148,41 @@ def test_a_stream_of_an_adapter_bears_its_id(adapted: FlaskClient) -> None:
     assert b"sql1" in data
 
 
-def test_ollama_lists_adapters_and_makes_names_for_them(adapted: FlaskClient, tmp_path: Any) -> None:
+def test_ollama_makes_a_name_for_an_adapter(
+    site: Site, site_client: FlaskClient, eventually: Eventually
+) -> None:
+    site.deploy("two", adapters="sql=/adapters/sql")
+    site.start_engine("--adapters", "sql,tone", name="two")
+    hear(site_client, site, eventually)
+
+    def create(name: str, text: str, **body: Any) -> Any:
+        headers = {"Authorization": f"Bearer {site.token}"}
+        body |= {"model": name, "modelfile": text, "stream": False}
+        return site_client.post("/api/create", json=body, headers=headers)
+
+    def chat(model: str) -> str:
+        body = {"model": model, "messages": MESSAGES, "stream": False, "options": {"num_predict": 1}}
+        return str(site_client.post("/api/chat", json=body).get_json()["message"]["content"]).strip()
+
+    assert create("by-name", "FROM two\nADAPTER tone\nSYSTEM short").status_code == 200
+    assert create("by-folder", "FROM two\nADAPTER /adapters/sql/").status_code == 200
+    assert create("of-another", "FROM by-folder\nSYSTEM long").status_code == 200
+    assert create("of-an-id", "FROM two:tone").status_code == 200
+    assert create("back", "FROM two").status_code == 200
+    assert [chat(one) for one in ("by-name", "by-folder", "of-another", "of-an-id", "back")] == [
+        *("tone0", "sql0", "sql0", "tone0", "w0")
+    ]
+    shown = site_client.post("/api/show", json={"model": "by-name"}).get_json()
+    assert "ADAPTER tone\n" in shown["modelfile"]
+    for wrong in ("ADAPTER prose", "ADAPTER /etc", "ADAPTER ./sql"):
+        response = create("x", f"FROM two\n{wrong}")
+        assert response.status_code == 400
+        assert "model 'two' has sql, tone: launch the model with `--adapter" in response.get_json()["error"]
+    response = create("x", "FROM two", adapters={"a.safetensors": "sha256:1"})
+    assert (response.status_code, "nothing is uploaded" in response.get_json()["error"]) == (400, True)
+
+
+def test_ollama_lists_adapters(adapted: FlaskClient) -> None:
     names = [one["name"] for one in adapted.get("/api/tags").get_json()["models"]]
     assert {"demo:latest", "demo:sql", "demo:tone", "bare:latest"} <= set(names)
     shown = adapted.post("/api/show", json={"model": "demo:sql"}).get_json()

@@ -45,6 +45,25 @@ def test_the_fallback_answers_and_is_named(live: Live, refusal: str, stream: boo
     assert not stream or answer.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_adapter_falls_back_to_the_adapter_of_its_name_and_to_no_other_model(
+    live: Live, stream: bool, eventually: Eventually
+) -> None:
+    first, bare = live.serve("--refuse", "429", "--adapters", "sql"), live.serve()
+    having = live.serve("--adapters", "sql")
+    for one in (first, having):
+        eventually(lambda wanted=f'"{one.model}:sql"': wanted in live.server.get("/v1/models")[1].decode())
+    set_fallback(live, first.model, bare.model)
+    answer = ask(live, f"{first.model}:sql", stream=stream)
+    assert (answer.status_code, HEADER in answer.headers) == (429, False)
+    assert ask(live, first.model, stream=stream).headers[HEADER] == bare.model
+    set_fallback(live, first.model, having.model)
+    answer = ask(live, f"{first.model}:sql", stream=stream)
+    assert (answer.status_code, answer.headers[HEADER]) == (200, having.model)
+    assert "sql2" in answer.text
+    assert f'"model":"{having.model}:sql"' in answer.text
+
+
 def test_a_deployment_that_cannot_serve_has_its_fallback_too(live: Live) -> None:
     second = live.serve()
     live.site.deploy("asleep")

@@ -1,4 +1,4 @@
-"""Folders of adapters (LoRA) that a launch names: they are allowed where those of models are."""
+"""Folders, or GGUF files, of adapters (LoRA) that a launch names: allowed where those of models are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def check_adapters(settings: Mapping[str, str | None], site: Settings) -> None:
                 "path",
                 param=_PARAM,
             )
-        if not (given_path(folder, _PARAM, site) / ADAPTER_CONFIG).is_file():
+        place = given_path(folder, _PARAM, site)
+        if not (place if place.suffix == ".gguf" else place / ADAPTER_CONFIG).is_file():
             raise ModelFilesError(
-                f"{folder} is no adapter: it has no {ADAPTER_CONFIG}; give a folder that PEFT has written"
+                f"{folder} is no adapter: it has no {ADAPTER_CONFIG}; give a folder that PEFT has written, "
+                "or a GGUF file of an adapter"
             )
