@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -33,14 +34,16 @@ MAX_MODEL_LEN = 160
 BACKEND = CpuBackend()
 
 
-# Of a driver: dtype and kernels. Tests of one have the same one, which takes seconds to load.
-F32, F32_TORCH, BF16, AS_STORED, BF16_TORCH = (
-    ("f32", "native"),
-    ("f32", "torch"),
-    ("bf16", "native"),
-    ("auto", "native"),
-    ("bf16", "torch"),
-)
+class Kind(NamedTuple):
+    """Of a driver, which takes seconds to load: tests of one kind follow each other and share it."""
+
+    dtype: str
+    kernels: str
+
+
+F32, F32_TORCH = Kind("f32", "native"), Kind("f32", "torch")
+BF16, BF16_TORCH = Kind("bf16", "native"), Kind("bf16", "torch")
+AS_STORED = Kind("auto", "native")
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,14 @@ def continued() -> Continued:
 
 
 @pytest.fixture(scope="module")
-def driver(request: pytest.FixtureRequest, continued: Continued) -> Iterator[Driver]:
-    made = _driver(continued.files, *request.param)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def driver(kind: Kind, continued: Continued) -> Iterator[Driver]:
+    made = _driver(continued.files, *kind)
     yield made
     made.runner.close()
 
@@ -111,9 +120,10 @@ def test_float32_greedy_ids_equal_those_of_transformers(continued: Continued) ->
         assert sequence[len(prompt) :] == chosen.tolist()
 
 
-@pytest.mark.parametrize(("driver", "num_tokens"), [(F32, NUM_TOKENS), (F32_TORCH, 16)], indirect=["driver"])
-def test_float32_greedy_ids_are_the_same_again(continued: Continued, driver: Driver, num_tokens: int) -> None:
+@pytest.mark.parametrize("kind", [F32, F32_TORCH], indirect=True, ids="-".join)
+def test_float32_greedy_ids_are_the_same_again(continued: Continued, driver: Driver, kind: Kind) -> None:
     """A step in torch takes 0.2 s of processor time; scored below are all."""
+    num_tokens = NUM_TOKENS if kind is F32 else 16
     sequences = [driver.add(prompt) for prompt in continued.prompts]
     driver.generate(sequences, num_tokens)
     wanted = zip(continued.prompts, continued.sequences, strict=True)
@@ -122,19 +132,12 @@ def test_float32_greedy_ids_are_the_same_again(continued: Continued, driver: Dri
     ]
 
 
-@pytest.mark.parametrize(
-    ("driver", "dtype", "mean_error"),
-    [
-        (F32, "f32", 1e-4),
-        (F32_TORCH, "f32", 1e-4),
-        (BF16, "bf16", 0.03),
-        (AS_STORED, "auto", 0.05),
-        (BF16_TORCH, "bf16", 0.06),
-    ],
-    indirect=["driver"],
-)
+MEAN_ERRORS = {F32: 1e-4, F32_TORCH: 1e-4, BF16: 0.03, BF16_TORCH: 0.06, AS_STORED: 0.05}
+
+
+@pytest.mark.parametrize("kind", MEAN_ERRORS, indirect=True, ids="-".join)
 def test_teacher_forced_logprobs_agree_with_transformers(
-    continued: Continued, driver: Driver, dtype: str, mean_error: float
+    continued: Continued, driver: Driver, kind: Kind
 ) -> None:
     """Measured, at most and on average: f32 3e-5 and 4e-6; bf16 native 0.09 and 0.008, torch 0.14 and 0.017.
 
@@ -145,9 +148,9 @@ def test_teacher_forced_logprobs_agree_with_transformers(
         driver.reset()
         measured.append(driver.score(driver.add(sequence)))
         reference.append(scores(continued.oracle, sequence))
-    agreement = compare(Scores.join(reference), Scores.join(measured), dtype)
+    agreement = compare(Scores.join(reference), Scores.join(measured), kind.dtype)
     assert agreement.agrees, str(agreement)
-    assert agreement.mean_error < mean_error, str(agreement)
+    assert agreement.mean_error < MEAN_ERRORS[kind], str(agreement)
 
 
 @pytest.mark.skipif("avx2" not in BACKEND.probe(1.0)[0].arch.split(), reason="this CPU has no AVX2")
@@ -160,30 +163,29 @@ def test_as_stored_on_a_cpu_with_avx2_only_agrees_with_transformers(continued: C
     assert agreement.mean_error < 0.05, str(agreement)
 
 
-@pytest.mark.parametrize(
-    ("driver", "cosine", "error"),
-    [
-        (F32, 0.999999, 1e-5),
-        (F32_TORCH, 0.999999, 1e-5),
-        (BF16, 0.9998, 0.01),
-        (AS_STORED, 0.998, 0.03),
-    ],
-    indirect=["driver"],
-)
+VECTOR_BOUNDS = {
+    F32: (0.999999, 1e-5),
+    F32_TORCH: (0.999999, 1e-5),
+    BF16: (0.9998, 0.01),
+    AS_STORED: (0.998, 0.03),
+}  # the cosine, and the error of one element
+
+
+@pytest.mark.parametrize("kind", VECTOR_BOUNDS, indirect=True, ids="-".join)
 def test_vectors_of_length_one_agree_with_transformers(
-    continued: Continued, driver: Driver, cosine: float, error: float
+    continued: Continued, driver: Driver, kind: Kind
 ) -> None:
-    """In two chunks; `error` is of one element.
+    """In two chunks.
 
     Measured, 1 - cosine and error: f32 1e-7 and 9e-7; bf16 8e-5 and 0.004; as stored 7e-4 and 0.008.
     """
-    kinds = (PoolKind.LAST, PoolKind.SUM)
+    kinds, (cosine, error) = (PoolKind.LAST, PoolKind.SUM), VECTOR_BOUNDS[kind]
     for tokens in continued.sequences:
         driver.reset()
         sequences, parts = [driver.add(tokens) for _ in kinds], []
         while left := sequences[0].num_left:
             pairs = zip(sequences, kinds, strict=True)
-            _, output = driver.run([Work(sequence, min(48, left), pooling=kind) for sequence, kind in pairs])
+            _, output = driver.run([Work(sequence, min(48, left), pooling=one) for sequence, one in pairs])
             assert output.pooled is not None
             parts.append(output.pooled)
         hidden = continued.oracle.hidden(tokens)
