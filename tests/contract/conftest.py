@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     A backend without a device here is one test that says so, and not a skip of every case.
     """
-    installed = find_candidates(load_plugins().backends)
     if "absent" in metafunc.fixturenames:
-        absent = [each for each in installed if each.absent_because]
+        absent = [each for each in candidates() if each.absent_because]
         metafunc.parametrize("absent", absent, ids=[each.name for each in absent])
     if "subject" in metafunc.fixturenames:
-        emulated = EmulatedAscend()
-        here = [beside_others(each) for each in installed if not each.absent_because]
-        here += find_candidates({emulated.name: emulated}, dtypes=("bf16",))
-        metafunc.parametrize("subject", [candidate_param(each) for each in here], indirect=True)
+        here = [candidate_param(each) for each in candidates() if not each.absent_because]
+        metafunc.parametrize("subject", here, indirect=True)
+
+
+@cache
+def candidates() -> list[Candidate]:
+    """The same ones for every case: else each would have a subject, and load its models, of its own."""
+    emulated = EmulatedAscend()
+    installed = [beside_others(each) for each in find_candidates(load_plugins().backends)]
+    return [*installed, *find_candidates({emulated.name: emulated}, dtypes=("bf16",))]
 
 
 def beside_others(candidate: Candidate) -> Candidate:

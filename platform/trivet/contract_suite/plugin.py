@@ -12,6 +12,8 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import TrivetError
 from trivet.plugins import load_plugins
 
+CANDIDATES = pytest.StashKey[list[Candidate]]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options that say which backends and dtypes; without any, all that are available."""
@@ -27,16 +29,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each case its subjects; an absent backend is skipped with the reason of its probe."""
     if "subject" not in metafunc.fixturenames:
         return
-    try:
-        candidates = find_candidates(
-            load_plugins().backends,
-            metafunc.config.getoption("--trivet-backend", default=[]),
-            metafunc.config.getoption("--trivet-dtype", default=[]),
-            dict(pair.split("=", 1) for pair in metafunc.config.getoption("--trivet-option", default=[])),
-        )
-    except TrivetError as error:
-        raise pytest.UsageError(str(error)) from error
+    candidates = _candidates(metafunc.config)
     metafunc.parametrize("subject", [candidate_param(candidate) for candidate in candidates], indirect=True)
+
+
+def _candidates(config: pytest.Config) -> list[Candidate]:
+    """Of the options, the same ones for every case: else each would have a subject of its own."""
+    if CANDIDATES not in config.stash:
+        try:
+            config.stash[CANDIDATES] = find_candidates(
+                load_plugins().backends,
+                config.getoption("--trivet-backend", default=[]),
+                config.getoption("--trivet-dtype", default=[]),
+                dict(pair.split("=", 1) for pair in config.getoption("--trivet-option", default=[])),
+            )
+        except TrivetError as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[CANDIDATES]
 
 
 def candidate_param(candidate: Candidate) -> object:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +19,9 @@ from trivet.demo_model import find_demo_model
 from trivet.errors import Unavailable
 from trivet_web.batch.forms import Answered, Request
 from trivet_web.batch.offline_site import LEFT_BEHIND_S, PREFIX, EngineEnded, OfflineSite
+
+if TYPE_CHECKING:
+    from conftest import Eventually
 
 
 def open_llm(**settings: object) -> LLM:
@@ -95,9 +100,11 @@ def test_an_engine_that_ends_is_no_answer() -> None:
         site.close()
 
 
-def test_an_engine_that_cannot_begin_is_told() -> None:
+def test_an_engine_that_cannot_begin_is_told_and_leaves_no_thread(eventually: Eventually) -> None:
+    llm, before = open_llm(**{"options.device_lost_step": "1"}), set(threading.enumerate())
     with pytest.raises(Unavailable, match="the engine's loop does not run"):
-        OfflineSite(open_llm(**{"options.device_lost_step": "1"}), ["m"], num_threads=2)
+        OfflineSite(llm, ["m"], num_threads=2)
+    eventually(lambda: set(threading.enumerate()) <= before, what="its threads have ended")
 
 
 def test_nothing_lies_about_while_it_runs_and_old_leftovers_go(

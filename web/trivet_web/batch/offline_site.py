@@ -72,7 +72,11 @@ class OfflineSite:
             self._loop.start()
             self._web = WebProcess(settings, lambda: _table(llm, names), lambda path: _text_side(llm))
             self._app = create_app(settings, self._web)
-            self._await_engine(names[0])
+            try:
+                self._await_engine(names[0])
+            except BaseException:
+                self.close()
+                raise
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
