@@ -21,6 +21,7 @@ from trivet_cuda.detection import find_gpus
 from trivet_cuda.memory_plan import Shape, fixed_parts, kv_cache_spec
 from trivet_cuda.nvml import Gpu, find_by_nvml, load_nvml
 from trivet_cuda.options import CudaOptions
+from trivet_cuda.smi_usage import usage_by_smi
 from trivet_cuda.visibility import BY_BUS, ORDER, VISIBLE, hidden_gpus
 
 BLOCK_SIZE = 16  # tokens
@@ -64,8 +65,10 @@ class CudaBackend:
         return "" if found else f"no NVIDIA GPU: {reason}"
 
     def usage(self, timeout_s: float = 5.0) -> dict[str, DeviceUsage]:
-        """By uid, what NVML says now, in milliseconds; empty without nvidia-ml-py. Never raises."""
+        """By uid, what NVML says now, in milliseconds; without nvidia-ml-py, nvidia-smi. Never raises."""
         found, _ = find_by_nvml(self._nvml)
+        if not found:
+            return usage_by_smi(self._nvidia_smi, timeout_s)
         return {gpu.uid: gpu.usage for gpu in found if gpu.usage is not None}
 
     def bandwidth(self, device: DeviceInfo, timeout_s: float = 5.0) -> float | None:

@@ -5,36 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from trivet_cuda.backend import CudaBackend
-
-FIRST, SECOND = "GPU-11111111-2222-3333-4444-555555555555", "GPU-66666666-7777-8888-9999-aaaaaaaaaaaa"
-TWO_GPUS = (
-    f"0, {FIRST}, 00000000:1A:00.0, NVIDIA H100 80GB HBM3, 9.0, 81559, 81008, 565.10, Disabled\n"
-    f"1, {SECOND}, 00000000:3D:00.0, Tesla V100-SXM2-32GB, 7.0, 32768, 12000, 565.10, [N/A]\n"
-)
-
-
-def _tool(folder: Path, script: str) -> str:
-    file = folder / "nvidia-smi"
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
-    return str(file)
-
-
-def _printing(folder: Path, text: str) -> str:
-    (folder / "answer").write_text(text)
-    return _tool(folder, f"cat {folder / 'answer'}")
-
-
-def without_nvml(root: Path, nvidia_smi: str) -> CudaBackend:
-    """Whatever this machine has installed, and its environment names."""
-
-    def missing() -> Any:
-        raise ImportError("no pynvml")
-
-    return CudaBackend(root, nvidia_smi, missing, dict)
+from made_up_machines import FIRST, SECOND, TWO_GPUS, printing, tool, without_nvml
 
 
 def _pci(root: Path, address: str, vendor: str, class_code: str) -> None:
@@ -45,7 +17,7 @@ def _pci(root: Path, address: str, vendor: str, class_code: str) -> None:
 
 
 def test_nvidia_smi_gives_uuid_memory_and_architecture(tmp_path: Path) -> None:
-    first, second = without_nvml(tmp_path, _printing(tmp_path, TWO_GPUS)).probe(5.0)
+    first, second = without_nvml(tmp_path, printing(tmp_path, TWO_GPUS)).probe(5.0)
     assert (first.uid, first.arch, first.total_bytes, first.free_bytes) == (
         FIRST,
         "sm_90",
@@ -59,25 +31,25 @@ def test_nvidia_smi_gives_uuid_memory_and_architecture(tmp_path: Path) -> None:
 
 
 def test_a_gpu_older_than_ampere_is_unusable_and_others_are_not(tmp_path: Path) -> None:
-    first, second = without_nvml(tmp_path, _printing(tmp_path, TWO_GPUS)).probe(5.0)
+    first, second = without_nvml(tmp_path, printing(tmp_path, TWO_GPUS)).probe(5.0)
     assert first.unusable_because is None
     assert "7.0" in (second.unusable_because or "")
 
 
 def test_a_failed_gpu_stays_listed_with_its_own_reason(tmp_path: Path) -> None:
     line = TWO_GPUS.splitlines()[0].replace("81559", "[GPU is lost]")
-    (device,) = without_nvml(tmp_path, _printing(tmp_path, line)).probe(5.0)
+    (device,) = without_nvml(tmp_path, printing(tmp_path, line)).probe(5.0)
     assert "[GPU is lost]" in (device.unusable_because or "")
 
 
 def test_a_gpu_in_mig_mode_says_what_lists_its_instances(tmp_path: Path) -> None:
     line = TWO_GPUS.splitlines()[0].replace("Disabled", "Enabled")
-    (device,) = without_nvml(tmp_path, _printing(tmp_path, line)).probe(5.0)
+    (device,) = without_nvml(tmp_path, printing(tmp_path, line)).probe(5.0)
     assert "install nvidia-ml-py" in (device.unusable_because or "")
 
 
 def test_a_hanging_tool_ends_within_its_time(tmp_path: Path) -> None:
-    backend = without_nvml(tmp_path, _tool(tmp_path, "exec sleep 600"))
+    backend = without_nvml(tmp_path, tool(tmp_path, "exec sleep 600"))
     _pci(tmp_path, "0000:1a:00.0", "0x10de", "0x030200")
     (device,) = backend.probe(0.2)
     assert "no answer within 0.2 s" in (device.unusable_because or "")
@@ -106,7 +78,7 @@ def test_a_gpu_without_driver_is_found_on_the_bus_and_its_audio_function_is_not(
 
 
 def test_a_machine_without_gpu_has_no_device_and_says_why(tmp_path: Path) -> None:
-    backend = without_nvml(tmp_path, _printing(tmp_path, "No devices were found\n"))
+    backend = without_nvml(tmp_path, printing(tmp_path, "No devices were found\n"))
     assert backend.probe(5.0) == []
     assert backend.absent_because() == (
         "no NVIDIA GPU: none of PCI vendor 0x10de on the bus; nvidia-ml-py is not installed; "
@@ -120,7 +92,7 @@ def test_a_gpu_that_the_loaded_driver_does_not_take_over_is_on_the_bus(tmp_path:
     version = tmp_path / "proc/driver/nvidia/version"
     version.parent.mkdir(parents=True)
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  565.10  Mon Jan 1\n")
-    backend = without_nvml(tmp_path, _printing(tmp_path, ""))
+    backend = without_nvml(tmp_path, printing(tmp_path, ""))
     (device,) = backend.probe(5.0)
     assert device.uid == "0000:1a:00.0"
     assert "driver 565.10 is loaded" in (device.unusable_because or "")
@@ -128,21 +100,12 @@ def test_a_gpu_that_the_loaded_driver_does_not_take_over_is_on_the_bus(tmp_path:
     assert backend.absent_because() == ""
 
 
-def test_usage_starts_no_tool(tmp_path: Path) -> None:
-    """nvidia-smi takes a second, and each poll of the metrics would start it."""
-    backend = without_nvml(tmp_path, _tool(tmp_path, f"touch {tmp_path / 'started'}"))
-    assert backend.usage() == {}
-    assert not (tmp_path / "started").exists()
-    backend.probe(5.0)
-    assert (tmp_path / "started").exists()
-
-
 def test_a_machine_with_gpu_has_no_reason_to_be_absent(tmp_path: Path) -> None:
-    assert without_nvml(tmp_path, _printing(tmp_path, TWO_GPUS)).absent_because() == ""
+    assert without_nvml(tmp_path, printing(tmp_path, TWO_GPUS)).absent_because() == ""
 
 
 def test_the_engine_sees_only_the_chosen_gpus(tmp_path: Path) -> None:
-    backend = without_nvml(tmp_path, _printing(tmp_path, TWO_GPUS))
+    backend = without_nvml(tmp_path, printing(tmp_path, TWO_GPUS))
     assert backend.launch_env(backend.probe(5.0)[1:])["CUDA_VISIBLE_DEVICES"] == SECOND
 
 
