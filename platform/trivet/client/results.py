@@ -246,9 +246,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of the server's host (contract.DeviceInfo)."""
+    """A device of the site (contract.DeviceInfo)."""
 
     uid: str
+    host: str = ""  # where it is; empty: the server's own
     kind: str = ""
     index: int = 0
     name: str = ""

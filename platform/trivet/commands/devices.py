@@ -83,6 +83,7 @@ def _info(device: Device) -> DeviceInfo:
         free_bytes=device.free_bytes,
         dtypes=frozenset(device.dtypes),
         unusable_because=device.unusable_because,
+        host=device.host,
     )
 
 

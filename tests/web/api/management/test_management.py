@@ -262,6 +262,7 @@ def test_a_node_has_its_devices_and_what_lives_there(site: Site, api: Api) -> No
         {"host": "", "devices": [], "instances": [here]},
         {"host": "far", "devices": ["gpu-0"], "instances": [there]},
     ]
+    assert [(one["uid"], one["host"]) for one in api("GET", "/devices")["data"]] == [("gpu-0", "far")]
 
 
 def test_devices_are_a_list(api: Api) -> None:

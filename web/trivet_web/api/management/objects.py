@@ -199,6 +199,7 @@ class DeviceObject(msgspec.Struct, frozen=True):
 
     kind: str
     uid: str
+    host: str  # as its launcher names it; empty: the supervisor's own
     index: int
     name: str
     arch: str
@@ -344,6 +345,7 @@ def device_object(row: tables.Device) -> DeviceObject:
     return DeviceObject(
         row.kind,
         row.uid,
+        row.host,
         row.device_index,
         row.name,
         row.arch,
