@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -28,17 +29,21 @@ EXTRAS = "postgres,structured"
 CACHE = Path(os.environ["TRIVET_AIRGAP_CACHE"])
 
 
-def wheelhouse(*arguments: str | Path) -> str:
+def run_wheelhouse(*arguments: str | Path, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     # What pip takes wheels from counts for uv, too, which reads no settings of pip.
     links = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} if "PIP_FIND_LINKS" in os.environ else {}
-    done = subprocess.run(
-        [ROOT / "docker" / "wheelhouse", "--torch-index", "", *arguments, EXTRAS],
+    return subprocess.run(
+        [root / "docker" / "wheelhouse", "--torch-index", "", *arguments, EXTRAS],
         env={**os.environ, **links},
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
     )
+
+
+def wheelhouse(*arguments: str | Path) -> str:
+    done = run_wheelhouse(*arguments)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
@@ -65,6 +70,7 @@ def test_a_site_is_installed_and_serves_where_there_is_no_network(air_gap: AirGa
         bin_folder / "pip",
         "install",
         "--quiet",
+        "--no-compile",  # what is imported is compiled then
         "--no-index",
         "--find-links",
         "wheels",
@@ -113,3 +119,18 @@ def test_every_wheel_exists_for_aarch64(python: str) -> None:
     said = wheelhouse("--output", output, "--dry-run", "--arch", "aarch64", "--python", python)
     assert f"aarch64, Python {python}: all " in said
     assert not output.exists()
+
+
+def test_a_package_without_a_wheel_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "docker").mkdir()
+    for name in ("docker/wheelhouse", "docker/constraints.txt", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    wanted = "install_requires =\n"
+    settings = (ROOT / "setup.cfg").read_text().replace("attr: trivet.__version__", "1")
+    (tmp_path / "setup.cfg").write_text(settings.replace(wanted, f"{wanted}    intel-openmp\n"))
+    done = run_wheelhouse(
+        "--dry-run", "--arch", "aarch64", "--output", tmp_path / "nothing.tar", root=tmp_path
+    )
+    assert done.returncode != 0
+    assert "intel-openmp" in done.stderr
+    assert not (tmp_path / "nothing.tar").exists()
