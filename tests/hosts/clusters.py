@@ -11,6 +11,7 @@ from pathlib import Path
 
 from far_hosts import NET, FarHost, wait_for
 
+import trivet
 from trivet.config import inherited_environment
 
 HERE = Path(__file__).parent
@@ -23,6 +24,7 @@ PLUGINS = {  # which backend is installed where: a GPU that Triton interprets, a
         TESTS / "backends/trivet_ascend/emulated_plugin",
     ],
 }
+CLOCKS = {"a": [], "b": [HERE / "clock_ahead"]}
 NOTICES_SOON = {  # that a node is dead, which takes Ray half a minute
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
@@ -90,7 +92,7 @@ class RayCluster:
             *RESOURCES[host.name],
         )
         mount = f'mount -t tmpfs tmpfs {self._folder}; exec "$@"'
-        path = _path(*PLUGINS[host.name])
+        path = _path(*CLOCKS[host.name], *PLUGINS[host.name])
         host.run(["sh", "-c", mount, "sh", *start, "--block"], PYTHONPATH=path, CUDA_INTERPRETED_DEVICES="2")
 
     def end_agent(self, host: FarHost) -> None:
@@ -98,19 +100,37 @@ class RayCluster:
         host.kill_by("trivet_supervisor.hosts.agent_process")
         host.kill_by(str(self._folder))
 
-    def restart_head(self, hosts: Iterable[FarHost]) -> None:
-        """It forgets all: nodes, actors and claims. Ray's processes on the other hosts end, and join anew.
+    def end(self, hosts: Iterable[FarHost]) -> None:
+        """Ray ends everywhere, and the agents' keepers with it.
 
-        They would end by themselves within a minute; a new head does not start beside them here, because it
-        sees the processes of every namespace.
+        Nodes would end by themselves within a minute of their head; a new head does not start beside them
+        here, because it sees the processes of every namespace.
         """
         self._end_head()
         for host in hosts:
             host.kill_by(str(self._folder))
         wait_for("Ray has ended", lambda: not any(map(self._is_of_ray, _processes())))
+
+    def begin_anew(self, hosts: Iterable[FarHost]) -> None:
+        """A head that has forgotten all: nodes, actors and claims."""
         self._start_head()
         for host in hosts:
             self.join(host)
+
+    def install(self, host: FarHost, version: str) -> None:
+        """On the host, over the version that it has, as `pip install` would."""
+        scratch = host.tmp / "__init__.py"
+        scratch.write_text(Path(trivet.__file__).read_text().replace(trivet.__version__, version))
+        self._beside_ray(host, ["mount", "--bind", str(scratch), trivet.__file__])
+
+    def install_ours(self, host: FarHost) -> None:
+        """Again."""
+        self._beside_ray(host, ["umount", trivet.__file__])
+
+    def _beside_ray(self, host: FarHost, command: list[str]) -> None:
+        """In the mount namespace of its processes there."""
+        raylet = host.pids_of("raylet/raylet")[0]
+        subprocess.run(["nsenter", f"--mount=/proc/{raylet}/ns/mnt", *command], check=True, timeout=60)
 
     def _is_of_ray(self, process: Path) -> bool:
         return str(self._folder) in _command_of(process)

@@ -15,6 +15,7 @@ from clusters import RayCluster
 from far_hosts import FarHost, close_bridge, open_bridge
 from head import Head, engines_of
 
+DAY_S = 24 * 60 * 60
 # Plain `pytest` may not make namespaces: these tests are `tests/run hosts`.
 collect_ignore_glob = [] if "TRIVET_FAR_HOSTS" in os.environ else ["test_*.py"]
 
@@ -28,7 +29,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def hosts(folder: Path) -> Iterator[dict[str, FarHost]]:
     open_bridge()
-    made = {name: FarHost(name, number, folder) for name, number in (("a", 2), ("b", 3))}
+    made = {"a": FarHost("a", 2, folder), "b": FarHost("b", 3, folder, up_s=10 * DAY_S)}
     try:
         for host in made.values():
             host.open()
@@ -52,8 +53,7 @@ def head(cluster: RayCluster, hosts: dict[str, FarHost], folder: Path) -> Iterat
         cluster.join(host)
     made = Head(folder / "head", cluster.environ)
     made.serve()
-    for host in hosts.values():
-        made.knows(host)
+    made.knows(*hosts.values())
     yield made
     made.close()
     left = engines_of(hosts)

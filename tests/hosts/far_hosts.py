@@ -34,17 +34,24 @@ def wait_for(
 class FarHost:
     """One namespace; `run` starts something in it."""
 
-    def __init__(self, name: str, number: int, folder: Path) -> None:
+    def __init__(self, name: str, number: int, folder: Path, up_s: int = 0) -> None:
+        """Args: up_s: for how much longer than this machine it seems to be up, if its kernel can (5.6)."""
         self.name = name
         self.address = f"{NET}.{number}"
         self.home = folder / name
         self.tmp = folder / f"{name}-tmp"
         self._link = f"tv{name}"
+        self._enter = ["ip", "netns", "exec", self._link]
+        clocks = ["unshare", "--time", f"--monotonic={up_s}", f"--boottime={up_s}", "--fork"]
+        if up_s and subprocess.run([*clocks, "true"], check=False, capture_output=True).returncode == 0:
+            self._enter += clocks
         self._started: list[subprocess.Popen[bytes]] = []
         for made in (self.home, self.tmp):
             made.mkdir()
 
     def open(self) -> None:
+        if self._link in ip("netns", "list").split():  # of a run that was killed
+            self.close()
         ip("netns", "add", self._link)
         ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self._link)
         ip("link", "set", self._link, "master", BRIDGE, "up")
@@ -66,7 +73,7 @@ class FarHost:
         with (self.home / "agent.log").open("ab") as log:
             self._started.append(
                 subprocess.Popen(
-                    ["ip", "netns", "exec", self._link, *command],
+                    [*self._enter, *command],
                     env=env,
                     stdout=log,
                     stderr=log,
@@ -76,12 +83,7 @@ class FarHost:
 
     def kill_by(self, word: str) -> None:
         """What has this in its command; the rest of the host goes on."""
-        for pid in self.pids():
-            try:
-                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
-            except OSError:  # it has ended
-                continue
+        self._signal(self.pids_of(word), signal.SIGKILL)
         self._reap()
 
     def cut(self) -> None:
@@ -91,16 +93,27 @@ class FarHost:
     def mend(self) -> None:
         ip("link", "set", self._link, "up")
 
+    def freeze(self) -> None:
+        """Its kernel still answers, and takes what is sent; nothing else does."""
+        self._signal(self.pids(), signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(self.pids(), signal.SIGCONT)
+
     def pids(self) -> list[int]:
         return [int(pid) for pid in ip("netns", "pids", self._link).split()]
 
     def engines(self) -> list[int]:
+        return self.pids_of("trivet.engine.process")
+
+    def pids_of(self, word: str) -> list[int]:
+        """What has this in its command."""
         found = []
         for pid in self.pids():
             try:
-                if b"trivet.engine.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
-            except OSError:
+            except OSError:  # it has ended
                 continue
         return found
 
@@ -108,13 +121,16 @@ class FarHost:
         """As if its power failed: everything at once."""
         names = ip("netns", "list").split()
         while self._link in names and (pids := self.pids()):
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            self._signal(pids, signal.SIGKILL)
             time.sleep(0.02)
         self._reap()
+
+    def _signal(self, pids: list[int], number: signal.Signals) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
 
     def _reap(self) -> None:
         for process in self._started:

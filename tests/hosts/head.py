@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -94,7 +95,7 @@ class Head:
             client.deployments.create(
                 str(find_demo_model()), name=name, backend="null", device=device, settings=settings
             )
-        wait_for(f"{name} is ready", lambda: self.where(name))
+        wait_for(f"{name} is ready", lambda: self.where(name), tell=lambda: self.reasons(name))
 
     def launch_model(self, model: Path, name: str, backend: str, settings: dict[str, str]) -> None:
         """And wait until it is ready."""
@@ -106,7 +107,7 @@ class Head:
             assert one is None or one.state != "failed", one.reason
             return bool(self.where(name))
 
-        wait_for(f"{name} is ready", is_ready)
+        wait_for(f"{name} is ready", is_ready, tell=lambda: self.reasons(name))
 
     def stop(self, name: str) -> None:
         with self.client() as client:
@@ -143,15 +144,16 @@ class Head:
         with self.client() as client:
             return client.completions.complete(name, "Hello", max_tokens=4).text
 
-    def knows(self, host: FarHost) -> None:
-        """Wait until its devices are listed, and can be used."""
-        wait_for(
-            f"host {host.name} is known",
-            lambda: any(
-                device.uid.startswith(f"{host.name}/") and not device.unusable_because
-                for device in self.devices()
-            ),
-        )
+    def knows(self, *hosts: FarHost) -> None:
+        """Wait until their devices have been looked at since, and can be used."""
+        since = datetime.now(UTC)
+
+        def are_known() -> bool:
+            found = [d for d in self.devices() if d.as_of and d.as_of > since and not d.unusable_because]
+            return {host.name for host in hosts} <= {device.host for device in found}
+
+        names = " and ".join(host.name for host in hosts)
+        wait_for(f"{names} can be used", are_known, tell=self.devices)
 
     def supervisor_pid(self) -> int | None:
         """None while there is none."""
@@ -163,6 +165,14 @@ class Head:
             except psutil.NoSuchProcess:
                 continue
         return None
+
+    def kill(self) -> None:
+        """As if its host's power failed: all that `serve` has started here, at once."""
+        assert self._parent is not None
+        parent = psutil.Process(self._parent.pid)
+        for process in [parent, *parent.children(recursive=True)]:
+            process.kill()
+        self._parent.wait()
 
     def close(self) -> None:
         """Ctrl-C: what it started is ended, wherever it is."""

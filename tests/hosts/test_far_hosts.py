@@ -11,6 +11,8 @@ from clusters import RayCluster
 from far_hosts import FarHost, wait_for
 from head import Head, Stream, engines_of
 
+from trivet.demo_model import find_demo_model
+
 LONG = 8000  # tokens, of 20 ms each
 SLOW = {"options.step_ms": "20", "max_model_len": "8192"}
 
@@ -29,6 +31,11 @@ def begun(head: Head, name: str) -> Stream:
     wait_for("it has begun", lambda: stream.num_chunks > 3 or stream.failure)
     assert not stream.failure
     return stream
+
+
+def is_adopted(head: Head, name: str, pid: int | None) -> None:
+    told = f"adopted pid {pid} "
+    wait_for("it is adopted", lambda: any(told in reason for reason in head.reasons(name)))
 
 
 def elsewhere(head: Head, name: str, first: str) -> str:
@@ -56,9 +63,43 @@ def test_the_death_of_the_supervisor_touches_no_stream(head: Head, null: str) ->
     assert before is not None
     os.kill(before, signal.SIGKILL)
     wait_for("another has come", lambda: head.supervisor_pid() not in (None, before))
-    wait_for("it is adopted", lambda: any("adopted pid" in reason for reason in head.reasons(null)))
+    is_adopted(head, null, pid)
     stream.goes_on()
     assert (head.instance(null).state, head.instance(null).pid) == ("ready", pid)
+
+
+def test_a_head_that_dies_whole_finds_its_engines_again(
+    head: Head, hosts: dict[str, FarHost], null: str
+) -> None:
+    pid = head.instance(null).pid
+    head.kill()
+    head.serve()
+    is_adopted(head, null, pid)
+    assert head.ask(null)
+    assert (head.instance(null).state, head.instance(null).pid) == ("ready", pid)
+    assert engines_of(hosts) == {"a": 1, "b": 0}
+
+
+def test_a_host_of_another_version_keeps_its_engines_and_starts_none(
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], null: str
+) -> None:
+    stream = begun(head, null)
+    pid = head.instance(null).pid
+    cluster.install(hosts["a"], "0.0.1")
+    told = "host a has Trivet 0.0.1 and this supervisor is Trivet"
+    wait_for("that is told", lambda: told in head.run("devices", "--all"))
+    with head.client() as client:
+        client.deployments.create(str(find_demo_model()), name="new", backend="null", device="a/null")
+    wait_for("so none is started", lambda: head.instance("new").state == "failed")
+    assert told in (head.instance("new").reason or "")
+    head.stop("new")
+    stream.goes_on()
+    cluster.install_ours(hosts["a"])
+    head.knows(hosts["a"])
+    head.launch("new", "a/null", **SLOW)
+    stream.goes_on()
+    assert (head.instance(null).state, head.instance(null).pid) == ("ready", pid)
+    head.stop("new")
 
 
 def test_an_agent_that_dies_ends_no_engine(
@@ -72,42 +113,39 @@ def test_an_agent_that_dies_ends_no_engine(
     assert not stream.failure
     assert (head.instance(null).state, head.instance(null).pid) == ("ready", pid)
     cluster.join(hosts["a"])
-    head.knows(hosts["a"])
+    wait_for("another agent runs", lambda: hosts["a"].pids_of("hosts.agent_process"))
     stream.goes_on()
 
 
-def test_a_cut_link_moves_its_engine_with_the_reason_and_the_old_one_ends_when_it_is_mended(
-    head: Head, cluster: RayCluster, hosts: dict[str, FarHost]
+@pytest.mark.parametrize("loss", ["cut", "frozen"])
+def test_a_host_that_is_not_heard_loses_its_engine_and_ends_the_abandoned_one_when_it_is_back(
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], loss: str
 ) -> None:
-    head.launch("cut", **SLOW)
-    first = head.where("cut")
-    assert first in hosts, head.reasons("cut")
-    stream = begun(head, "cut")
-    hosts[first].cut()
+    lose, bring_back = (FarHost.cut, FarHost.mend) if loss == "cut" else (FarHost.freeze, FarHost.thaw)
+    head.launch(loss, **SLOW)
+    first = head.where(loss)
+    assert first in hosts, head.reasons(loss)
+    stream = begun(head, loss)
+    lose(hosts[first])
     try:
         wait_for("its client is told", lambda: stream.failure)
-        other = elsewhere(head, "cut", first)
-        assert any(f"host {first} has not answered for" in reason for reason in head.reasons("cut"))
-        assert head.ask("cut")
+        everything_is_told(head, loss)
+        other = elsewhere(head, loss, first)
+        assert any(f"host {first} has not answered for" in reason for reason in head.reasons(loss))
+        assert head.ask(loss)
         assert engines_of(hosts)[first] == 1, "nobody could end it"
+        assert f"host {first} has not answered for" in head.run("devices", "--all")
     finally:
-        hosts[first].mend()
+        bring_back(hosts[first])
     wait_for("the abandoned one has ended", lambda: engines_of(hosts)[first] == 0)
-    assert head.where("cut") == other
+    assert head.where(loss) == other
     cluster.join(hosts[first])  # Ray itself takes a node that was away for dead, and ends there
-    head.stop("cut")
+    head.stop(loss)
 
 
-def test_a_host_that_dies_loses_its_engine_to_another(
-    head: Head, cluster: RayCluster, hosts: dict[str, FarHost]
-) -> None:
-    head.launch("dies", **SLOW)
-    first = head.where("dies")
-    assert first in hosts, head.reasons("dies")
-    hosts[first].kill()
-    other = elsewhere(head, "dies", first)
-    assert any(f"host {first} has not answered for" in reason for reason in head.reasons("dies"))
-    cluster.join(hosts[first])
-    head.knows(hosts[first])
-    assert head.where("dies") == other
-    head.stop("dies")
+def everything_is_told(head: Head, name: str) -> None:
+    """While a host does not answer, too, each within `Head.run`'s deadline."""
+    assert name in head.run("ps")
+    assert "first_token" in head.run("logs", name)
+    assert "null" in head.run("devices", "--all")
+    assert "fits on null" in head.run("plan", str(find_demo_model()), "--backend", "null")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model
 
 
+@pytest.fixture(scope="module")
+def on_gpus(head: Head, hosts: dict[str, FarHost], tiny: Path) -> Iterator[str]:
+    """A model over both GPUs of host a, for all tests here: torch takes its time to load."""
+    name = "on-gpus"
+    head.knows(*hosts.values())
+    head.launch_model(tiny, name, GPU, {**TINY, **BOTH})
+    yield name
+    if head.instances(name):
+        head.stop(name)
+
+
 def claims(cluster: RayCluster) -> list[list[str]]:
     """Host and resources of each bundle that Ray has given away."""
     done = subprocess.run(
@@ -80,18 +92,17 @@ def no_gpu_is_left(head: Head, model: Path) -> None:
 
 
 def test_two_gpus_of_one_host_and_an_npu_of_another_serve_one_site(
-    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], tiny: Path
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], tiny: Path, on_gpus: str
 ) -> None:
-    head.launch_model(tiny, "on-gpu", GPU, {**TINY, **BOTH})
     head.launch_model(tiny, "on-npu", NPU, TINY)
-    assert head.instance("on-gpu").device_uids == ("a/interpreted", "a/interpreted1")
+    assert head.instance(on_gpus).device_uids == ("a/interpreted", "a/interpreted1")
     assert head.where("on-npu") == "b"
     assert engines_of(hosts) == {"a": 1, "b": 1}
     question = [{"role": "user", "content": "t1 t2 t3"}]
     with head.client() as client:
         answers = [
             client.chat.complete(name, question, temperature=0, max_tokens=4, ignore_eos=True)
-            for name in ("on-gpu", "on-npu")
+            for name in (on_gpus, "on-npu")
         ]
     assert [answer.usage.completion_tokens for answer in answers if answer.usage] == [4, 4]
     assert answers[0].text == answers[1].text, "one float32 model, whatever computes it"
@@ -101,45 +112,68 @@ def test_two_gpus_of_one_host_and_an_npu_of_another_serve_one_site(
     devices = head.run("devices")
     assert "a/interpreted" in devices
     assert "b/emulated" in devices
+    assert {d.host for d in head.devices()} == {"a", "b", "head"}
     why = [d.unusable_because or "" for d in head.devices() if d.uid == "head/?"]
     assert "did you mean 'launcher'?" in why[0], "why no agent runs on the site's own host"
     ps = head.run("ps")
     assert "a/interpreted" in ps
     assert "b/emulated" in ps
-    assert head.run("logs", "on-gpu")
+    assert head.run("logs", on_gpus)
     assert head.run("logs", "on-npu")
     plan = head.run("plan", str(tiny), "--backend", f"{NPU},{GPU}", "--set", "max_model_len=256")
     assert "b/emulated" in plan
-    pid = head.instance("on-gpu").pid
+    pid = head.instance(on_gpus).pid
     assert pid in hosts["a"].engines()
     environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     assert b"TRITON_INTERPRET=1" in environ, "as the host's own trivet.toml says"
     assert b"CUDA_VISIBLE_DEVICES=interpreted,interpreted1" in environ, "as its own host names them"
     assert not [each for each in environ if each.startswith(b"RAY_")]
-    for name in ("on-gpu", "on-npu"):
-        head.stop(name)
-    wait_for("Ray has everything back", lambda: claims(cluster) == [])
+    head.stop("on-npu")
+    wait_for("Ray has the NPU back", lambda: claims(cluster) == ON_BOTH)
 
 
-def test_claims_come_back_with_a_new_head_and_go_with_a_host_that_dies(
-    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], tiny: Path
+def test_without_ray_all_goes_on_and_its_claims_come_back_with_a_new_head(
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], on_gpus: str
 ) -> None:
     head.launch("m", "a/null", **NULL)
-    head.launch_model(tiny, "both", GPU, {**TINY, **BOTH})
     stream = Stream(head, "m", 8000)
     wait_for("it has begun", lambda: stream.num_chunks > 3 or stream.failure)
-    before = [head.instance(name).pid for name in ("m", "both")]
-    cluster.restart_head(hosts.values())
-    wait_for("Ray knows of its engines again", lambda: claims(cluster) == [*ON_BOTH, ["a", "null"]])
+    before = [head.instance(name).pid for name in ("m", on_gpus)]
+    cluster.end(hosts.values())
+    head.launch("new", "b/null", **NULL)
     stream.goes_on()
-    assert [head.instance(name).pid for name in ("m", "both")] == before
-    head.stop("m")
+    cluster.begin_anew(hosts.values())
+    wait_for(
+        "Ray knows of its engines again",
+        lambda: claims(cluster) == [*ON_BOTH, ["a", "null"], ["b", "null"]],
+        tell=lambda: claims(cluster),
+    )
+    stream.goes_on()
+    assert [head.instance(name).pid for name in ("m", on_gpus)] == before
+    for name in ("m", "new"):
+        head.stop(name)
 
+
+def test_a_host_that_dies_loses_engines_and_claims(
+    head: Head, cluster: RayCluster, hosts: dict[str, FarHost], on_gpus: str
+) -> None:
+    head.launch("anywhere", **NULL)
+    head.launch("at-b", "b/null", **NULL)
+    first = head.where("anywhere")
+    assert first in hosts, head.reasons("anywhere")
+    before = [head.instance(name).pid for name in (on_gpus, "at-b")]
     hosts["a"].kill()
-    wait_for("it is given up", lambda: not head.where("both"), tell=lambda: head.reasons("both"))
+    for name in [on_gpus] + ["anywhere"] * (first == "a"):
+        wait_for(f"{name} is given up", lambda one=name: head.where(one) != "a")
+        reasons = head.reasons(name)
+        assert any("host a has not answered for" in reason for reason in reasons), reasons
+    wait_for("one is at b", lambda: head.where("anywhere") == "b", tell=lambda: head.reasons("anywhere"))
     cluster.join(hosts["a"])
-    wait_for("it is started again", lambda: head.where("both") == "a", tell=lambda: head.reasons("both"))
-    assert head.instance("both").pid != before[1]
-    wait_for("Ray counts its devices once", lambda: claims(cluster) == ON_BOTH)
-    head.stop("both")
+    wait_for("one is started again", lambda: head.where(on_gpus) == "a", tell=lambda: head.reasons(on_gpus))
+    assert head.instance(on_gpus).pid != before[0]
+    assert head.where("anywhere") == "b", "what is well is left where it is"
+    assert head.instance("at-b").pid == before[1]
+    wait_for("Ray counts its devices once", lambda: claims(cluster) == [*ON_BOTH, *[["b", "null"]] * 2])
+    for name in ("anywhere", "at-b", on_gpus):
+        head.stop(name)
     wait_for("Ray has everything back", lambda: claims(cluster) == [])
