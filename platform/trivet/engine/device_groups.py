@@ -71,7 +71,10 @@ def _named(backend: Backend, found: Sequence[DeviceInfo], name: str) -> DeviceIn
         named = ", ".join(d.uid for d in meant)
         raise Unsupported(f"device {name!r} of {backend.name} is on several hosts; name one of them: {named}")
     if not meant:
-        have = ", ".join(f"{d.index} ({d.uid})" for d in found) or "none"
+        for host in found:
+            if _is_host(host) and name.startswith(f"{host.host}/"):
+                raise Unsupported(f"device {name} of {backend.name} cannot be had: {host.unusable_because}")
+        have = ", ".join(f"{d.index} ({d.uid})" for d in found if not _is_host(d)) or "none"
         raise Unsupported(f"backend {backend.name} has no device {name!r}; it has: {have}")
     device = meant[0]
     if device.unusable_because is not None:
@@ -83,6 +86,11 @@ def _short_names(device: DeviceInfo) -> tuple[str, ...]:
     """By index, and as its own host names it: what was pinned before the site had several hosts."""
     if not device.host:
         return (str(device.index),)
-    if device.uid == f"{device.host}/?":  # stands for a host that does not answer
+    if _is_host(device):
         return ()
     return str(device.index), device.uid.removeprefix(f"{device.host}/"), f"{device.host}/{device.index}"
+
+
+def _is_host(device: DeviceInfo) -> bool:
+    """Whether it stands for a host of which no device is known, and says why."""
+    return bool(device.host) and device.uid == f"{device.host}/?"

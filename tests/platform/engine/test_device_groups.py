@@ -63,6 +63,14 @@ def test_what_was_pinned_before_the_site_had_several_hosts_is_found() -> None:
     assert groups([*gpus("a", 1), silent], 1, "0") == [["a/g0"]]
 
 
+def test_of_a_device_of_a_host_that_does_not_answer_that_is_told() -> None:
+    silent = DeviceInfo("cuda", 0, "b/?", "b", "", 0, 0, frozenset(), (), "host b does not answer", "b")
+    with pytest.raises(Unsupported, match="device b/g0 of cuda cannot be had: host b does not answer"):
+        groups([*gpus("a", 1), silent], 1, "b/g0")
+    with pytest.raises(Unsupported, match=r"cuda has no device 'c/g0'; it has: 0 \(a/g0\)$"):
+        groups([*gpus("a", 1), silent], 1, "c/g0")
+
+
 def test_a_slash_in_the_name_of_a_device_here_is_no_host() -> None:
     mig = DeviceInfo("cuda", 0, "MIG-GPU-1/1/0", "a slice", "sm_90", 100, 9, frozenset({"bf16"}))
     assert groups([mig], 1, "MIG-GPU-1/1/0") == [["MIG-GPU-1/1/0"]]
