@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 import pytest
+from raw_http import chat, read_until
+from raw_http import post as request_bytes
 
 from trivet_registry.instances_store import update_instance
 
@@ -25,15 +24,8 @@ if TYPE_CHECKING:
     from conftest import Eventually, Live, Server, Site
 
 MODEL = "demo"
-HELLO = [{"role": "user", "content": "hello"}]
 RUNNING = "trivet:num_requests_running"
 FINISHED = "trivet:request_success_total"
-
-
-def request_bytes(path: str, body: object) -> bytes:
-    data = msgspec.json.encode(body)
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(data) + data
 
 
 def post(server: Server, path: str, body: object) -> tuple[int, bytes]:
@@ -44,19 +36,6 @@ def post(server: Server, path: str, body: object) -> tuple[int, bytes]:
         return response.status, response.read()
     finally:
         connection.close()
-
-
-def chat(model: str = MODEL, **fields: object) -> dict[str, object]:
-    return {"model": model, "messages": HELLO, **fields}
-
-
-def read_until(sock: socket.socket, end: bytes) -> bytes:
-    data = b""
-    while end not in data:
-        new = sock.recv(65536)
-        assert new, f"the connection ended before {end!r}: {data[-300:]!r}"
-        data += new
-    return data
 
 
 def test_tokens_are_streamed_as_they_come(live: Live) -> None:
@@ -203,7 +182,8 @@ def test_chunked_body_and_expect_continue_are_read(live: Live) -> None:
 
 def test_body_over_the_limit_is_413_and_the_client_sees_it(live: Live) -> None:
     with live.server.connect() as sock:
-        head, body = request_bytes("/v1/chat/completions", chat(user="x" * (10 << 20))).split(b"\r\n\r\n")
+        large = request_bytes("/v1/chat/completions", chat(MODEL, user="x" * (10 << 20)))
+        head, body = large.split(b"\r\n\r\n")
         sock.sendall(head + b"\r\n\r\n")
         assert live.server.get("/health")[0] == 200  # the head has been read by now, and none of the body
         sock.sendall(body)
@@ -236,106 +216,6 @@ def test_broken_http_is_an_error_object(live: Live, request_bytes: bytes, status
     assert "no HTTP request that can be read: " in error["message"]
 
 
-@pytest.mark.parametrize("kind", ["", "crowded"], ids=["alone", "with new connections"])
-def test_sigterm_lets_streams_finish_and_exits_0(
-    site: Site, start_server: Callable[..., Server], kind: str
-) -> None:
-    site.start_engine("--step-s", "0.05")
-    server = start_server(kind)
-    with server.connect() as sock:
-        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=20)))
-        data = read_until(sock, b"w2 ")
-        server.process.send_signal(signal.SIGTERM)
-        data += read_until(sock, b"\r\n0\r\n\r\n")
-    assert b"[DONE]" in data
-    assert server.process.wait(20) == 0
-
-
-def test_stream_longer_than_the_drain_ends_with_an_error_event(
-    site: Site, start_server: Callable[..., Server]
-) -> None:
-    site.start_engine("--step-s", "0.1")
-    server = start_server()
-    with server.connect() as sock:
-        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=480)))
-        read_until(sock, b"w2 ")
-        server.process.send_signal(signal.SIGTERM)
-        rest = read_until(sock, b"\r\n0\r\n\r\n")
-    assert b"shutting down" in rest
-    assert b'"code":"unavailable"' in rest
-    assert server.process.wait(20) == 0
-
-
-def test_worker_frees_the_port_when_its_master_is_killed(
-    site: Site, start_server: Callable[..., Server], eventually: Eventually
-) -> None:
-    """The stream goes on while the next master binds; new connections must not wait for its end."""
-    site.start_engine("--step-s", "0.1")
-    server = start_server(TRIVET_DRAIN_TIMEOUT_S="15")
-    with server.connect() as sock:
-        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=60)))
-        read_until(sock, b"w2 ")
-        server.process.kill()
-        server.process.wait()
-        eventually(lambda: is_free(server.port), within_s=5, what="the port is free")
-        assert b"[DONE]" in read_until(sock, b"\r\n0\r\n\r\n")
-
-
-def test_worker_whose_master_is_killed_drains_as_when_it_is_told_to(
-    site: Site, start_server: Callable[..., Server]
-) -> None:
-    site.start_engine("--step-s", "0.1")
-    server = start_server()
-    with server.connect() as sock, server.connect() as asking:
-        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=480)))
-        read_until(sock, b"w2 ")
-        server.process.kill()
-        answer = b""
-        while b"shutting down" not in answer:
-            asking.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            answer = read_until(asking, b"}")
-        assert answer.startswith(b"HTTP/1.1 503")
-        assert b'"code":"unavailable"' in read_until(sock, b"\r\n0\r\n\r\n")
-
-
-def test_a_reload_cuts_no_stream_and_other_signals_of_the_master_change_nothing(
-    site: Site, start_server: Callable[..., Server], eventually: Eventually, capfd: pytest.CaptureFixture[str]
-) -> None:
-    site.start_engine("--step-s", "0.1")
-    server = start_server(TRIVET_DRAIN_TIMEOUT_S="15")
-    master = psutil.Process(server.process.pid)
-    (old,) = master.children()
-    with server.connect() as sock:
-        sock.sendall(request_bytes("/v1/chat/completions", chat(stream=True, max_tokens=60)))
-        read_until(sock, b"w2 ")
-        said = ""
-        for name in ("SIGTTIN", "SIGTTOU", "SIGUSR2"):
-            server.process.send_signal(getattr(signal, name))
-            expected = f"signal={name} changes nothing; set web_workers"
-            deadline = time.monotonic() + 20
-            while expected not in said and time.monotonic() < deadline:
-                said += capfd.readouterr().err
-                time.sleep(0.01)
-            assert expected in said
-        assert master.children() == [old]
-        server.process.send_signal(signal.SIGHUP)
-        eventually(lambda: set(master.children()) - {old}, what="a new worker")
-        assert b"[DONE]" in read_until(sock, b"\r\n0\r\n\r\n")
-    eventually(lambda: len(master.children()) == 1 and not old.is_running(), what="the old one ends")
-    body = {"model": MODEL, "prompt": "x", "max_tokens": 2}
-    eventually(lambda: post(server, "/v1/completions", body)[0] == 200, what="the new one answers")
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
 def test_several_workers_sum_their_counts(
     site: Site, start_server: Callable[..., Server], eventually: Eventually
 ) -> None:
@@ -358,7 +238,7 @@ def test_only_some_threads_are_for_inference(
     with ExitStack() as stack:
         for number in range(24):
             sock = stack.enter_context(server.connect())
-            path, body = ("/v1/embeddings", texts) if number < 4 else ("/v1/chat/completions", chat())
+            path, body = ("/v1/embeddings", texts) if number < 4 else ("/v1/chat/completions", chat(MODEL))
             sock.sendall(request_bytes(path, body))
         eventually(lambda: server.metric(RUNNING) == 24, what="all requests run")
         status, refused = post(server, "/v1/embeddings", texts)
