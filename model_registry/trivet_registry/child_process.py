@@ -33,7 +33,8 @@ def run_child(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # a driver's tool may speak as its host does
             env=env,
         )
     with started as child:

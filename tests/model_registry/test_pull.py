@@ -28,6 +28,7 @@ from trivet_registry.models_store import remove_model
 from trivet_registry.references import find_version
 from trivet_registry.sources import download
 from trivet_registry.sources.pull import Rules, Wanted, pull
+from trivet_registry.sources.remote import RemoteFile, chosen_files
 
 sys.path.append(str(Path(__file__).parent))  # local_hub
 from local_hub import COMMIT, Hub, read_files, serving
@@ -273,6 +274,13 @@ class Evil:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_part_of_a_name_is_of_gguf_files_only(weights: str) -> None:
+    files = [RemoteFile(name, 1, "") for name in ("config.json", weights)]
+    with pytest.raises(ModelNotFound, match="'Q4_K_M' names one of several GGUF files, and there is none"):
+        chosen_files(files, "Q4_K_M", allows_pickle=True)
 
 
 def test_a_pickle_with_code_in_it_runs_nothing(pulls: Pulls, hub: Hub, tmp_path: Path) -> None:

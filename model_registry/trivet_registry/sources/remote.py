@@ -55,6 +55,12 @@ def chosen_files(files: Sequence[RemoteFile], wanted: str | None, *, allows_pick
         return [*small, *weights]
     if ggufs:
         return _one_gguf(ggufs, wanted)
+    if wanted is not None:
+        raise ModelNotFound(
+            f"{wanted!r} names one of several GGUF files, and there is none; leave it out to take "
+            "what is there",
+            param="source",
+        )
     pickles = [file for file in files if _PICKLES.fullmatch(file.name)]
     if pickles and not allows_pickle:
         raise ModelFilesError(

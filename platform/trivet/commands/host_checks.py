@@ -140,7 +140,8 @@ def _versions_of(python: str) -> dict[str, str]:
     done = subprocess.run(
         [python, "-c", _REPORT_VERSIONS],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         check=True,
         timeout=INTERPRETER_TIMEOUT_S,
     )
@@ -160,9 +161,8 @@ def _check_interpreter(check: str, backend: BackendSettings) -> Iterator[Finding
     try:
         versions = _versions_of(backend.python)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        yield Finding(
-            check, "fail", f"{backend.python}: {error}", "correct [backend.NAME] python in trivet.toml"
-        )
+        advice = f"correct python of [backend.{check.removeprefix('python of ')}] in trivet.toml"
+        yield Finding(check, "fail", f"{backend.python}: {_why_silent(error)}", advice)
         return
     theirs = versions.get("trivet")
     if theirs != __version__:
@@ -171,6 +171,16 @@ def _check_interpreter(check: str, backend: BackendSettings) -> Iterator[Finding
     else:
         yield Finding(check, "ok", f"{backend.python}, trivet {theirs}")
     yield from check_torch(versions, f"torch of {check.removeprefix('python of ')}")
+
+
+def _why_silent(error: Exception) -> str:
+    """Of an interpreter that fails its own last words, not the script it was given."""
+    if isinstance(error, subprocess.CalledProcessError):
+        said = str(error.stderr).strip().rpartition("\n")[2]
+        return f"exit code {error.returncode}{f': {said[:300]}' if said else ''}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it does not answer within {error.timeout:g} s"
+    return str(error)
 
 
 def check_backends() -> Iterator[Finding]:

@@ -108,13 +108,14 @@ class Committer:
         reason: FinishReason | None
         stop_reason: str | int | None
         reason, stop_reason = _end_by_count_or_id(sequence, token_id)
+        is_end_token = reason is FinishReason.STOP and stop_reason is None
         if sequence.grammar is not None and reason is not FinishReason.STOP:
             sequence.grammar.advance(token_id)
             if sequence.grammar.is_over and not sequence.grammar.error:  # only an end token could follow
                 reason, stop_reason = FinishReason.STOP, None
         text = ""
         if sequence.text is not None:
-            step = sequence.text.push([token_id])  # an end token too: it is special, so hidden by default
+            step = sequence.text.push([] if is_end_token and _hides(sequence, token_id) else [token_id])
             text = step.text
             if step.stop_reason is not None:
                 reason, stop_reason = FinishReason.STOP, step.stop_reason
@@ -175,6 +176,12 @@ def _end_by_count_or_id(sequence: Sequence, token_id: int) -> tuple[FinishReason
     if len(sequence.token_ids) >= sequence.max_total_tokens:
         return FinishReason.LENGTH, None
     return None, None
+
+
+def _hides(sequence: Sequence, token_id: int) -> bool:
+    """Whether an end token stays out of the text: not every model's files call it special."""
+    params = sequence.params
+    return params.skip_special_tokens and token_id not in params.visible_token_ids
 
 
 def _not_finite(sequence: Sequence) -> TrivetError:

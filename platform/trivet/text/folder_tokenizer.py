@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 from trivet.errors import ModelFilesError
 from trivet.text.special_tokens import EndTokens
 from trivet.text.tokenizer_files import tokenizer_json
+from trivet.weights.json_file import read_json
 
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
@@ -30,8 +30,8 @@ def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
         backend = Backend.from_buffer(file.read_bytes())
     except (ValueError, OSError) as error:
         raise ModelFilesError(f"{file} cannot be read: {error}; fetch it again") from error
-    config = _read_object(folder / "tokenizer_config.json")
-    named = {**_read_object(folder / "special_tokens_map.json"), **config}
+    config = _optional_json(folder / "tokenizer_config.json")
+    named = {**_optional_json(folder / "special_tokens_map.json"), **config}
     _add_tokens(backend, config, named, folder)
     tokens = EndTokens(_content(named.get("bos_token")), _content(named.get("eos_token")))
     return backend, tokens
@@ -39,7 +39,7 @@ def read_folder(folder: Path) -> tuple[Backend, EndTokens]:
 
 def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any], folder: Path) -> None:
     """Tokens that only tokenizer_config.json knows, and the named ones, which are always special."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for token_id, entry in _listed(config, folder):
         content = _content(entry)
         if not content or content in known:
@@ -47,7 +47,7 @@ def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any],
         flags = {name: bool(entry.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
         token = AddedToken(content, special=bool(entry.get("special")), **flags)
         backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
-        known.add(content)
+        known[content] = token
         if backend.token_to_id(content) != token_id:
             raise ModelFilesError(
                 f"{folder / 'tokenizer_config.json'} gives {content!r} the id {token_id}, and with "
@@ -57,8 +57,12 @@ def _add_tokens(backend: Backend, config: dict[str, Any], named: dict[str, Any],
     for role in ("bos_token", "eos_token", "unk_token", "pad_token"):
         content = _content(named.get(role))
         # One that the vocabulary lacks would get an id for which the model has no embedding.
-        if content and content not in known and backend.token_to_id(content) is not None:
-            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+        if not content or backend.token_to_id(content) is None:
+            continue
+        token = known.get(content) or AddedToken(content, normalized=False)
+        if not token.special:  # added again it takes the place of the one that was not
+            token.special = True
+            backend.add_special_tokens([token])
 
 
 def _listed(config: dict[str, Any], folder: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -80,16 +84,5 @@ def _content(entry: object) -> str | None:
     return text if isinstance(text, str) and text else None
 
 
-def _read_object(file: Path) -> dict[str, Any]:
-    """A JSON object, empty where the file is absent."""
-    try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (ValueError, OSError) as error:
-        raise ModelFilesError(f"{file} cannot be read: {error}; fetch it again") from error
-    if not isinstance(value, dict):
-        raise ModelFilesError(
-            f"{file} holds a JSON {type(value).__name__} and must hold an object; fetch it again"
-        )
-    return value
+def _optional_json(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.is_file() else {}

@@ -23,6 +23,8 @@ from trivet.weights.gguf import MetadataValue, read_header
 
 _END_KEYS = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id")
 
+MAX_PIECE = 512  # characters; SentencePiece trains none that is longer
+
 _Value = TypeVar("_Value", bool, int, str, list[MetadataValue])
 
 
@@ -188,13 +190,14 @@ def _sentencepiece(vocabulary: Vocabulary) -> tuple[Backend, bool]:
 def _merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Every pair of tokens that makes a token, best score first (Kudo and Richardson 2018, BPE mode).
 
-    Control, unknown and byte tokens are no result of a merge: they would let plain text spell them.
+    Control, unknown and byte tokens are no result of a merge: they would let plain text spell them. Nor is a
+    token that is longer than any piece: the time to look for its halves is quadratic in its length.
     """
     never = {TokenType.UNKNOWN, TokenType.CONTROL, TokenType.BYTE}
     mergeable = {
         token: token_id
         for token, token_id in vocabulary.id_of.items()
-        if not vocabulary.types or vocabulary.types[token_id] not in never
+        if len(token) <= MAX_PIECE and (not vocabulary.types or vocabulary.types[token_id] not in never)
     }
     scores = vocabulary.scores()
     found = [

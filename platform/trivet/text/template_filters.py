@@ -18,6 +18,24 @@ _LAYOUT = {"batch", "center", "filesizeformat", "pprint", "random", "slice", "ur
 WRITING = frozenset(
     {"tojson", "string", "join", "format", "escape", "e", "forceescape", "urlencode", "trim", "replace"}
 )
+# Filters that look at each item, as they are called or later.
+VISITING = frozenset(
+    {
+        "dictsort",
+        "groupby",
+        "map",
+        "max",
+        "min",
+        "reject",
+        "rejectattr",
+        "select",
+        "selectattr",
+        "sort",
+        "unique",
+    }
+)
+# Filters that match a pattern in a text, or make an object of each character.
+SLOW = frozenset({"list", "striptags", "title", "urlencode", "wordcount"})
 
 
 def to_json(

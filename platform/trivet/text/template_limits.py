@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jinja2.exceptions import SecurityError
 
@@ -15,6 +15,8 @@ MAX_WIDTH = 999  # of a field in a format, of an indent
 # A width or precision of four digits or more, or one that comes from an argument.
 _WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[-#0 +_^]*(?:\d*\.)?(?:\d{4,}|\*)")
 _TEXT_PER_STEP = 256  # characters that are worked on in about the time of one step
+_SLOW_TEXT_PER_STEP = 4  # where a pattern is matched on the way
+_PIECES_PER_STEP = 16
 _ITEMS_PER_STEP = 64
 
 
@@ -40,6 +42,27 @@ class Budget:
         else:
             self.spend(1)
 
+    def spend_on_items(self, value: object) -> None:
+        """For a look at each item, which may be compared with the others."""
+        if isinstance(value, str) or not isinstance(value, Collection):
+            return self.spend(1 + len(value) if isinstance(value, str) else 1)
+        for item in value:
+            if isinstance(item, str):
+                self.spend(1 + len(item) // _TEXT_PER_STEP)
+            else:
+                self.spend(1 + len(item) if isinstance(item, list | tuple) else 1)
+        return self.spend(1)
+
+    def spend_on_slow_pass(self, text: object) -> None:
+        """For one that matches a pattern, or makes an object of each character."""
+        if isinstance(text, str):
+            self.spend(len(text) // _SLOW_TEXT_PER_STEP)
+
+    def spend_on_pieces(self, pieces: object) -> None:
+        """For those that a text was split into."""
+        if isinstance(pieces, list):
+            self.spend(len(pieces) // _PIECES_PER_STEP)
+
     def spend_on_tree(self, value: object) -> None:
         """For writing out a value in full.
 
@@ -47,8 +70,8 @@ class Budget:
         """
         stack = [value]
         while stack:
-            self.spend(1)
             item = stack.pop()
+            self.spend(1 + len(item) // _TEXT_PER_STEP if isinstance(item, str) else 1)
             if isinstance(item, Mapping):
                 stack.extend(item.values())
             elif isinstance(item, list | tuple):

@@ -9,7 +9,7 @@ the same messages are always refused or always rendered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
 import jinja2.ext
@@ -113,6 +113,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             bounded = _BOUNDED_METHODS.get(__obj.__name__)
             if bounded is not None:
                 return bounded(owner, *args, **kwargs)
+            made = super().call(__context, __obj, *args, **kwargs)
+            budget.spend_on_pieces(made)
+            return made
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -146,7 +149,19 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     @pass_context
+    def bounded_visit(self, context: Context, value: Any) -> Any:
+        value = _at_hand(value)
+        _budget(context).spend_on_items(value)
+        return value
+
+    @pass_context
+    def bounded_slow_pass(self, context: Context, value: Any) -> Any:
+        _budget(context).spend_on_slow_pass(value)
+        return value
+
+    @pass_context
     def bounded_output(self, context: Context, value: Any) -> Any:
+        value = _at_hand(value)
         _budget(context).spend_on_tree(value)
         return value
 
@@ -183,8 +198,9 @@ class _Bounds(NodeTransformer):
     def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:  # noqa: N802
         self.generic_visit(node)
         if node.node is not None:  # None: a {% filter %} block
-            writes = node.name in template_filters.WRITING
-            node.node = _through("bounded_output" if writes else "bounded_input", [node.node], node)
+            node.node = _through(_bound_of(node), [node.node], node)
+            if node.name in template_filters.SLOW:
+                node.node = _through("bounded_slow_pass", [node.node], node)
         return node
 
     def visit_Operand(self, node: nodes.Operand) -> nodes.Operand:  # noqa: N802
@@ -200,6 +216,19 @@ class _Bounds(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Call:  # noqa: N802
         self.generic_visit(node)
         return _through("bounded_concat", node.nodes, node)
+
+
+def _bound_of(node: nodes.Filter) -> str:
+    """`map` with the name of a filter may write out each item, or sort it."""
+    maps = node.name == "map" and (node.args or node.dyn_args is not None)
+    if maps or node.name in template_filters.WRITING:
+        return "bounded_output"
+    return "bounded_visit" if node.name in template_filters.VISITING else "bounded_input"
+
+
+def _at_hand(value: Any) -> Any:
+    """What a filter yields one by one, as a list: else its items would be seen by nobody that counts."""
+    return list(value) if isinstance(value, Iterator) and not isinstance(value, LoopContext) else value
 
 
 def _through(method: str, arguments: list[nodes.Expr], node: nodes.Node) -> nodes.Call:

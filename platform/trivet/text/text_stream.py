@@ -24,8 +24,7 @@ class TextStream:
     """All pieces joined, `finish()` included, are the text of the completion, however it is cut.
 
     Stop strings are searched in the text after the first `min_tokens` tokens; one that begins before is
-    none. An end token is pushed like any other: it is special, so it shows only where
-    `skip_special_tokens` is false.
+    none. An end token is not pushed, unless `skip_special_tokens` is false.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:

@@ -142,6 +142,18 @@ def test_an_interpreter_that_does_not_start_fails(home, tmp_path: Path) -> None:
     assert _one(host_checks.check_interpreters(), "python of ascend").status == "fail"
 
 
+def test_of_an_interpreter_that_fails_its_own_last_words_are_told(home, tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text(
+        "#!/bin/sh\nprintf 'first\\n\\264\\355 libpython3.12.so.1.0: no such file\\n' >&2\nexit 127\n"
+    )
+    other.chmod(0o755)
+    _set_python(home, other)
+    finding = _one(host_checks.check_interpreters(), "python of ascend")
+    assert finding.text == f"{other}: exit code 127: \ufffd\ufffd libpython3.12.so.1.0: no such file"
+    assert finding.advice == "correct python of [backend.ascend] in trivet.toml"
+
+
 def test_a_broken_plugin_is_a_finding(monkeypatch) -> None:
     class Host:
         failures = {"x": PluginError("plugin 'x' cannot be imported")}  # noqa: RUF012

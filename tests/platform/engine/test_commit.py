@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from trivet.contract import StepOutput
 from trivet.engine.scheduler import Scheduled
@@ -35,6 +36,8 @@ class Words:
 
     def push(self, ids: TokenIds[int]) -> WordStep:
         assert not self.is_finished
+        if not ids:  # an end token, which is hidden
+            return WordStep("")
         (token,) = ids
         self.pushed.append(token)
         text, self.held = self.held, f"{token} "
@@ -87,14 +90,31 @@ def test_a_stop_string_beats_the_length(make_engine: EngineFactory) -> None:
     assert engine.updates["2"][-1].finish_reason is FinishReason.STOP
 
 
-def test_an_end_token_goes_through_the_text_stream_and_flushes_it(make_engine: EngineFactory) -> None:
+def test_an_end_token_flushes_the_text_stream(make_engine: EngineFactory) -> None:
     engine = make_engine(vocab_size=8, max_model_len=400)
     stream = Words()
     sequence = engine.add([3, 4], max_tokens=None, text=stream)
     engine.run()
     assert sequence.output_token_ids[-1] == 2
-    assert stream.pushed == sequence.output_token_ids
+    assert stream.pushed == sequence.output_token_ids[:-1]
     assert stream.is_finished
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_an_end_token_stays_out_of_the_text_whatever_the_files_call_it(
+    make_engine: EngineFactory, is_shown: bool
+) -> None:
+    engine = make_engine()
+    probe = engine.add([3, 4, 5], max_tokens=3, ignore_eos=True)
+    engine.run()
+    *before, end = probe.output_token_ids
+    sequence = engine.add([3, 4, 5], max_tokens=9, text=Words(), skip_special_tokens=not is_shown)
+    sequence.stop_ids = frozenset({end})
+    engine.run()
+    assert sequence.output_token_ids == [*before, end]
+    assert engine.updates["2"][-1].finish_reason is FinishReason.STOP
+    seen = [*before, end] if is_shown else before
+    assert "".join(texts(engine, "2")) == "".join(f"{token} " for token in seen)
 
 
 def test_an_aborted_sequence_is_not_touched_again(make_engine: EngineFactory) -> None:

@@ -96,6 +96,22 @@ def test_named_token_of_the_plain_vocabulary_becomes_special(save: Save) -> None
     assert ours.id_of("a") in ours.special_ids
 
 
+def test_named_token_that_the_files_do_not_call_special_becomes_so(save: Save) -> None:
+    folder = save({"eos_token": "<|im_end|>"})
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_bytes())
+    (end,) = (token for token in content["added_tokens"] if token["content"] == "<|im_end|>")
+    end |= {"special": False, "lstrip": True}
+    file.write_text(json.dumps(content))
+    ours = load_tokenizer(folder)
+    ids = ours.encode("hello <|im_end|>")
+    assert ids[-1] == end["id"]
+    assert ours.decode(ids) == "hello", "the space goes with the token, as its lstrip says"
+    reference = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_class=None)
+    assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+    assert ids == reference.encode("hello <|im_end|>")
+
+
 @pytest.mark.parametrize("listed", [True, ["<x>"], {"a": {}}, {"601": "<x>"}, {"9" * 5000: {}}])
 def test_damaged_list_of_added_tokens_is_refused(save: Save, listed: object) -> None:
     with pytest.raises(ModelFilesError, match=r"tokenizer_config.json: added_tokens_decoder is .* fetch"):

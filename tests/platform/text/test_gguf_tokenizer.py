@@ -319,3 +319,18 @@ def test_repeated_and_empty_tokens_are_no_reason_to_refuse(tmp_path: Path, write
     )
     assert tokenizer.encode("ba") == [3, 0]
     assert tokenizer.decode([0, 1, 2, 3, 4, 5, -1]) == "abab"
+
+
+@pytest.mark.timeout(60)  # below a second here; looked at in each of its halves it took minutes
+def test_a_token_that_no_text_makes_costs_no_time(
+    tmp_path: Path, write_gguf: Write, sentencepiece_parts: dict[str, Any]
+) -> None:
+    parts = dict(sentencepiece_parts)
+    for name, value in (("tokens", "ab" * 400_000), ("types", 1), ("scores", -1e9)):
+        parts[name] = [*parts[name], value]
+    odd, usual = (
+        load_tokenizer(write_gguf(tmp_path / f"{name}.gguf", **given))
+        for name, given in (("odd", parts), ("usual", sentencepiece_parts))
+    )
+    assert odd.encode("abab hello") == usual.encode("abab hello")
+    assert odd.vocab_size == usual.vocab_size + 1

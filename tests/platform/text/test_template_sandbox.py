@@ -86,6 +86,35 @@ EXPLOSIONS = [
     "{% set s = 'ab' * 4000000 %}{% for i in range(99999) %}{% set y = 'zz' is in s %}{% endfor %}",
     "{% set s = 'ab' * 4000000 %}{% for i in range(99999) %}{% set y = s[1:] %}{% endfor %}",
     "{% set s = 'ab' * 4000000 %}{% for i in range(99999) %}{% set y = s + 'c' %}{% endfor %}",
+    *(
+        "{% set r = range(99999) | list %}{% for i in r %}{% set y = r | FILTER %}{% endfor %}".replace(
+            "FILTER", name
+        )
+        for name in (
+            "sort",
+            "unique | list",
+            "map('string') | list",
+            "select | list",
+            "min",
+            "groupby(0) | list",
+        )
+    ),
+    *(
+        "{% set s = 'ab ' * 3000000 %}{% for i in range(99999) %}{% set y = s PASS %}{% endfor %}".replace(
+            "PASS", name
+        )
+        for name in (
+            "| trim",
+            "| e",
+            "| title",
+            "| wordcount",
+            "| urlencode",
+            "| replace('z', '')",
+            ".split()",
+        )
+    ),
+    "{% set r = [range(99999) | list] * 9999 %}{{ r | map('sort') | list | length }}",
+    NEST + "{{ [ns.x] | select | map('tojson') | list | length }}",
     "{% set r = range(99999) | list %}{% for i in r %}{% set y = -1 in r %}{% endfor %}",
     "{% set r = range(99999) | list %}{% set q = r + [] %}{% for i in r %}{% set y = q == r %}{% endfor %}",
     "{% set r = range(99999) | list %}{% for i in r %}{% set y = r.count(-1) %}{% endfor %}",

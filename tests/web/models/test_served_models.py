@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trivet.demo_model import find_demo_model
+from trivet.errors import Unavailable
 from trivet.models.model_files import open_model
 from trivet_web.engines.routing import FileSet
 from trivet_web.models import served_models
@@ -62,6 +63,22 @@ def test_models_are_loaded_by_their_first_request_where_no_thread_can_start(
     models = ServedModels(lambda path: served_model)
     models.follow([FileSet("a")])
     assert models.get(FileSet("a")) is served_model
+
+
+def test_who_waits_for_a_tokenizer_that_is_never_read_is_told(served_model: ServedModel) -> None:
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def load(path: str) -> ServedModel:
+        begins.set()
+        assert goes_on.wait(60)
+        return served_model
+
+    models = ServedModels(load, load_timeout_s=0.05)
+    models.follow([FileSet("a")])
+    assert begins.wait(60)
+    with pytest.raises(Unavailable, match=r"the tokenizer of a is being read for longer than 0\.05 s"):
+        models.get(FileSet("a"))
+    goes_on.set()
 
 
 def test_a_model_whose_files_fail_in_a_way_nobody_foresaw_is_told_and_ends_no_other(

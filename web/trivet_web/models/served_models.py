@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from trivet.errors import ModelFilesError, RequestError, TrivetError
+from trivet.errors import ModelFilesError, RequestError, TrivetError, Unavailable
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.pooling_config import model_pooling
 from trivet.text.chat_template import ChatTemplate
@@ -20,6 +20,7 @@ from trivet_web.engines.routing import FileSet
 
 logger = logging.getLogger(__name__)
 
+LOAD_TIMEOUT_S = 30.0  # of a request that waits for another one's reading
 # Of generation_config, what we carry out.
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -87,22 +88,31 @@ def _pools(files: ModelFiles) -> bool:
 class ServedModels:
     """Cache by file set. A tokenizer takes up to a second and 100 MB, so each is loaded once."""
 
-    def __init__(self, load: Callable[[str], ServedModel] = load_served_model) -> None:
+    def __init__(
+        self, load: Callable[[str], ServedModel] = load_served_model, load_timeout_s: float = LOAD_TIMEOUT_S
+    ) -> None:
         self._load = load
+        self._load_timeout_s = load_timeout_s
         self._lock = threading.Lock()
         self._loading: dict[FileSet, threading.Lock] = {}
         self._models: dict[FileSet, ServedModel] = {}
 
     def get(self, files: FileSet) -> ServedModel:
-        """Raises: ModelFilesError naming the file."""
+        """Raises: ModelFilesError naming the file; Unavailable while another thread takes long to read it."""
         if (model := self._models.get(files)) is not None:
             return model
         with self._lock:
             loading = self._loading.setdefault(files, threading.Lock())
-        with loading:  # others wait for this one, and requests for other models do not
+        # Others wait for this one, and requests for other models do not.
+        if not loading.acquire(timeout=self._load_timeout_s):
+            waited = f"is being read for longer than {self._load_timeout_s:g} s"
+            raise Unavailable(f"the tokenizer of {files.path} {waited}; try again", retry_after_s=10)
+        try:
             if files not in self._models:
                 self._models[files] = self._load(files.path)
             return self._models[files]
+        finally:
+            loading.release()
 
     def follow(self, deployed: Collection[FileSet]) -> None:
         """Load what is deployed before the first request needs it; forget what no longer is."""
