@@ -31,16 +31,14 @@ from trivet_cpu.host import Host
 from trivet_cpu.native_library import (
     NO_MEMORY,
     STEP_ARRAYS,
-    Activations,
-    AttentionSpace,
     Cache,
     Draws,
     Layer,
     Model,
     Progress,
-    RopeTable,
     Step,
 )
+from trivet_cpu.native_model import described_model
 from trivet_cpu.native_plan import NativeShape
 from trivet_cpu.native_pool import too_many_threads
 from trivet_cpu.native_sampler import NativeSampler, Results
@@ -125,48 +123,10 @@ class CpuNativeRunner:
         self._buffer_sizes = native_plan.buffer_bytes(self._spec, weights, self._native)
         return_free_memory()
 
-    def _describe(self, buffers: Arena) -> Model:
-        """The model as the library reads it, with its buffers."""
-        assert self._weights is not None
-        addresses = {name: buffers.take(size) for name, size in self._buffer_sizes.items()}
-        spec = self._spec
-        widths = native_plan.widths_of(spec)
-        assert self._layers is not None
-        ropes = [
-            RopeTable(frequencies.ctypes.data, addresses[f"rope.{i}"], 2 * frequencies.size, factor)
-            for i, (frequencies, factor) in enumerate(self._frequencies)
-        ]
-        return Model(
-            layers=ctypes.cast(self._layers, ctypes.POINTER(Layer)),
-            ropes=(RopeTable * len(ropes))(*ropes),
-            num_layers=spec.num_layers,
-            num_ropes=len(ropes),
-            hidden_size=spec.hidden_size,
-            padded_hidden_size=widths["normed"],
-            qkv_stride=native_plan.qkv_stride(spec),
-            embed=self._weights.matrix("embed"),
-            head=self._weights.head(),
-            norm=self._weights.vector("norm.weight"),
-            eps=spec.norm.eps,
-            embed_scale=spec.embed_scale,
-            residual_scale=spec.residual_scale,
-            logits_scale=spec.logits_scale,
-            x=addresses["x"],
-            qkv=addresses["qkv"],
-            slots=addresses["slots"],
-            scratch=addresses["scratch"],
-            attention=AttentionSpace(
-                partials=addresses["partials"],
-                num_partials=self._buffer_sizes["partials"] // 4,
-                unpacked=addresses["unpacked"],
-                unpacked_stride=native_plan.unpacked_bytes(spec, self._native) // 2,
-            ),
-            **{name: activations(addresses, name, width) for name, width in widths.items()},
-        )
-
     def allocate_kv(self) -> None:
         """As the contract."""
         assert self._layers is not None, "load comes before allocate_kv"
+        assert self._weights is not None
         spec, native = self._spec, self._native
         num_blocks = self._plan.num_blocks[0]
         sizes = [
@@ -187,7 +147,9 @@ class CpuNativeRunner:
             self._sampler = NativeSampler(self._library, logits.floats((2 * native.num_threads, stride)))
         except MemoryError as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
-        self._model = self._describe(self._buffers)
+        self._model = described_model(
+            spec, native, self._weights, self._layers, self._frequencies, self._buffers, self._buffer_sizes
+        )
         for index, size in enumerate(sizes):
             attention = spec.layer(index).attention
             self._layers[index].cache = Cache(
@@ -359,16 +321,6 @@ class CpuNativeRunner:
         self._model = self._layers = self._weights = None
         self._buffers = self._kv = self._host_kv = self._logits = self._sampler = None
         return_free_memory()
-
-
-def activations(addresses: dict[str, int], name: str, columns: int) -> Activations:
-    """The forms of one kind of activations that have a buffer."""
-    return Activations(
-        columns=columns,
-        f32=addresses.get(f"{name}.f32"),
-        bf16=addresses.get(f"{name}.bf16"),
-        groups=addresses.get(f"{name}.q8"),
-    )
 
 
 def last_rows(batch: Batch) -> Int32 | None:

@@ -15,8 +15,8 @@ from trivet.weights.dequantize import dequantize
 from trivet_cpu.host import Host
 from trivet_cpu.kernel_build import KernelCache, levels_of
 from trivet_cpu.native_library import Activations, Kind, Pack, SourceFormat, Weight, load_library
+from trivet_cpu.native_model import activations
 from trivet_cpu.native_plan import form_bytes, packed_bytes, padded
-from trivet_cpu.native_runner import activations
 from trivet_cpu.native_weights import Arena
 
 Float32 = NDArray[np.float32]
