@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
+from trivet.models.ops import Delta
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import Attention, Norm, Rope
 from trivet.models.torch_attention import alibi_slopes
@@ -48,9 +49,9 @@ class AscendOps(TorchOps):
         """As `ops.Ops.embed`."""
         return w.look_up(token_ids)
 
-    def linear(self, x: Tensor, w: Linear, adapters: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, w: Linear, delta: Delta | None = None) -> Tensor:
         """As `ops.Ops.linear`."""
-        return w.multiply(x)
+        return w.multiply(x, delta)
 
     # ---- norm, rope, activation ------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from trivet.optional_contract import Advice, DeviceUsage, DeviceUser
 from trivet.probing import run_tool
 from trivet.runners.planner import Costs, plan_memory
 from trivet.runners.step_shape import resolve_dtype
-from trivet.runners.supported import check_block_size, check_model
+from trivet.runners.supported import check_adapters, check_block_size, check_model
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_ascend.detection import Npu, find_npus, find_versions, memory_bandwidth
@@ -112,6 +112,7 @@ class AscendBackend:
                 "leave it at auto"
             )
         check_block_size(shape.block_size, BLOCK_SIZES, "Ascend")
+        check_adapters(spec, config)
         check_model(spec, weights, shape.num_ranks, "Ascend")
         _check_ranks(spec, shape.num_ranks)
         _check_weights(weights, shape)

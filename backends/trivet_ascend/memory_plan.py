@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
 from trivet.runners import model_matrices
+from trivet.runners.adapter_memory import adapter_parts, adapter_step_bytes
 from trivet.runners.slices import local_spec
 from trivet.runners.step_shape import StepShape
 from trivet.weights.index import WeightIndex
@@ -59,6 +60,7 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
     """All but the KV cache; the weights first."""
     parts = [
         MemoryPart("weights", weights_bytes(spec, weights, shape)),
+        *adapter_parts(spec, shape.adapters, shape.value_bytes, shape.num_ranks),
         MemoryPart("activations", activation_bytes(spec, shape)),
         MemoryPart("logits", logits_bytes(spec, shape)),
         MemoryPart("context", CONTEXT_BYTES),
@@ -100,7 +102,7 @@ def activation_bytes(spec: ModelSpec, shape: Shape) -> int:
             attending += _kv_elements(attention) * length * (size + 4) + 3 * SCORES_BYTES
         feeding = tokens * size * (3 * spec.hidden_size + 4 * layer.mlp.intermediate_size)
         largest = max(largest, attending, feeding)
-    return MASK_BYTES + largest
+    return MASK_BYTES + largest + adapter_step_bytes(shape.adapters, size, tokens)
 
 
 def logits_rows(spec: ModelSpec, max_logits_rows: int) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor
 from trivet.contract import Batch, MemoryPlan, Sampling, StepOutput
 from trivet.engine.sampler import sample_pieces
 from trivet.errors import BackendError, OutOfMemory
+from trivet.models.ops import StepAdapters
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
 from trivet.runners.collectives import Collectives
@@ -120,7 +121,7 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
         """The fullest steps and a whole piece of logits, so that lack of memory shows here."""
         try:
             for step in warm_up_steps(self._plan, self._shape.max_num_seqs, apart=True):
-                self._run(step)
+                self._run(self._warm_up_step(step))
             hidden = self._no_hidden().new_zeros((self._logits_rows(), self._spec.hidden_size))
             for _ in self._pieces_of_logits(hidden):
                 continue
@@ -141,8 +142,10 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
             for layer in self._local.kinds
         ]
         is_gathered = any(reasons) or self.ops.table.fused_attention is not NPU.fused_attention
-        if is_gathered or shape.num_ranks > 1:
+        if is_gathered or shape.num_ranks > 1 or shape.adapters.num_slots:
             what = "gathered attention" if is_gathered else "a step of several ranks"
+            if shape.adapters.num_slots:
+                what = "a step with adapters"
             logger.warning("graphs=off %s is not captured; steps run eagerly", what)
             self._notices.append(f"options.graphs is on, and {what} is not captured; steps run eagerly")
             return
@@ -220,13 +223,16 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
         token_ids = torch.from_numpy(resolved.astype(np.int64)).to(device)
         positions = torch.from_numpy(batch.positions.astype(np.int64)).to(device)
         with torch.inference_mode():
-            return self._forward(token_ids, positions, view)
+            adapters = self._adapters.step(batch) if self._adapters else None
+            return self._forward(token_ids, positions, view, adapters)
 
-    def _forward(self, token_ids: Tensor, positions: Tensor, view: StepView) -> Tensor:
+    def _forward(
+        self, token_ids: Tensor, positions: Tensor, view: StepView, adapters: StepAdapters | None = None
+    ) -> Tensor:
         """One pass; rotations are computed anew, for a captured step's positions change in place."""
         assert self._decoder is not None
         self.ops.forget_angles()
-        hidden: Tensor = self._decoder.forward(token_ids, positions, view)
+        hidden: Tensor = self._decoder.forward(token_ids, positions, view, adapters)
         return hidden
 
     def _logits(self, current: _Step) -> Iterator[Float32]:
@@ -248,7 +254,7 @@ class AscendRunner(DeviceRunner[Shape, Device, PagedKV]):
         """As the contract."""
         if self._graphs is not None:
             self._graphs.close()
-        self._decoder = self._kv = self._step = self._graphs = None
+        self._decoder = self._kv = self._step = self._graphs = self._adapters = None
         self.ops.release()
         self._device.release()
 

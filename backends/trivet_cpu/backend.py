@@ -15,6 +15,7 @@ from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
 from trivet.models.spec import ModelSpec
 from trivet.optional_contract import Advice
+from trivet.runners.supported import check_adapters
 from trivet.weights.index import WeightIndex
 from trivet_cpu import native_plan
 from trivet_cpu.bandwidth import read_bandwidth
@@ -144,6 +145,7 @@ class CpuBackend:
                 raise Unsupported(
                     f"option {name} is {chosen!r}; use {' or '.join(choices)}, or leave it unset"
                 )
+        check_adapters(spec, config)
         if not spec.shapes_only:
             check_dense(spec)
             check_tensors(spec, weights)
@@ -163,6 +165,8 @@ class CpuBackend:
         """The reason for torch's runner; None: the native one is taken."""
         if config.options.get("kernels") == "torch":
             return "torch was asked for"
+        if config.adapters.num_slots:
+            return "the native kernels do not compute adapters (LoRA)"
         unknown = native_plan.unknown_part(spec, config.block_size or BLOCK_SIZE)
         if unknown is not None:
             return f"the native kernels do not compute {unknown}"
@@ -368,4 +372,5 @@ def resolve_shape(
         max_num_batched_tokens=config.max_num_batched_tokens
         or max(MAX_NUM_BATCHED_TOKENS, config.max_num_seqs),
         max_logits_rows=config.max_logits_rows,
+        adapters=config.adapters,
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
+from trivet.contract import NO_ADAPTERS, AdapterSlots, KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Attention, ModelSpec
+from trivet.runners.adapter_memory import adapter_parts, adapter_step_bytes
 from trivet.weights.index import WeightIndex
 
 DTYPE_BYTES = {"f32": 4, "bf16": 2}
@@ -36,6 +37,7 @@ class Shape:
     max_logits_rows: int
     # Buffers of the native attention in the torch runner (`native_plan.attention_parts`); 0: torch attends.
     attention_bytes: int = 0
+    adapters: AdapterSlots = NO_ADAPTERS
 
     def with_max_model_len(self, length: int) -> Shape:
         return replace(self, max_model_len=length)
@@ -79,6 +81,7 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
     """All but the KV cache."""
     return (
         MemoryPart("weights", weights_bytes(spec, weights, shape.dtype)),
+        *adapter_parts(spec, shape.adapters, DTYPE_BYTES[shape.dtype]),
         MemoryPart("activations", workspace_bytes(spec, shape) + temporary_bytes(spec, shape)),
         MemoryPart("logits", logits_bytes(spec, shape)),
     )
@@ -111,9 +114,17 @@ def temporary_bytes(spec: ModelSpec, shape: Shape) -> int:
     size = DTYPE_BYTES[shape.dtype]
     windows = {layer.attention.window for layer in spec.kinds}
     masks = len(windows) * tokens * length * (2 + size)
-    return masks + max(
-        max(_mlp_bytes(spec, layer.mlp, tokens, size) for layer in spec.kinds if isinstance(layer.mlp, MLP)),
-        max(_attention_bytes(spec, layer.attention, shape) for layer in spec.kinds),
+    return (
+        masks
+        + adapter_step_bytes(shape.adapters, size, tokens)
+        + max(
+            max(
+                _mlp_bytes(spec, layer.mlp, tokens, size)
+                for layer in spec.kinds
+                if isinstance(layer.mlp, MLP)
+            ),
+            max(_attention_bytes(spec, layer.attention, shape) for layer in spec.kinds),
+        )
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivet.models.ops import Delta
 from trivet.models.torch_ops import TorchOps
 
 # Shapes that oneDNN's blocks divide: the packed weight then takes what the plain one takes, so that the plan
@@ -53,9 +54,11 @@ class CpuOps(TorchOps):
         self.size_bytes += size
         return PackedWeight(weight, plain.bias, size)
 
-    def linear(self, x: Tensor, w: Any, adapters: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, w: Any, delta: Delta | None = None) -> Tensor:
         """As `ops.Ops.linear`."""
-        if isinstance(w, PackedWeight):
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.weight, w.bias, "none", [], "")
-            return y
-        return super().linear(x, w, adapters)
+        if not isinstance(w, PackedWeight):
+            return super().linear(x, w, delta)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.weight, w.bias, "none", [], "")
+        if delta is not None:
+            delta.add_to(y, x)
+        return y

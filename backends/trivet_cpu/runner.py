@@ -27,11 +27,14 @@ from trivet.contract import (
     StepOutput,
 )
 from trivet.engine.sampler import sample_pieces
-from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory
 from trivet.models.decoder import Decoder
+from trivet.models.ops import StepAdapters
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_attention import PagedKV, PagedStep
 from trivet.models.torch_ops import DTYPES
+from trivet.runners.adapter_memory import PART_NAME
+from trivet.runners.adapters import AdapterBank, bank_of
 from trivet.runners.pooling import pool
 from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
 from trivet.weights.index import WeightIndex
@@ -52,7 +55,9 @@ if TYPE_CHECKING:
 class Model(Protocol):
     """What a step runs: our decoder, or transformers' own class."""
 
-    def forward(self, token_ids: Tensor, positions: Tensor, step: PagedStep) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, step: PagedStep, adapters: StepAdapters | None = None
+    ) -> Tensor:
         """[T], [T] -> hidden states after the final norm [T, hidden_size]."""
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -70,7 +75,7 @@ class _Step(StepState):
 class CpuTorchRunner:
     """One model on the CPU. See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV, Feature.LORA})
     max_in_flight = 1
 
     def __init__(
@@ -89,6 +94,7 @@ class CpuTorchRunner:
         self._model: Model | None = None
         self._fallback: TransformersModel | None = None  # the model, where it has no spec
         self._kv: PagedKV | NativeKV | None = None
+        self._adapters: AdapterBank | None = None
         self._native = native
         self._newest = NewestTokens(shape.max_num_seqs)
         self._step: _Step | None = None
@@ -108,6 +114,8 @@ class CpuTorchRunner:
             decoder = Decoder(self._spec, self._ops)
             decoder.load(_Source(reader, on_progress))
         self._model = decoder
+        if self._shape.adapters.num_slots:
+            self._adapters = AdapterBank(self._spec, self._shape.adapters, self._ops.dtype)
         return_free_memory()
 
     def allocate_kv(self) -> None:
@@ -147,7 +155,8 @@ class CpuTorchRunner:
         if self._fallback is not None:
             self._fallback.check_paging()
         for length in (min(self._plan.max_num_batched_tokens, self._plan.max_model_len), 1):
-            self._run(warm_up_batch(length, self._plan.kv.block_size))
+            batch = warm_up_batch(length, self._plan.kv.block_size)
+            self._run(self._adapters.fullest(batch) if self._adapters else batch)
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -199,7 +208,8 @@ class CpuTorchRunner:
         token_ids = torch.from_numpy(self._newest.resolved(batch).astype(np.int64))
         positions = torch.from_numpy(batch.positions.astype(np.int64))
         with torch.inference_mode():
-            return self._model.forward(token_ids, positions, view)
+            adapters = self._adapters.step(batch) if self._adapters else None
+            return self._model.forward(token_ids, positions, view, adapters)
 
     def _keep_hidden(self, step: _Step, hidden: Tensor) -> None:
         """What `sample` needs of it."""
@@ -235,6 +245,7 @@ class CpuTorchRunner:
         workspace, host = (self._kv.workspace_bytes, self._kv.host_bytes) if self._kv else (0, 0)
         return (
             MemoryPart("weights", self._fallback.size_bytes if self._fallback else self._ops.size_bytes),
+            *((MemoryPart(PART_NAME, self._adapters.size_bytes),) if self._adapters else ()),
             MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
             MemoryPart("activations", workspace + memory_plan.temporary_bytes(self._spec, self._shape)),
             MemoryPart("logits", memory_plan.logits_bytes(self._spec, self._shape)),
@@ -242,12 +253,12 @@ class CpuTorchRunner:
         )
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+        """As the contract."""
+        bank_of(self._adapters).load(slot, weights)
 
     def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+        """As the contract."""
+        bank_of(self._adapters).unload(slot)
 
     def close(self) -> None:
         """As the contract."""
@@ -256,7 +267,7 @@ class CpuTorchRunner:
         if self._native is not None:
             self._native[1].close()
         self._native = None
-        self._model = self._fallback = self._kv = self._step = None
+        self._model = self._fallback = self._kv = self._step = self._adapters = None
         self._ops = CpuOps(self._shape.dtype, self._plan.max_model_len)
         return_free_memory()
 

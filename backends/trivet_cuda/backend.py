@@ -14,7 +14,7 @@ from trivet.models.spec import ModelSpec
 from trivet.optional_contract import DeviceUsage
 from trivet.runners.planner import Costs, plan_memory, usable_bytes
 from trivet.runners.step_shape import resolve_dtype
-from trivet.runners.supported import check_block_size, check_model
+from trivet.runners.supported import check_adapters, check_block_size, check_model
 from trivet.self_test import OpOutcome
 from trivet.weights.index import WeightIndex
 from trivet_cuda.detection import find_gpus
@@ -123,6 +123,7 @@ class CudaBackend:
         """As the contract; also WeightsError where the files do not match the spec."""
         shape = resolve_shape(spec, config, device)
         _check_cache(shape, device)
+        check_adapters(spec, config)
         check_model(spec, weights, shape.num_ranks, "CUDA")
         for layer in spec.kinds:
             attention = layer.attention

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from trivet.contract import KVCacheSpec, KVGroup, KVKind, MemoryPart
 from trivet.models.spec import MLP, Attention, ModelSpec
 from trivet.runners import model_matrices
+from trivet.runners.adapter_memory import adapter_parts, adapter_step_bytes
 from trivet.runners.slices import Rank, local_spec
 from trivet.runners.step_shape import VALUE_BYTES, StepShape
 from trivet.weights.index import WeightIndex
@@ -81,6 +82,7 @@ def fixed_parts(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> tuple[Me
     """All but the KV cache; the weights first."""
     parts = [
         MemoryPart("weights", weights_bytes(spec, weights, shape)),
+        *adapter_parts(spec, shape.adapters, shape.value_bytes, shape.num_ranks),
         MemoryPart("activations", activation_bytes(spec, shape, shape.max_num_batched_tokens)),
         MemoryPart("logits", logits_bytes(spec, shape)),
         MemoryPart("context", CONTEXT_BYTES + rounding_bytes(spec, weights, shape)),
@@ -144,7 +146,8 @@ def activation_bytes(spec: ModelSpec, shape: Shape, tokens: int) -> int:
         feeding = tokens * size * (2 * spec.hidden_size + 4 * layer.mlp.intermediate_size)
         largest = max(largest, attending, feeding)
     workspace = WORKSPACE_BYTES + (FLASHINFER_BYTES if shape.options.attention == "flashinfer" else 0)
-    return workspace + tokens * stream + largest
+    adapters = adapter_step_bytes(shape.adapters, size, tokens)
+    return workspace + tokens * stream + largest + adapters
 
 
 def logits_rows(spec: ModelSpec, max_logits_rows: int) -> int:

@@ -110,7 +110,7 @@ class RandomRunner(CudaRunner):
         assert captured is not None
         with torch.inference_mode():
             view = StepView.of(batch, self._plan.kv.block_size, bucket, self._device.torch_device)
-            return captured.clone(), self._forward(view)
+            return captured.clone(), self._forward(view, None)
 
 
 class _Shapes:

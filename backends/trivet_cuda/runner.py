@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trivet.contract import Batch, MemoryPlan, Sampling, StepOutput
 from trivet.errors import BackendError, DoesNotFit, OutOfMemory
+from trivet.models.ops import StepAdapters
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
 from trivet.runners.collectives import Collectives
@@ -127,7 +128,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         with told_in_words(lambda: self._does_not_fit("a full step", "activations")):
             with self._measured_as("activations"):
                 for step in self._warm_up_steps():
-                    self._run(step)
+                    self._run(self._warm_up_step(step))
             with self._measured_as("logits"):
                 self._draw_each_way()
             self._hold_to_plan()
@@ -210,7 +211,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
             )
             return
         graphs = DecodeGraphs(
-            self._forward,
+            self._forward_captured,
             self._device.capture,
             self._plan.kv.block_size,
             self._shape.blocks_per_sequence,
@@ -258,7 +259,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         for size in self._shape.buckets:
             arrays = idle_arrays(size, block_size, num_columns=1)
             with torch.inference_mode():
-                self._forward(StepView.over(upload(arrays, device), size, size))
+                self._forward_captured(StepView.over(upload(arrays, device), size, size))
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -356,15 +357,20 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         bucket = min(size for size in self._shape.buckets if size >= num_seqs)
         view = StepView.of(batch, self._kv.block_size, bucket, self._device.torch_device)
         with torch.inference_mode():
-            return self._forward(view)
+            adapters = self._adapters.step(batch, view.adapters) if self._adapters else None
+            return self._forward(view, adapters)
 
-    def _forward(self, view: StepView) -> Tensor:
+    def _forward_captured(self, view: StepView) -> Tensor:
+        """Of decodes whose adapters, too, change on the device before each replay."""
+        return self._forward(view, self._adapters.captured_step(view.adapters) if self._adapters else None)
+
+    def _forward(self, view: StepView, adapters: StepAdapters | None) -> Tensor:
         """One pass. Nothing in it waits for the device where all sequences decode: it may be captured."""
         assert self._decoder is not None, "load comes before forward"
         self.ops.forget_angles()
         newest = self._newest.index_select(0, view.token_slots)
         token_ids = torch.where(view.token_ids < 0, newest, view.token_ids)
-        hidden: Tensor = self._decoder.forward(token_ids, view.positions, view)
+        hidden: Tensor = self._decoder.forward(token_ids, view.positions, view, adapters)
         return hidden
 
     def _logits(self, current: _Step) -> Iterator[Tensor]:
@@ -385,7 +391,7 @@ class CudaRunner(DeviceRunner[Shape, Device, PagedKV]):
         """As the contract."""
         if self._graphs is not None:  # before the collectives that they may hold
             self._graphs.close()
-        self._decoder = self._kv = self._graphs = None
+        self._decoder = self._kv = self._graphs = self._adapters = None
         self._steps.clear()
         self.ops.release()
         self._device.release()

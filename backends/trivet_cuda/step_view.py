@@ -25,6 +25,7 @@ class StepView:
     token_slots: Tensor  # [T] home of each token's sequence
     positions: Tensor  # [T]
     kv_slots: Tensor  # [T] where each token's K and V go; -1 is padding
+    adapters: Tensor  # [T] slot of each token's adapter; 0 is the base model
     block_table: Tensor  # [S, n]
     seq_lens: Tensor  # [S]
     query_starts: Tensor  # [S + 1]
@@ -53,6 +54,7 @@ class StepView:
             token_slots=arrays["token_slots"],
             positions=arrays["positions"],
             kv_slots=arrays["kv_slots"],
+            adapters=arrays["adapters"],
             block_table=arrays["block_table"],
             seq_lens=arrays["seq_lens"],
             query_starts=arrays["query_starts"],
@@ -80,12 +82,14 @@ def token_arrays(batch: Batch, block_size: int) -> dict[str, Int32]:
     table = batch.block_tables[0]
     query_lens = np.diff(batch.query_start_loc)
     seqs = np.repeat(np.arange(len(query_lens)), query_lens)
+    adapters = np.zeros(len(seqs), np.int32) if batch.adapters is None else batch.adapters[seqs]
     blocks = table[seqs, batch.positions // block_size] if len(seqs) else batch.positions
     return {
         "token_ids": batch.token_ids,
         "token_slots": batch.slots[seqs].astype(np.int32),
         "positions": batch.positions,
         "kv_slots": (blocks * block_size + batch.positions % block_size).astype(np.int32),
+        "adapters": adapters,
         "block_table": table,
         "seq_lens": batch.seq_lens,
     }

@@ -117,7 +117,8 @@ class KVCacheSpec:
 class MemoryPart:
     """A named share of a device's memory.
 
-    Names: "weights", "kv", "activations", "logits", "graphs", "collectives", "context", "host_kv".
+    Names: "weights", "adapters", "kv", "activations", "logits", "graphs", "collectives", "context",
+    "host_kv".
     """
 
     name: str
@@ -151,6 +152,18 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterSlots:
+    """Room for adapters (LoRA) of any weights: slots 1 to `num_slots`; slot 0 is the base model."""
+
+    num_slots: int = 0
+    max_rank: int = 0
+    parts: tuple[str, ...] = ()  # matrices of each layer that may be adapted: "q", "k", "v", "o", "gate" ...
+
+
+NO_ADAPTERS = AdapterSlots()
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerConfig:
     """What an operator may choose about a runner. None leaves the choice to the backend."""
 
@@ -165,6 +178,7 @@ class RunnerConfig:
     block_size: int | None = None
     swap_bytes: int = 0  # host memory for KV that is swapped out; without Feature.HOST_KV no effect
     tensor_parallel: int = 1
+    adapters: AdapterSlots = NO_ADAPTERS
     options: Mapping[str, str] = field(default_factory=dict)  # the backend's own, checked by `check`
     peaks: tuple[
         Peaks, ...
@@ -348,10 +362,17 @@ class Runner(Protocol):
         """
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Feature.LORA."""
+        """Feature.LORA: rows of this slot get W x + B (A x) for W x from the next step on (Hu et al. 2021).
+
+        `weights` holds `layers.{i}.{part}.lora_a` [rank, in] and `.lora_b` [out, rank], which carries the
+        scale. No step that uses the slot is in flight. After `load`, also while others serve.
+
+        Raises: Unsupported where the plan has no room for it; WeightsError for values that are not finite:
+        the slot is empty then.
+        """
 
     def unload_adapter(self, slot: int) -> None:
-        """Feature.LORA."""
+        """Feature.LORA: rows of this slot are the base model's again. Idempotent."""
 
     def close(self) -> None:
         """Idempotent; device memory is back when it returns."""

@@ -59,8 +59,10 @@ class Placer:
         Raises: NoRoom; DoesNotFit; Unsupported; ModelFilesError, of which FilesChanged. The reasons are the
         backends' own.
         """
-        files, config = self._open(version), runner_config(settings)
-        backend_answers.check_context(files, planned_spec(files), config)
+        files = self._open(version)
+        spec = planned_spec(files)
+        config = runner_config(settings, spec)
+        backend_answers.check_context(files, spec, config)
         names = self._names(backend)
         refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
         for name in names:

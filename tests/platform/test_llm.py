@@ -151,9 +151,9 @@ def test_without_sampling_params_the_models_own_defaults_count(
     seen: list[SamplingParams] = []
     prepare = llm._prepare
 
-    def watch(prompts: Any, params: Any, priorities: Any) -> Any:
+    def watch(prompts: Any, params: Any, *others: Any) -> Any:
         seen.extend(params)
-        return prepare(prompts, params, priorities)
+        return prepare(prompts, params, *others)
 
     monkeypatch.setattr(llm, "_prepare", watch)
     llm.generate(["Hello", "Bye"], use_tqdm=False)

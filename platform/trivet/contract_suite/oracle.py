@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trivet.contract_suite.tiny_adapters import merge_adapter
 from trivet.engine.agreement import Scores
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ class TransformersOracle:
     def hidden(self, token_ids: Sequence[int]) -> Float32:
         """[T, hidden_size]"""
         return self._remembered_hidden(tuple(int(token) for token in token_ids))
+
+    def adapt(self, folder: Path) -> None:
+        """From now on of the model with an adapter (PEFT's folder) merged into it."""
+        merge_adapter(self._model, folder)
+        self._remembered.cache_clear()
+        self._remembered_hidden.cache_clear()
 
     def _compute_hidden(self, token_ids: tuple[int, ...]) -> Float32:
         import torch

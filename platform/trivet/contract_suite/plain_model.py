@@ -27,6 +27,8 @@ class PlainModel:
         self.weights: dict[str, Float32] = {}
         self.kv: list[Float32] = []  # a layer: [num_blocks, block_size, 2, num_kv_heads, head_dim]
         self.host_kv: list[Float32] = []  # the same with num_host_blocks
+        self.adapters: dict[int, dict[str, Float32]] = {}  # by slot, then by name
+        self.token_adapters = np.zeros(0, np.int32)  # [T] of the step
         self.newest = np.zeros(max_num_seqs, np.int32)  # of each slot
 
     def copy_blocks(self, batch: Batch) -> None:
@@ -62,6 +64,7 @@ class PlainModel:
 
     def run_layers(self, batch: Batch) -> Float32:
         """Hidden states after the final norm [T, hidden_size]."""
+        self.token_adapters = self.adapters_of_tokens(batch)
         x = self.weights["embed.weight"][self.token_ids(batch)] * np.float32(self.spec.embed_scale)
         for index in range(self.spec.num_layers):
             layer, name = self.spec.layer(index), f"layers.{index}"
@@ -151,4 +154,13 @@ class PlainModel:
     def linear(self, x: Float32, name: str) -> Float32:
         """Product with the transposed weight, plus the bias where there is one."""
         y: Float32 = x @ self.weights[f"{name}.weight"].T
+        for slot, adapter in self.adapters.items():
+            rows = np.flatnonzero(self.token_adapters == slot)
+            if f"{name}.lora_a" in adapter:
+                y[rows] += (x[rows] @ adapter[f"{name}.lora_a"].T) @ adapter[f"{name}.lora_b"].T
         return y + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else y
+
+    def adapters_of_tokens(self, batch: Batch) -> Int32:
+        """The slot of each token's adapter. [T]"""
+        slots = np.zeros_like(batch.slots) if batch.adapters is None else batch.adapters
+        return np.repeat(slots, np.diff(batch.query_start_loc))

@@ -29,8 +29,9 @@ from trivet.contract import (
 )
 from trivet.contract_suite.plain_model import Float32, Int32, PlainModel, kv_width
 from trivet.engine.sampler import sample_rows
-from trivet.errors import DoesNotFit, Unsupported
+from trivet.errors import DoesNotFit, Unsupported, WeightsError
 from trivet.models.spec import ModelSpec
+from trivet.runners.adapter_memory import adapter_parts
 from trivet.weights.index import WeightIndex
 from trivet.weights.reader import TensorReader
 
@@ -94,6 +95,7 @@ class PlainBackend:
         num_host_blocks = config.swap_bytes // kv.block_bytes
         parts = (
             MemoryPart("weights", 4 * sum(int(np.prod(tensor.shape)) for tensor in weights.tensors)),
+            *adapter_parts(spec, config.adapters, 4),
             MemoryPart("kv", num_blocks * kv.block_bytes),
             MemoryPart("host_kv", num_host_blocks * kv.block_bytes),
         )
@@ -121,11 +123,12 @@ class QueuedStep:
 class PlainRunner(PlainModel):
     """Its methods do one thing each, so that a test can replace one by a wrong one."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV, Feature.LORA})
     max_in_flight = 2
 
     def __init__(self, spec: ModelSpec, config: RunnerConfig, plan: MemoryPlan) -> None:
         super().__init__(spec, plan, config.max_num_seqs)
+        self.slots = config.adapters
         self.queue: deque[QueuedStep] = deque()
 
     # ---- start and end
@@ -161,17 +164,27 @@ class PlainRunner(PlainModel):
         """As the contract."""
         return (
             MemoryPart("weights", sum(weight.nbytes for weight in self.weights.values())),
+            *adapter_parts(self.spec, self.slots, 4),
             MemoryPart("kv", sum(layer.nbytes for layer in self.kv)),
             MemoryPart("host_kv", sum(layer.nbytes for layer in self.host_kv)),
         )
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported."""
-        raise Unsupported("the plain backend has no adapters")
+        """All as float32. Raises: Unsupported, WeightsError."""
+        self.unload_adapter(slot)
+        ranks = [tensor.shape[0] for tensor in weights.tensors if tensor.name.endswith(".lora_a")]
+        if not 1 <= slot <= self.slots.num_slots or max(ranks) > self.slots.max_rank:
+            raise Unsupported(f"slot {slot} with rank {max(ranks)} is beyond what was planned: {self.slots}")
+        with TensorReader(weights) as reader:
+            tensors = {tensor.name: np.array(reader.float32(tensor.name)) for tensor in weights.tensors}
+        for name, values in tensors.items():
+            if not np.isfinite(values).all():
+                raise WeightsError(f"tensor {name!r} of the adapter holds values that are not finite")
+        self.adapters[slot] = tensors
 
     def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported."""
-        raise Unsupported("the plain backend has no adapters")
+        """As the contract."""
+        self.adapters.pop(slot, None)
 
     def close(self) -> None:
         """As the contract."""

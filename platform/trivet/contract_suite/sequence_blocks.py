@@ -31,10 +31,10 @@ class SequenceBlocks:
         ]
         self.free_slots = [int(slot) for slot in self._random.permutation(self.max_num_seqs)]
 
-    def add(self, token_ids: Iterable[int]) -> DrivenSequence:
+    def add(self, token_ids: Iterable[int], adapter: int = 0) -> DrivenSequence:
         """A new sequence; its blocks come as its tokens are submitted."""
         tokens = [int(token) for token in token_ids]
-        return DrivenSequence(tokens, self.free_slots.pop(), [[] for _ in self.free_blocks])
+        return DrivenSequence(tokens, self.free_slots.pop(), [[] for _ in self.free_blocks], adapter)
 
     def fork(self, parent: DrivenSequence, token_ids: Iterable[int], num_shared: int) -> DrivenSequence:
         """A new sequence that reads the first `num_shared` blocks of the parent: a prefix-cache hit."""

@@ -24,6 +24,7 @@ class DrivenSequence:
     token_ids: list[int]  # prompt and committed tokens
     slot: int
     blocks: list[list[int]]  # [G] block ids in order of position
+    adapter: int = 0  # slot; 0 is the base model
     num_computed: int = 0  # tokens whose KV is submitted
     num_unseen: int = 0  # tokens drawn on the device that the host has not seen: 0 or 1
 
@@ -97,12 +98,13 @@ def build_batch(
         _int32([start + row for start, work in zip(starts, works, strict=False) for row in work.rows]),
         _int32([index for index, work in enumerate(works) for _ in work.rows]),
         _int32([work.pooling for work in works]),
+        _int32([work.sequence.adapter for work in works]),
         *(_table([work.sequence.blocks[group] for work in works]) for group in range(num_groups)),
     ]
     buffer = host_buffer(sum(column.size for column in columns))
-    slots, query_start_loc, seq_lens, token_ids, positions, logits_rows, row_seqs, pooling, *tables = _carve(
-        buffer, columns
-    )
+    carved = _carve(buffer, columns)
+    slots, query_start_loc, seq_lens, token_ids, positions, logits_rows, row_seqs = carved[:7]
+    pooling, adapters, *tables = carved[7:]
     return Batch(
         step=number,
         slots=slots,
@@ -114,6 +116,7 @@ def build_batch(
         logits_rows=logits_rows,
         row_seqs=row_seqs,
         copies=copies,
+        adapters=adapters if adapters.any() else None,
         pooling=pooling if pooling.any() else None,
     ), buffer
 

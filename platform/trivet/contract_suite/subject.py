@@ -16,11 +16,13 @@ from trivet.contract import Backend, DeviceInfo, MemoryPlan, Runner, RunnerConfi
 from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.gguf_oracle import read_gguf_oracle
 from trivet.contract_suite.oracle import FunctionOracle, Oracle, TransformersOracle
+from trivet.contract_suite.tiny_adapters import make_tiny_adapter
 from trivet.contract_suite.tiny_models import MAX_MODEL_LEN, make_tiny_model
 from trivet.contract_suite.watched_runner import WatchedRunner
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.placement import planned_spec
 from trivet.errors import TrivetError, Unsupported
+from trivet.models.adapter_files import AdapterFiles, read_adapter
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.models.spec import ModelSpec
 
@@ -103,6 +105,7 @@ class ModelLibrary:
         self._find_gguf = find_gguf
         self._files: dict[str, ModelFiles] = {}
         self._oracles: dict[str, Oracle] = {}
+        self._adapters: dict[tuple[str, int], AdapterFiles] = {}
 
     def files(self, name: str) -> ModelFiles:
         if name not in self._files:
@@ -114,11 +117,24 @@ class ModelLibrary:
         return planned_spec(self.files(name))
 
     def oracle(self, name: str) -> Oracle:
+        """Of a model, or of "MODEL+1" with its adapter of that index merged."""
         if name not in self._oracles:
-            read = read_gguf_oracle if name == GGUF_MODEL else TransformersOracle.from_folder
-            path, num_tokens = Path(self.files(name).path), self.spec(name).num_tokens
-            self._oracles[name] = read(path, MAX_MODEL_LEN, num_tokens)
+            model, _, adapter = name.partition("+")
+            read = read_gguf_oracle if model == GGUF_MODEL else TransformersOracle.from_folder
+            path, num_tokens = Path(self.files(model).path), self.spec(model).num_tokens
+            self._oracles[name] = oracle = read(path, MAX_MODEL_LEN, num_tokens)
+            if adapter:
+                oracle.adapt(self.adapter(model, int(adapter)).path)
         return self._oracles[name]
+
+    def adapter(self, model: str, index: int) -> AdapterFiles:
+        """One of `tiny_adapters.ADAPTERS` for the model."""
+        if (model, index) not in self._adapters:
+            spec, folder = self.spec(model), self._folder / f"{model}-adapter-{index}"
+            self._adapters[model, index] = read_adapter(
+                make_tiny_adapter(spec, index, folder), spec, str(index)
+            )
+        return self._adapters[model, index]
 
 
 @dataclass(frozen=True, slots=True)

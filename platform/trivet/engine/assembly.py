@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from trivet.adapters import NO_ADAPTERS, LoRARequest
+from trivet.adapters import LoRARequest
 from trivet.contract import Runner
 from trivet.engine import backend_answers
+from trivet.engine.adapters import load_adapters, read_adapters
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine.placement import Placement, planned_spec
 from trivet.engine_settings import EngineSettings
-from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles
 from trivet.models.pooling_config import model_pooling
 from trivet.pooling_params import DEFAULT_POOLING, PoolingParams
@@ -70,15 +70,15 @@ def assemble(
 
     Raises: ModelFilesError, BackendError; nothing stays allocated then.
     """
-    if settings.adapters:
-        raise Unsupported(f"adapters: {NO_ADAPTERS}")
     tokenizer = load_tokenizer(files.path)
     spec = planned_spec(files)
     runner = backend_answers.create_runner(
         placement.backend, spec, placement.config, placement.plan, placement.devices
     )
     try:
+        adapters = read_adapters(settings, spec)
         runner.load(files.weights, on_progress)
+        load_adapters(runner, adapters, placement.backend.name, files.name)
         runner.allocate_kv()
         on_warming()
         try:
@@ -99,6 +99,7 @@ def assemble(
             max_num_waiting=settings.max_num_waiting,
             enable_prefix_caching=settings.enable_prefix_caching,
             seed=settings.seed,
+            adapters=tuple(adapters),
         ),
     )
     grammars = GrammarCompiler(tokenizer, spec.num_tokens, files.eos_token_ids)

@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 class BatchBuilder:
     """Keeps as many buffers as steps may be in flight: a step's arrays rest until it is collected."""
 
-    def __init__(self, runner: Runner, plan: MemoryPlan, pool: BlockPool) -> None:
+    def __init__(
+        self, runner: Runner, plan: MemoryPlan, pool: BlockPool, adapters: Sequence[str] = ()
+    ) -> None:
+        """Args: adapters has the names of those in the slots from 1 on."""
         num_seqs, width = pool.table.shape
         # Each token may bring a row, of two numbers: scored prompt tokens do.
-        size = 4 * plan.max_num_batched_tokens + num_seqs * (4 + width) + 1
+        size = 4 * plan.max_num_batched_tokens + num_seqs * (5 + width) + 1
         self._buffers = [runner.host_buffer(size) for _ in range(runner.max_in_flight)]
         self._num_groups = len(plan.num_blocks)
         self._pool = pool
+        self._adapter_slots = {"": 0} | {name: slot for slot, name in enumerate(adapters, 1)}
 
     def build(self, number: int, step: Sequence[Scheduled], copies: tuple[BlockCopy, ...] = ()) -> Batch:
         """Args: number counts the steps; step is sorted by query length."""
@@ -45,6 +49,7 @@ class BatchBuilder:
             "logits_rows": logits_rows,
             "row_seqs": row_seqs,
             "pooling": _pooling(step),
+            "adapters": self._adapters(step),
         }
         buffer = self._buffers[number % len(self._buffers)]
         values = list(chain.from_iterable(pieces.values()))
@@ -66,8 +71,15 @@ class BatchBuilder:
             logits_rows=arrays["logits_rows"],
             row_seqs=arrays["row_seqs"],
             copies=copies,
+            adapters=arrays["adapters"] if pieces["adapters"] else None,
             pooling=arrays["pooling"] if pieces["pooling"] else None,
         )
+
+    def _adapters(self, step: Sequence[Scheduled]) -> list[int]:
+        """[S] where a sequence has one, else nothing."""
+        if len(self._adapter_slots) == 1 or not any(part.sequence.adapter for part in step):
+            return []
+        return [self._adapter_slots[part.sequence.adapter] for part in step]
 
     def _block_table(self, buffer: Int32, slots: Int32, longest: int) -> Int32:
         """[S, blocks of the longest]; groups share it, because each has a block of every id."""

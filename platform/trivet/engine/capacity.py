@@ -80,7 +80,7 @@ class Capacity:
         """Raises: Unsupported for settings that no backend could meet."""
         self._files = files
         self._spec: ModelSpec = planned_spec(files)
-        self._config = runner_config(settings)
+        self._config = runner_config(settings, self._spec)
         self._ledger = ledger or Ledger()
         self._peaks = peaks
         backend_answers.check_context(files, self._spec, self._config)

@@ -93,7 +93,7 @@ class EngineCore:
             clock=clock,
             swap=self._swap_space(),
         )
-        self._builder = BatchBuilder(runner, plan, self.block_pool)
+        self._builder = BatchBuilder(runner, plan, self.block_pool, config.adapters)
         self._columns = SamplingColumns(max_num_seqs, config.num_tokens)
         self._committer = Committer(self.scheduler, clock)
         self._sequences: dict[str, Sequence] = {}

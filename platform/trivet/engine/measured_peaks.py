@@ -78,9 +78,11 @@ class PeakStore:
 
         Those a plan resolves. Not by the number of KV blocks, which follows from what is left.
         """
+        slots = config.adapters
         depends = (
             (__version__, backend, config.dtype, config.kv_dtype, config.max_num_seqs),
             (config.max_logits_rows, config.block_size, config.tensor_parallel),
+            (slots.num_slots, slots.max_rank, slots.parts),
             sorted(config.options.items()),
             sorted({(each.name, each.arch, each.total_bytes, each.versions) for each in devices}),
             self._digest_of(files),

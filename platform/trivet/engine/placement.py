@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trivet.contract import Backend, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.engine import backend_answers
+from trivet.engine.adapters import adapter_slots, read_adapters
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
 from trivet.engine_settings import EngineSettings
 from trivet.errors import DoesNotFit, Unsupported
@@ -41,8 +42,11 @@ class Placement:
     passed_over: Mapping[str, Unsupported | DoesNotFit] = field(default_factory=dict)
 
 
-def runner_config(settings: EngineSettings) -> RunnerConfig:
-    """The runner's part of a deployment's settings. Raises: Unsupported."""
+def runner_config(settings: EngineSettings, spec: ModelSpec) -> RunnerConfig:
+    """The runner's part of a deployment's settings, of a model with `spec`.
+
+    Raises: Unsupported; ModelFilesError and WeightsError of an adapter's files.
+    """
     if settings.quantization not in (None, "auto", "gguf"):
         raise Unsupported(
             f"quantization {settings.quantization!r} is not supported; weights run as the files store them: "
@@ -62,6 +66,7 @@ def runner_config(settings: EngineSettings) -> RunnerConfig:
         block_size=settings.block_size,
         swap_bytes=int(settings.swap_space * (1 << 30)),
         tensor_parallel=settings.tensor_parallel_size,
+        adapters=adapter_slots(settings, read_adapters(settings, spec)),
         options=options,
     )
 
@@ -95,8 +100,8 @@ def place(
     Raises: Unsupported, DoesNotFit with every candidate's own reason.
     """
     names = [name for name in AUTO_ORDER if name in host.backends] if backend == "auto" else [backend]
-    config = runner_config(settings)
     spec = planned_spec(files)
+    config = runner_config(settings, spec)
     backend_answers.check_context(files, spec, config)
     refusals: list[tuple[str, Unsupported | DoesNotFit]] = []
     for name in names:

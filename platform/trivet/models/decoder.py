@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from trivet.errors import Unsupported
-from trivet.models.ops import Ops, Tensor
+from trivet.models.ops import Delta, Ops, StepAdapters, Tensor
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, MoE, Norm
 
 ORDERS = ("pre", "sandwich", "parallel")
@@ -128,10 +128,13 @@ class Decoder:
 
     # ---- forward ---------------------------------------------------------------------------------
 
-    def forward(self, token_ids: Tensor, positions: Tensor, step: Any) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, step: Any, adapters: StepAdapters | None = None
+    ) -> Tensor:
         """[T], [T] -> hidden states after the final norm [T, hidden_size].
 
-        `step` is handed to `Ops.attention`. Writes the K and V of all tokens to the paged cache.
+        `step` is handed to `Ops.attention`. Writes the K and V of all tokens to the paged cache. None for
+        `adapters` computes the base model alone.
         """
         spec, ops = self.spec, self._ops
         x = ops.embed(token_ids, self._embed)
@@ -139,7 +142,7 @@ class Decoder:
             x = x * spec.embed_scale
         delta: Tensor | None = None  # what the last block adds to the residual stream
         for index, weights in enumerate(self._layers):
-            x, delta = self._forward_layer(x, delta, index, weights, positions, step)
+            x, delta = self._forward_layer(x, delta, index, weights, positions, step, adapters)
         return ops.norm(x, self._final_norm, self._norm, delta)[0]
 
     def _forward_layer(
@@ -150,35 +153,43 @@ class Decoder:
         weights: _LayerWeights,
         positions: Tensor,
         step: Any,
+        adapters: StepAdapters | None,
     ) -> tuple[Tensor, Tensor]:
         """The residual stream before this layer's last addition, and that addition."""
         ops, spec, layer = self._ops, self.spec, self.spec.layer(index)
         h, x = ops.norm(x, weights.attention_norm, self._norm, delta)
-        attended = self._attention(h, index, weights, positions, step)
+        attended = self._attention(h, index, weights, positions, step, adapters)
         if layer.order == "sandwich":
             attended = ops.norm(attended, weights.attention_post_norm, self._norm)[0]
         if layer.order == "parallel":
-            delta = attended + self._mlp(h, layer, weights)
+            delta = attended + self._mlp(h, index, weights, adapters)
             return x, delta if spec.residual_scale == 1.0 else delta * spec.residual_scale
         if spec.residual_scale != 1.0:
             attended = attended * spec.residual_scale
         h, x = ops.norm(x, weights.mlp_norm, self._norm, attended)
-        delta = self._mlp(h, layer, weights)
+        delta = self._mlp(h, index, weights, adapters)
         if layer.order == "sandwich":
             delta = ops.norm(delta, weights.mlp_post_norm, self._norm)[0]
         return x, delta if spec.residual_scale == 1.0 else delta * spec.residual_scale
 
     def _attention(
-        self, h: Tensor, index: int, weights: _LayerWeights, positions: Tensor, step: Any
+        self,
+        h: Tensor,
+        index: int,
+        weights: _LayerWeights,
+        positions: Tensor,
+        step: Any,
+        adapters: StepAdapters | None,
     ) -> Tensor:
         ops, attention = self._ops, self.spec.layer(index).attention
         heads, kv_heads = attention.num_heads, attention.num_kv_heads
-        qkv = ops.linear(h, weights.qkv)
+        qkv = ops.linear(h, weights.qkv, _delta(adapters, index, "qkv"))
         qkv = qkv.view(qkv.shape[0], heads + 2 * kv_heads, attention.head_dim)  # -1 is refused at T = 0
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         q, k = self._placed(q, k, attention, weights, positions)
         out = ops.attention(q, k, v, index, attention, step)
-        return ops.linear(out.reshape(out.shape[0], heads * attention.head_dim), weights.o)
+        joined = out.reshape(out.shape[0], heads * attention.head_dim)
+        return ops.linear(joined, weights.o, _delta(adapters, index, "o"))
 
     def _placed(
         self, q: Tensor, k: Tensor, attention: Attention, weights: _LayerWeights, positions: Tensor
@@ -192,16 +203,16 @@ class Decoder:
             return ops.norm(q, weights.q_norm, norm)[0], ops.norm(k, weights.k_norm, norm)[0]
         return ops.norm_rope(q, k, weights.q_norm, weights.k_norm, norm, positions, rope)
 
-    def _mlp(self, h: Tensor, layer: Layer, weights: _LayerWeights) -> Tensor:
-        ops, mlp = self._ops, layer.mlp
+    def _mlp(self, h: Tensor, index: int, weights: _LayerWeights, adapters: StepAdapters | None) -> Tensor:
+        ops, mlp = self._ops, self.spec.layer(index).mlp
         assert isinstance(mlp, MLP)  # check_dense
-        inner = ops.linear(h, weights.gate_up)
+        inner = ops.linear(h, weights.gate_up, _delta(adapters, index, "gate_up"))
         if mlp.gated:
             size = mlp.intermediate_size
             inner = ops.activation(inner[:, :size], inner[:, size:], mlp.activation)
         else:
             inner = ops.activation(inner, None, mlp.activation)
-        return ops.linear(inner, weights.down)
+        return ops.linear(inner, weights.down, _delta(adapters, index, "down"))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden_size] after the final norm -> [R, vocab_size], scaled and capped as the spec says."""
@@ -213,6 +224,10 @@ class Decoder:
             cap = spec.logits_soft_cap
             logits = (logits / cap).tanh() * cap
         return logits
+
+
+def _delta(adapters: StepAdapters | None, index: int, name: str) -> Delta | None:
+    return None if adapters is None else adapters.delta(f"layers.{index}.{name}")
 
 
 def _joined(parts: list[Tensor]) -> Tensor | None:

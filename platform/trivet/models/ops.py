@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 Tensor = Any  # torch.Tensor; this module must import without torch
 
 
+class Delta(Protocol):
+    """What adapters (LoRA) add to one product in one step."""
+
+    def add_to(self, y: Tensor, x: Tensor) -> None:
+        """In place: y [T, out] += scale * B (A x), x [T, in]; rows of the base model stay as they are."""
+
+
+class StepAdapters(Protocol):
+    """Of one step: which token has which adapter."""
+
+    def delta(self, name: str) -> Delta | None:
+        """Of the matrix that was packed under this name; None where nothing is added to it."""
+
+
 class Ops(Protocol):
     """Device operations over opaque packed weights `w`, which only `pack` makes.
 
@@ -30,8 +44,11 @@ class Ops(Protocol):
     def embed(self, token_ids: Tensor, w: Any) -> Tensor:
         """[T] -> [T, hidden_size]."""
 
-    def linear(self, x: Tensor, w: Any, adapters: Tensor | None = None) -> Tensor:
-        """[T, in] -> [T, out]; adds the packed bias if there is one."""
+    def linear(self, x: Tensor, w: Any, delta: Delta | None = None) -> Tensor:
+        """[T, in] -> [T, out]; adds the packed bias if there is one, and what adapters add.
+
+        `delta` is of this rank's rows and columns, as its product is before ranks are put together.
+        """
 
     def norm(self, x: Tensor, w: Any, spec: Norm, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(norm(x + residual) * w, x + residual); both [T, size]. Without residual: (norm(x) * w, x)."""

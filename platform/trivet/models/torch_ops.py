@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
+from trivet.models.ops import Delta
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import Attention, MoE, Norm, Rope
 from trivet.models.torch_attention import AttentionCache, PagedStep
@@ -61,9 +62,12 @@ class TorchOps:
         """As `ops.Ops.embed`, in float32: see `norm`."""
         return F.embedding(token_ids, w.weight).float()
 
-    def linear(self, x: Tensor, w: Any, adapters: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, w: Any, delta: Delta | None = None) -> Tensor:
         """As `ops.Ops.linear`."""
-        return F.linear(x, w.weight, w.bias)
+        y = F.linear(x, w.weight, w.bias)
+        if delta is not None:
+            delta.add_to(y, x)
+        return y
 
     def norm(self, x: Tensor, w: Any, spec: Norm, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """As `ops.Ops.norm`. RMS: Zhang and Sennrich 2019; layer: Ba et al. 2016.

@@ -22,6 +22,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from trivet.contract import Batch
 from trivet.errors import UnsupportedArchitecture, WeightsError
+from trivet.models.ops import StepAdapters
 from trivet.models.spec import Attention, ModelSpec
 from trivet.models.torch_attention import AttentionCache, PagedStep
 
@@ -110,8 +111,11 @@ class TransformersModel:
         tensors = {t.data_ptr(): t.nbytes for t in (*self._model.parameters(), *self._model.buffers())}
         return sum(tensors.values())
 
-    def forward(self, token_ids: Tensor, positions: Tensor, step: PagedStep) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, step: PagedStep, adapters: StepAdapters | None = None
+    ) -> Tensor:
         """[T], [T] -> hidden states after the final norm [T, hidden_size]."""
+        assert adapters is None  # a backend's `check` refuses slots for such a model
         if not len(token_ids):
             return torch.empty(0, self._spec.hidden_size, dtype=self._dtype)
         return self._hidden(token_ids, step, position_ids=positions[None])

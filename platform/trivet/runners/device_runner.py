@@ -15,6 +15,8 @@ from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.decoder import Decoder
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
+from trivet.runners.adapter_memory import PART_NAME
+from trivet.runners.adapters import AdapterBank, bank_of
 from trivet.runners.collectives import Alone, Collectives
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank, local_spec
@@ -63,7 +65,7 @@ Cache = TypeVar("Cache", bound=PagedCache)
 class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
     """A part of `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.LORA})
     device_noun: str  # in messages: "GPU"
 
     def __init__(
@@ -80,6 +82,7 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
         self._rank, self._collectives = rank, collectives or Alone()
         self._decoder: Decoder | None = None
         self._kv: Cache | None = None
+        self._adapters: AdapterBank | None = None
         self._measured: dict[str, int] = {}  # bytes, by the plan's names
         self._notices: list[str] = []  # as `optional_contract.GivesNotices`
 
@@ -109,9 +112,25 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
         except torch.OutOfMemoryError as error:
             raise self._does_not_fit("the weights", "weights") from error
         packer.finish()
+        self._make_room_for_adapters()
         self._measured["weights"] = packer.size_bytes
         on_progress(weights.size_bytes, weights.size_bytes)
         self._decoder = decoder
+
+    def _warm_up_step(self, batch: Batch) -> Batch:
+        """With adapters where there are slots."""
+        return batch if self._adapters is None else self._adapters.fullest(batch)
+
+    def _make_room_for_adapters(self) -> None:
+        """As planned."""
+        slots, shape, device = self._shape.adapters, self._shape, self._device.torch_device
+        if not slots.num_slots:
+            return
+        try:
+            self._adapters = AdapterBank(self._spec, slots, DTYPES[shape.dtype], device, self._rank)
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit("the adapters' slots", PART_NAME) from error
+        self._measured[PART_NAME] = self._adapters.size_bytes
 
     def allocate_kv(self) -> None:
         """As the contract."""
@@ -185,15 +204,12 @@ class DeviceRunner(ABC, Generic[Shape, Device, Cache]):
         return {part: self._measured[part] for part in STEP_PARTS if self._measured.get(part)}
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise self._no_adapters()
+        """As the contract; of a matrix only this rank's slice is kept."""
+        bank_of(self._adapters).load(slot, weights)
 
     def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise self._no_adapters()
-
-    def _no_adapters(self) -> Unsupported:
-        return Unsupported(f"the {self.device_noun} runner has no LoRA adapters; it declares no lora feature")
+        """As the contract."""
+        bank_of(self._adapters).unload(slot)
 
 
 def sums_of(hidden: Tensor) -> Callable[[int, int], Float32]:

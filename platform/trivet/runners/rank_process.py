@@ -58,6 +58,8 @@ def carry_out(frames: Frames) -> None:
 def _obey(runner: ShardedRunner, frames: Frames) -> None:
     commands: Mapping[str, Callable[..., Any]] = {
         "load": lambda weights: runner.load(weights, lambda done, total: None),
+        "load_adapter": runner.load_adapter,
+        "unload_adapter": runner.unload_adapter,
         "allocate_kv": runner.allocate_kv,
         "warm_up": runner.warm_up,
         "forward": runner.forward,

@@ -204,12 +204,17 @@ class TensorParallelRunner:
         return tuple(told_by(ranks, len(told), notice) for notice, ranks in ranks_of.items())
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported."""
-        self._inner.load_adapter(slot, weights)
+        """As the contract; every rank reads its slices."""
+        self._tell("load_adapter", slot, weights)
+        with self._watching_ranks():
+            self._inner.load_adapter(slot, weights)
+        self._await_answers()
 
     def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported."""
+        """As the contract."""
+        self._tell("unload_adapter", slot)
         self._inner.unload_adapter(slot)
+        self._await_answers()
 
     def close(self) -> None:
         """As the contract. Where a rank was lost, this device may wait for it for ever and is left alone."""

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
+from trivet.models.ops import Delta
 from trivet.runners.collectives import Collectives
 from trivet.runners.slices import Rank, Span
 from trivet.runners.stored_matrix import Int4Groups, StoredMatrix
@@ -101,9 +102,11 @@ class Linear:
     def size_bytes(self) -> int:
         return self.matrix.size_bytes + nbytes(self.bias)
 
-    def multiply(self, x: Tensor) -> Tensor:
-        """[T, in] -> [T, out], over all ranks, with the bias."""
+    def multiply(self, x: Tensor, delta: Delta | None = None) -> Tensor:
+        """[T, in] -> [T, out], over all ranks, with the bias and what adapters add."""
         y = self.matrix.product(x)
+        if delta is not None:  # of this rank's rows or columns, so that one sum serves both
+            delta.add_to(y, x)
         if self.shard == "row":
             y = self.collectives.sum(y)
         y = y if self.bias is None else y + self.bias

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from trivet.contract import DeviceInfo, RunnerConfig
+from trivet.contract import NO_ADAPTERS, AdapterSlots, DeviceInfo, RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
 
@@ -24,6 +24,7 @@ class StepShape:
     max_num_batched_tokens: int
     max_logits_rows: int
     num_ranks: int
+    adapters: AdapterSlots = NO_ADAPTERS
 
     @classmethod
     def resolved(cls, spec: ModelSpec, config: RunnerConfig, *, block_size: int, **own: Any) -> Self:
@@ -41,6 +42,7 @@ class StepShape:
             max_num_batched_tokens=tokens,
             max_logits_rows=config.max_logits_rows,
             num_ranks=config.tensor_parallel,
+            adapters=config.adapters,
             **own,
         )
 

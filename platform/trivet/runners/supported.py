@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trivet.contract import RunnerConfig
 from trivet.errors import Unsupported
 from trivet.models.decoder import check_dense
 from trivet.models.expected_tensors import check_tensors
@@ -11,6 +12,15 @@ from trivet.models.spec import ModelSpec
 from trivet.runners.model_matrices import check_cuts
 from trivet.runners.slices import check_divisible
 from trivet.weights.index import WeightIndex
+
+
+def check_adapters(spec: ModelSpec, config: RunnerConfig) -> None:
+    """Raises: Unsupported where the model takes none."""
+    if config.adapters.num_slots and spec.shapes_only:
+        raise Unsupported(
+            f"{spec.architecture} runs through transformers' own code, which takes no adapters (LoRA) here; "
+            "merge them into its weights"
+        )
 
 
 def check_model(spec: ModelSpec, weights: WeightIndex, num_ranks: int, backend: str) -> None:

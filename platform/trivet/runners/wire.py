@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from trivet.contract import (
+    AdapterSlots,
     Batch,
     BlockCopy,
     DeviceInfo,
@@ -34,7 +35,7 @@ KINDS: Mapping[str, type] = {
     kind.__name__: kind
     for kind in (
         *(Batch, BlockCopy, Sampling),
-        *(DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig, Rank),
+        *(AdapterSlots, DeviceInfo, KVCacheSpec, KVGroup, KVKind, MemoryPart, MemoryPlan, RunnerConfig, Rank),
         *(Attention, Latent, Layer, MLP, ModelSpec, MoE, Norm, Rope),
         *(TensorInfo, WeightIndex),
     )

@@ -15,6 +15,11 @@ It is enough for a backend's `check` and `plan`, which is why those need no torc
     layers.{i}.down.weight               [hidden_size, intermediate_size]
     norm.weight                          [hidden_size]
     head.weight                          [vocab_size, hidden_size]; absent where embeddings are tied
+
+Of an adapter (LoRA), for each matrix that it adapts:
+
+    layers.{i}.q.lora_a                  [rank, hidden_size], and so on: columns of the matrix
+    layers.{i}.q.lora_b                  [num_heads * head_dim, rank]: its rows; with a `scale`
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ class TensorInfo:
 
     `unpermute_heads` > 0: the rows stand in GGUF's llama order, in which the two halves of each of
     this many heads are interleaved; the reader puts the rows back ([heads, head_dim / 2, 2] to
-    [heads, 2, head_dim / 2]). It is a permutation of rows, so quantised rows survive it.
+    [heads, 2, head_dim / 2]). It is a permutation of rows, so quantised rows survive it. What is read as
+    numbers is multiplied by `scale`, which an adapter's second matrix has.
     """
 
     name: str
@@ -41,6 +47,7 @@ class TensorInfo:
     offset: int  # bytes from the start of the file
     size_bytes: int
     unpermute_heads: int = 0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)

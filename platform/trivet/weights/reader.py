@@ -56,7 +56,7 @@ class TensorReader:
         return _unpermute(data, info.unpermute_heads) if info.unpermute_heads else data
 
     def float32(self, name: str) -> NDArray[np.float32]:
-        """The tensor in its shape, dequantised, rows in canonical order.
+        """The tensor in its shape, dequantised and scaled, rows in canonical order.
 
         Raises: WeightsError naming file and tensor.
         """
@@ -65,6 +65,8 @@ class TensorReader:
             values = dequantize(self.raw(name), info.format, info.shape)
         except WeightsError as error:
             raise WeightsError(f"{info.file}: tensor {name!r}: {error}") from error
+        if info.scale != 1.0:
+            values = values * np.float32(info.scale)
         return _unpermute(values, info.unpermute_heads) if info.unpermute_heads else values
 
     def close(self) -> None:

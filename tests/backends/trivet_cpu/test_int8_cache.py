@@ -10,7 +10,7 @@ from trivet.contract import RunnerConfig
 from trivet.contract_suite.driver import Driver
 from trivet.demo_model import find_demo_model
 from trivet.engine.agreement import Scores, compare
-from trivet.engine.placement import runner_config
+from trivet.engine.placement import planned_spec, runner_config
 from trivet.engine_settings import EngineSettings
 from trivet.errors import Unsupported
 from trivet.models.model_files import ModelFiles, open_model
@@ -93,7 +93,8 @@ def test_torch_s_runner_refuses_it(files: ModelFiles) -> None:
         BACKEND.check(files.spec, files.weights, config, BACKEND.probe(1.0)[0])
 
 
-def test_the_setting_s_name_reaches_the_plan() -> None:
+def test_the_setting_s_name_reaches_the_plan(files: ModelFiles) -> None:
     """As an operator spells it; `auto` stays as exact as the dtype."""
-    assert runner_config(EngineSettings(kv_cache_dtype="int8")).kv_dtype == "int8"
-    assert runner_config(EngineSettings()).kv_dtype == "auto"
+    spec = planned_spec(files)
+    assert runner_config(EngineSettings(kv_cache_dtype="int8"), spec).kv_dtype == "int8"
+    assert runner_config(EngineSettings(), spec).kv_dtype == "auto"

@@ -149,10 +149,10 @@ def test_calls_out_of_order_are_named(files: ModelFiles) -> None:
         driver.runner.collect(1)
 
 
-def test_adapters_are_refused(files: ModelFiles) -> None:
+def test_adapters_that_were_not_planned_for_are_refused(files: ModelFiles) -> None:
     runner, _ = _launch(files)
     for call in (lambda: runner.load_adapter(1, files.weights), lambda: runner.unload_adapter(1)):
-        with pytest.raises(Unsupported, match="lora"):
+        with pytest.raises(Unsupported, match="planned without slots for adapters; set adapters"):
             call()
 
 

@@ -19,6 +19,7 @@ from trivet.contract_suite.driver import Driver
 from trivet.contract_suite.prompts import random_prompt
 from trivet.errors import BackendError, DeviceLost, DoesNotFit, OutOfMemory, Unsupported
 from trivet.models.model_files import ModelFiles
+from trivet.models.ops import StepAdapters
 from trivet.models.spec import Norm
 from trivet.runners.rank_order import RankOrder
 from trivet.runners.sharded_weights import Vector
@@ -54,10 +55,10 @@ def test_every_bucket_is_run_where_a_kernel_depends_on_it(
     sizes: list[tuple[int, ...]] = []
     forward = CudaRunner._forward
 
-    def noted(runner: CudaRunner, view: StepView) -> Tensor:
+    def noted(runner: CudaRunner, view: StepView, adapters: StepAdapters | None) -> Tensor:
         if view.query_lens is None:
             sizes.append(tuple(view.block_table.shape))
-        return forward(runner, view)
+        return forward(runner, view, adapters)
 
     monkeypatch.setattr(CudaRunner, "_forward", noted)
     start(CpuDevice(), graphs="off")

@@ -1,0 +1,61 @@
+"""The adapters (LoRA) of an engine: read with its settings, planned for as slots, loaded one to a slot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trivet.adapters import DEFAULT_RANK, MAX_RANK
+from trivet.contract import NO_ADAPTERS, AdapterSlots, Feature, Runner
+from trivet.engine_settings import EngineSettings
+from trivet.errors import Unsupported
+from trivet.models.adapter_files import PARTS, AdapterFiles, read_adapter
+
+if TYPE_CHECKING:
+    from trivet.models.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+
+def read_adapters(settings: EngineSettings, spec: ModelSpec) -> dict[str, AdapterFiles]:
+    """Headers of all, by name, in the order of their slots. Raises: as `read_adapter`; Unsupported."""
+    found = {name: read_adapter(folder, spec, name) for name, folder in settings.adapters.items()}
+    most = MAX_RANK if settings.max_lora_rank is None else settings.max_lora_rank
+    for name, adapter in found.items():
+        if adapter.rank > most:
+            raise Unsupported(
+                f"adapter {name!r} ({adapter.path}) has rank {adapter.rank} and max_lora_rank is {most}"
+                + (f"; set it to {adapter.rank}" if adapter.rank <= MAX_RANK else "; no larger one is served")
+            )
+    return found
+
+
+def adapter_slots(settings: EngineSettings, adapters: Mapping[str, AdapterFiles]) -> AdapterSlots:
+    """As many and as large as those given need; more slots than that are for adapters of any kind."""
+    num_slots = settings.max_loras or len(adapters)
+    if not num_slots:
+        return NO_ADAPTERS
+    rank = settings.max_lora_rank or max((each.rank for each in adapters.values()), default=DEFAULT_RANK)
+    used = {part for each in adapters.values() for part in each.parts}
+    is_full = num_slots == len(adapters)
+    return AdapterSlots(num_slots, rank, tuple(part for part in PARTS if part in used or not is_full))
+
+
+def load_adapters(runner: Runner, adapters: Mapping[str, AdapterFiles], backend: str, model: str) -> None:
+    """Each into its slot. Raises: Unsupported; WeightsError."""
+    if adapters and Feature.LORA not in runner.features:
+        raise Unsupported(
+            f"backend {backend} serves no adapters (LoRA) with this model; use another backend, or merge "
+            "them into the model's weights"
+        )
+    for slot, (name, adapter) in enumerate(adapters.items(), 1):
+        runner.load_adapter(slot, adapter.weights)
+        logger.info("adapter=%s slot=%d rank=%d parts=%s", name, slot, adapter.rank, ",".join(adapter.parts))
+        if not model.lower().startswith(_last_part(adapter.base_model)):
+            logger.warning("adapter=%s was trained for %r and runs on %r", name, adapter.base_model, model)
+
+
+def _last_part(name: str) -> str:
+    """Of a repository or a folder, in lower case: a GGUF file's name begins with it."""
+    return name.rstrip("/").rpartition("/")[2].lower()
