@@ -103,10 +103,11 @@ class FakeEngine:
     def take(self, socket: zmq.Socket[bytes], client: bytes, request: EngineRequest) -> None:
         if self.options.refuse and not isinstance(request, Abort):
             failure = Failure(
-                "the queue holds 0 requests; retry later",
+                self.options.refuse_message,
                 self.options.refuse_code,
                 int(self.options.refuse),
                 7,
+                self.options.refuse_param,
             )
             piece = Piece(request.request_id, "", [], FinishReason.ERROR, failure=failure)
             socket.send_multipart([client, msgspec.msgpack.encode(StepReport([piece], self.load()))])
@@ -204,6 +205,8 @@ def main() -> None:
     parser.add_argument("--aborts", default="", help="a file for the moments of aborts, CLOCK_MONOTONIC")
     parser.add_argument("--says", default="", help="a file with the answer, read anew for each request")
     parser.add_argument("--refuse-code", default="overloaded")
+    parser.add_argument("--refuse-message", default="the queue holds 0 requests; retry later")
+    parser.add_argument("--refuse-param")
     parser.add_argument("--adapters", default="", help="names, with commas")
     parser.add_argument("--dies-of", type=int, help="a request with this seed")
     engine = FakeEngine(parser.parse_args())

@@ -18,6 +18,7 @@ from werkzeug.exceptions import HTTPException
 
 from trivet.errors import RequestError, TrivetError, Unavailable
 from trivet_web.engines.fallback import answer_of_fallback, first_failure
+from trivet_web.field_names import in_names_of_client
 from trivet_web.request_name import request_id
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,11 @@ def _on_trivet_error(error: TrivetError) -> Response:
 def _failed(error: TrivetError) -> Response:
     if error.status >= 500:
         logger.warning("request_id=%s status=%d error=%s", request_id(), error.status, error)
-    response = _response(error_body(error), error.status)
+    told = error_body(error)
+    if error.status == 400:  # of an engine it has no class of its own
+        message, param = in_names_of_client(error.message, told.error.param)
+        told = ErrorBody(msgspec.structs.replace(told.error, message=message, param=param))
+    response = _response(told, error.status)
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         response.headers["Retry-After"] = str(retry_after_s)

@@ -91,7 +91,8 @@ def test_a_text_may_fill_the_context(ask: Ask) -> None:
         ({"input": "x", "pooling": "cls"}, "pooling", "one of last, mean"),
         ({"input": "x", "timeout": 0}, "timeout", "timeout is 0.0"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", "encoding_format is wrong"),
-        ({"input": [5] * 65}, "prompt", "the prompt has 65 tokens and the context is 64"),
+        ({"input": [5] * 65}, "input", "input has 65 tokens and the context holds 64"),
+        ({"input": [[5], [5] * 65]}, "input[1]", "input[1] has 65 tokens and the context holds 64"),
     ],
 )
 def test_a_wrong_request_is_named(ask: Ask, body: dict[str, Any], param: str | None, words: str) -> None:

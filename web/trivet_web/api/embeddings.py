@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from flask import Blueprint, Response
 
-from trivet.errors import GenerationError, RequestError
+from trivet.errors import ContextLengthExceeded, GenerationError, RequestError
 from trivet.messages import Submit
 from trivet.pooling_params import PoolingParams
 from trivet.sampling_params import SamplingParams
@@ -142,6 +142,7 @@ def embed(body: EmbeddingRequest) -> Embedded:
         adds_special = body.add_special_tokens is not False
         whole = token_ids_of(target, inputs, "input", adds_special=adds_special)
         token_ids = [truncated(ids, truncation, target.max_model_len) for ids in whole]
+        _check_lengths(token_ids, target.max_model_len)
         submits = [
             Submit(
                 f"{exchange.id}-{number}",
@@ -158,6 +159,16 @@ def embed(body: EmbeddingRequest) -> Embedded:
         vectors = _read_all(exchange)
         exchange.close()
     return Embedded(vectors, target.id, sum(map(len, token_ids)))
+
+
+def _check_lengths(token_ids: list[list[int]], max_model_len: int) -> None:
+    """Raises: ContextLengthExceeded naming the input."""
+    for number, ids in enumerate(token_ids):
+        if len(ids) > max_model_len:
+            path = "input" if len(token_ids) == 1 else f"input[{number}]"
+            raise ContextLengthExceeded(
+                f"{path} has {len(ids)} tokens and the context holds {max_model_len}; shorten it", param=path
+            )
 
 
 def _read_all(exchange: Exchange) -> list[bytes]:

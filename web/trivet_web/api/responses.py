@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 from flask import Blueprint, Response
 
-from trivet.errors import RequestError
 from trivet_web.accounts.ownership import owner_of_request
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.answers.sse import stream_response
@@ -32,15 +31,16 @@ from trivet_web.api.responses_objects import (
     ResponseUsage,
 )
 from trivet_web.api.responses_request import (
+    NAMES,
     RESPONSES_UNSUPPORTED,
     CountRequest,
     ResponseRequest,
-    in_own_names,
 )
 from trivet_web.api.responses_stored import StoredResponse, is_to_be_stored, messages_before, store_of
 from trivet_web.api.responses_stream import COMPLETED, ResponseChunks
 from trivet_web.api.tokenization import target_of
 from trivet_web.api.whole_answer import Completed, whole_response
+from trivet_web.field_names import name_fields
 from trivet_web.json_response import json_response
 from trivet_web.stored_objects import StorageFull, new_id
 from trivet_web.web_process import web_process
@@ -58,17 +58,15 @@ def create() -> Response:
     body.check()
     is_stored = is_to_be_stored(body)
     before = messages_before(body)
-    try:
-        with begun(body.chat(before), "resp") as answer:
-            draft = Draft(body, answer, before, is_stored=is_stored)
-            if body.stream:
-                return stream_response(answer.exchange, ResponseChunks(answer, draft.begun(), draft.finish))
-            return whole_response(
-                answer.exchange,
-                lambda done: json_response(draft.finish(_items(answer, done[0]), done[0])),
-            )
-    except RequestError as error:
-        raise in_own_names(error) from error
+    name_fields(NAMES)
+    with begun(body.chat(before), "resp") as answer:
+        draft = Draft(body, answer, before, is_stored=is_stored)
+        if body.stream:
+            return stream_response(answer.exchange, ResponseChunks(answer, draft.begun(), draft.finish))
+        return whole_response(
+            answer.exchange,
+            lambda done: json_response(draft.finish(_items(answer, done[0]), done[0])),
+        )
 
 
 @blueprint.post("/v1/responses/input_tokens")
@@ -78,16 +76,14 @@ def count_input_tokens() -> Response:
     """How many tokens the input of such a request has. Raises: RequestError, ModelNotFound."""
     body = read_body(CountRequest)
     refuse_unsupported(RESPONSES_UNSUPPORTED)
-    try:
-        asked = ResponseRequest.counted(body)
-        asked.check()
-        chat = asked.chat(messages_before(asked))
-        target = target_of(body.model, body)
-        form = AnswerForm.of(target, chat.tool_use())
-        text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
-        return json_response(InputTokens(len(chat.encode(target, text, None).token_ids)))
-    except RequestError as error:
-        raise in_own_names(error) from error
+    asked = ResponseRequest.counted(body)
+    asked.check()
+    name_fields(NAMES)
+    chat = asked.chat(messages_before(asked))
+    target = target_of(body.model, body)
+    form = AnswerForm.of(target, chat.tool_use())
+    text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
+    return json_response(InputTokens(len(chat.encode(target, text, None).token_ids)))
 
 
 class Draft:

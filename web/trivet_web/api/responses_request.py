@@ -63,10 +63,11 @@ LOGPROBS = "message.output_text.logprobs"
 # Thinking is given as it is: there is nothing to encrypt.
 _INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
 # How an error of the chat names what this request names otherwise.
-_NAMES = {
+NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
+    "response_format.json_schema.schema": "text.format.schema",
     "response_format": "text.format",
 }
 
@@ -223,13 +224,6 @@ class CountRequest(AdapterFields, kw_only=True):
     text: TextSettings | None = None
     reasoning: ReasoningSettings | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-
-def in_own_names(error: RequestError) -> RequestError:
-    """The error of a chat, with the field that this request has for it."""
-    field, dot, rest = (error.param or "").partition(".")
-    error.param = _NAMES.get(field, field) + dot + rest if error.param else error.param
-    return error
 
 
 def _tool(tool: ResponseTool, path: str) -> Tool:

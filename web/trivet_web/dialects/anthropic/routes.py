@@ -30,8 +30,8 @@ from trivet_web.dialects.anthropic.request import (
     MessageRequest,
 )
 from trivet_web.dialects.anthropic.stream import MessageChunks
-from trivet_web.dialects.naming import renamed
 from trivet_web.error_objects import ErrorObject
+from trivet_web.field_names import name_fields
 from trivet_web.json_response import json_response
 from trivet_web.request_name import request_id
 
@@ -52,7 +52,8 @@ def create() -> Response:
     """One message of the model, whole or streamed. Raises: RequestError, Unavailable, EngineLost."""
     body = read_body(MessageRequest)
     refuse_unsupported(MESSAGES_UNSUPPORTED)
-    with renamed(body.names), begun(body.completion(), "msg") as answer:
+    name_fields(body.names)
+    with begun(body.completion(), "msg") as answer:
         _check_thinking(body, answer.exchange.target)
         form = MessageAnswer(answer, answer.exchange.target.id)
         if body.stream:
@@ -67,13 +68,13 @@ def count_tokens() -> Response:
     """How long the prompt would be; nothing is computed. Raises: RequestError, ModelNotFound."""
     body = read_body(CountRequest)
     refuse_unsupported(MESSAGES_UNSUPPORTED)
-    with renamed(body.names):
-        chat = body.chat()
-        target = target_of(body.model)
-        _check_thinking(body, target)
-        form = AnswerForm.of(target, chat.tool_use())
-        text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
-        prompt = chat.encode(target, text, None)
+    name_fields(body.names)
+    chat = body.chat()
+    target = target_of(body.model)
+    _check_thinking(body, target)
+    form = AnswerForm.of(target, chat.tool_use())
+    text = chat.render(target, *form.prompt_messages(for_template(chat.messages)))
+    prompt = chat.encode(target, text, None)
     return json_response(TokenCount(len(prompt.token_ids)))
 
 

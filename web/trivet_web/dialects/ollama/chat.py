@@ -16,7 +16,6 @@ from trivet_web.api.inference import Target
 from trivet_web.api.openai_objects import TokenLogprob
 from trivet_web.api.request_body import read_body
 from trivet_web.api.whole_answer import Completed, whole_response
-from trivet_web.dialects.naming import renamed
 from trivet_web.dialects.ollama.lines import CallBuffer, Lines, called, ending, now, unless_empty
 from trivet_web.dialects.ollama.loading import loaded
 from trivet_web.dialects.ollama.names import named
@@ -28,6 +27,7 @@ from trivet_web.dialects.ollama.objects import (
 )
 from trivet_web.dialects.ollama.options import NAMES
 from trivet_web.dialects.ollama.requests import GenerationFields, OllamaChatRequest
+from trivet_web.field_names import name_fields
 from trivet_web.json_response import NDJSON, json_response
 
 blueprint = Blueprint("ollama_chat", __name__)
@@ -53,7 +53,8 @@ def create() -> Response:
                 model=wanted.asked, created_at=now(), message=AnswerMessage(), done=True, done_reason="load"
             )
         )
-    with renamed(NAMES), begun(body.completion(wanted), "chat") as answer:
+    name_fields(NAMES)
+    with begun(body.completion(wanted), "chat") as answer:
         check_thinking(body, answer.exchange.target)
         if body.is_streamed:
             return stream_response(answer.exchange, ChatLines(answer, wanted.asked))

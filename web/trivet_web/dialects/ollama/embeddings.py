@@ -19,6 +19,7 @@ from trivet_web.dialects.ollama.names import named
 from trivet_web.dialects.ollama.objects import EmbeddingObject, EmbedObject, OllamaError
 from trivet_web.dialects.ollama.options import read_options
 from trivet_web.dialects.ollama.requests import check_keep_alive
+from trivet_web.field_names import name_fields
 from trivet_web.json_response import json_response
 
 blueprint = Blueprint("ollama_embeddings", __name__)
@@ -78,6 +79,7 @@ def create_one() -> Response:
     body = read_body(OldEmbedRequest)
     check_keep_alive(body.keep_alive)
     read_options(body.options)
+    name_fields({"input": "prompt"})
     wanted = named(body.model)
     if not body.prompt:
         loaded(wanted, body.keep_alive)

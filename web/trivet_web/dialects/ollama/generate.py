@@ -17,7 +17,6 @@ from trivet_web.api.logprobs import chat_logprobs
 from trivet_web.api.openai_objects import TokenLogprob
 from trivet_web.api.request_body import read_body
 from trivet_web.api.whole_answer import Completed, whole_response
-from trivet_web.dialects.naming import renamed
 from trivet_web.dialects.ollama.chat import check_thinking, logprobs_of
 from trivet_web.dialects.ollama.lines import Lines, ending, now, unless_empty
 from trivet_web.dialects.ollama.loading import loaded
@@ -25,6 +24,7 @@ from trivet_web.dialects.ollama.names import Named, named
 from trivet_web.dialects.ollama.objects import GenerateAnswerObject, OllamaError
 from trivet_web.dialects.ollama.options import NAMES
 from trivet_web.dialects.ollama.requests import OllamaGenerateRequest
+from trivet_web.field_names import name_fields
 from trivet_web.json_response import NDJSON, json_response
 
 blueprint = Blueprint("ollama_generate", __name__)
@@ -51,9 +51,10 @@ def create() -> Response:
                 model=wanted.asked, created_at=now(), response="", done=True, done_reason="load"
             )
         )
+    name_fields(NAMES)
     if body.raw:
         return _raw(body, wanted)
-    with renamed(NAMES), begun(body.completion(wanted), "gen") as answer:
+    with begun(body.completion(wanted), "gen") as answer:
         check_thinking(body, answer.exchange.target)
         if body.is_streamed:
             return stream_response(answer.exchange, GenerateLines(TemplateText(answer), wanted.asked))
@@ -62,7 +63,7 @@ def create() -> Response:
 
 
 def _raw(body: OllamaGenerateRequest, wanted: Named) -> Response:
-    with renamed(NAMES), completions.begun(body.raw_completion(wanted), "gen") as (exchange, form):
+    with completions.begun(body.raw_completion(wanted), "gen") as (exchange, form):
         text = RawText(exchange, form.params.logprobs)
         if body.is_streamed:
             return stream_response(exchange, GenerateLines(text, wanted.asked))

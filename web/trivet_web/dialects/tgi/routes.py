@@ -15,10 +15,10 @@ from trivet_web.api.documented import documented
 from trivet_web.api.request_body import read_body
 from trivet_web.api.tokenization import target_of
 from trivet_web.api.whole_answer import whole_response
-from trivet_web.dialects.naming import renamed
 from trivet_web.dialects.tgi.answer import TgiAnswer, TokenEvents
 from trivet_web.dialects.tgi.objects import GenerateObject, InfoObject, StreamObject, TgiError
 from trivet_web.dialects.tgi.request import NAMES, GenerateRequest, Parameters
+from trivet_web.field_names import name_fields
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
@@ -86,7 +86,8 @@ def _answered(
     name = target_of(body.model or request.args.get("model")).id
     asked = body.parameters or Parameters()
     completion = body.completion(name, is_streamed=is_streamed)
-    with renamed(NAMES), begun(completion, "gen") as (exchange, form):
+    name_fields(NAMES)
+    with begun(completion, "gen") as (exchange, form):
         answer = TgiAnswer(exchange, form, body.inputs, asked)
         if is_streamed:
             return stream_response(exchange, TokenEvents(answer))
