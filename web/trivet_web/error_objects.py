@@ -101,8 +101,8 @@ def _on_data_error(error: DataError) -> Response:
 
 def _instead(path: str) -> str:
     """Of a path that does not exist; a client's base URL often lacks its /v1, or has it twice."""
-    near = path.removeprefix("/v1") if path.startswith("/v1/v1/") else f"/v1{path}"
     routes = current_app.create_url_adapter(request)
+    near = path.removeprefix("/v1") if path.startswith("/v1/") else f"/v1{path}"
     if routes is not None and routes.test(near, request.method):
         return f"did you mean {near}? Look at the base URL that the client was given"
     return _ABSENT.get(path, "see /v1/models and /platform/v1/status")

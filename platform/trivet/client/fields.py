@@ -92,6 +92,7 @@ class CompletionFields(ChoiceFields, total=False):
 
     logprobs: int
     echo: bool
+    best_of: int  # n or 1: more are refused
 
 
 class EmbeddingFields(AdapterFields, total=False):

@@ -97,7 +97,14 @@ TGI_PARAMETERS = words("""
 best_of temperature repetition_penalty frequency_penalty top_k top_p typical_p do_sample max_new_tokens
 return_full_text stop truncate watermark details decoder_input_details seed top_n_tokens grammar adapter_id
 """)
-OTHERS = words("lora_path lora_name")  # SGLang's and Xinference's
+# SGLang's, Xinference's and of llama.cpp's server: what would change an answer.
+OTHERS = words("""
+lora_path lora_name
+regex ebnf json_schema stop_regex no_stop_trim session_params custom_logit_processor custom_params
+return_hidden_states separate_reasoning stream_reasoning
+grammar n_predict n_probs repeat_penalty mirostat typical_p dynatemp_range dry_multiplier xtc_probability
+top_n_sigma samplers
+""")
 NO_FIELDS: frozenset[str] = frozenset()
 
 KNOWN: list[tuple[Any, Iterable[str], Any, frozenset[str]]] = [
@@ -121,7 +128,7 @@ KNOWN: list[tuple[Any, Iterable[str], Any, frozenset[str]]] = [
     ),
     (
         ResponseRequest,
-        [*response.ResponseCreateParamsBase.__annotations__, *VLLM, *VLLM_CHAT, *VLLM_RESPONSES],
+        [*response.ResponseCreateParamsBase.__annotations__, *VLLM, *VLLM_CHAT, *VLLM_RESPONSES, *OTHERS],
         RESPONSES_UNSUPPORTED,
         RESPONSES_WITHOUT_EFFECT,
     ),
@@ -207,6 +214,23 @@ def test_completions_and_embeddings_are_cut_too(client: FlaskClient) -> None:
     answer = client.post("/v1/completions", json={**body, "max_tokens": 1}).get_json()
     assert answer["usage"]["prompt_tokens"] == 2
     assert answer["choices"][0]["text"].endswith(" five six" + "w0 ")
+
+
+def test_arguments_of_a_call_may_be_what_their_text_says(speaking: Any) -> None:
+    speaker = speaking(
+        "{% for m in messages %}{{ m.role }} {{ m.content }}{% for call in m.tool_calls or [] %}"
+        "{{ call.function.name }} {{ call.function.arguments | tojson }}{% endfor %}\n{% endfor %}"
+    )
+
+    def size(arguments: object) -> int:
+        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return prompt_tokens(
+            speaker, messages=[CONVERSATION[0], {"role": "assistant", "tool_calls": [call]}, CONVERSATION[0]]
+        )
+
+    assert size({"city": "Paris", "days": [1, 2]}) == size('{"city": "Paris", "days": [1, 2]}')
+    assert size({}) == size("{}") == size(None) == size("") < size({"city": "Paris"})
+    assert speaker.post("x", messages=[{"role": "assistant", "tool_calls": 5}]).status_code == 400
 
 
 def test_documents_and_effort_reach_the_template(speaking: Any) -> None:

@@ -305,7 +305,7 @@ def test_a_schema_goes_to_the_engine_as_text() -> None:
         {"guided_json": {"a": [1]}},
         {"structured_outputs": {"json": '{"a":[1]}'}},
     ):
-        form = msgspec.convert(fields, StructuredFields).structured_outputs_params()
+        form = msgspec.convert({"model": "demo", **fields}, StructuredFields).structured_outputs_params()
         assert form is not None
         assert form.json == '{"a":[1]}'
 
@@ -314,6 +314,52 @@ def test_a_choice_among_completions_is_refused_with_what_would_do(client: FlaskC
     _, error = error_of(client, TEXT, {"model": "demo", "prompt": "x", "best_of": 3, "n": 1})
     assert "best_of is 3" in error["message"]
     assert "ask for n completions with logprobs" in error["message"]
+    for fields in ({"best_of": 2, "n": 2}, {"best_of": 1}, {"best_of": 1, "n": 2}, {"best_of": None}):
+        answer = client.post(TEXT, json={"model": "demo", "prompt": "x", "max_tokens": 1, **fields})
+        assert (answer.status_code, len(answer.json["choices"])) == (200, fields.get("n", 1)), answer.data
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_byte_order_mark_before_the_body_is_no_part_of_it(client: FlaskClient, path: str) -> None:
+    body = msgspec.json.encode({**HELLO, "prompt": "x", "max_tokens": 1})
+    answer = client.post(path, data=b"\xef\xbb\xbf" + body)
+    assert answer.status_code == 200, answer.data
+    assert client.post(path, data=b"\xef\xbb\xbf" * 2 + body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/embeddings", "/v1/embeddings"),
+        ("/v1/tokenize", "/tokenize"),
+    ],
+)
+def test_a_path_with_a_wrong_base_is_told_the_right_one(client: FlaskClient, asked: str, meant: str) -> None:
+    answer = client.post(asked, json={})
+    assert answer.status_code == 404
+    assert f"did you mean {meant}?" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"separate_reasoning": True, "stream_reasoning": True, "no_stop_trim": False, "regex": None},
+        {
+            "mirostat": 0,
+            "repeat_penalty": 1.0,
+            "typical_p": 1,
+            "n_predict": -1,
+            "grammar": "",
+            "samplers": [],
+        },
+    ],
+)
+def test_what_other_servers_clients_send_by_default_is_accepted(
+    client: FlaskClient, fields: dict[str, Any]
+) -> None:
+    answer = client.post(CHAT, json={**HELLO, **fields})
+    assert answer.status_code == 200, answer.data
 
 
 def test_prompt_logprobs_are_refused_in_a_stream(client: FlaskClient) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from flask import Blueprint, Response
 from msgspec import UNSET, UnsetType
 
-from trivet.errors import RequestError
+from trivet.errors import RequestError, UnsupportedParameter
 from trivet.messages import TokenLogprob
 from trivet.sampling_params import SamplingParams
 from trivet.text.detokenizer import IncrementalDetokenizer
@@ -28,7 +28,7 @@ from trivet_web.api.openai_objects import (
     Usage,
 )
 from trivet_web.api.prompt_items import Given, Item, items_of, token_ids_of
-from trivet_web.api.request_body import read_body, refuse_unsupported
+from trivet_web.api.request_body import INSTEAD, read_body, refuse_unsupported
 from trivet_web.api.sampling_fields import (
     UNSUPPORTED,
     CompletionFields,
@@ -47,7 +47,7 @@ MAX_CHOICES = 256  # of a request: prompts times n
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 COMPLETION_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    **UNSUPPORTED,
+    **{name: neutral for name, neutral in UNSUPPORTED.items() if name != "best_of"},
     "suffix": ("",),
     "prompt_embeds": (),
 }
@@ -60,6 +60,17 @@ class CompletionRequest(CompletionFields, kw_only=True):
     logprobs: Integer | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
+    best_of: Integer | None = None
+
+    def check(self) -> None:
+        """Raises: RequestError; UnsupportedParameter where more completions are to be made than told."""
+        super().check()
+        if self.best_of not in (None, 1, self.n):
+            raise UnsupportedParameter(
+                f"best_of is {self.best_of} and n is {self.n or 1}; this version tells all that it makes: "
+                f"{INSTEAD['best_of']}",
+                param="best_of",
+            )
 
     def prompts(self) -> list[Item]:
         """Each prompt by itself. Raises: RequestError."""

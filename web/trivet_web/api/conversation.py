@@ -23,10 +23,10 @@ class ContentPart(msgspec.Struct, frozen=True):
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
-    """A function that the model called in an earlier turn; `arguments` is JSON text."""
+    """A function that the model called in an earlier turn; `arguments` is JSON text, or what it says."""
 
     name: str
-    arguments: str = ""
+    arguments: str | dict[str, Any] | None = ""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -102,5 +102,9 @@ def _plain(message: Message) -> dict[str, Any]:
         plain["reasoning_content"] = plain["reasoning"]
     if (call := plain.pop("function_call")) is not None and not message.tool_calls:
         plain["tool_calls"] = [{"type": "function", "id": None, "function": call}]
+    for called in plain["tool_calls"] or []:
+        function = called["function"]
+        if not isinstance(function["arguments"], str):
+            function["arguments"] = msgspec.json.encode(function["arguments"] or {}).decode()
     plain["role"] = _ROLES.get(message.role, message.role)
     return plain

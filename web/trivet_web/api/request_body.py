@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import re
@@ -18,7 +19,7 @@ from trivet.errors import RequestError, RequestTooLarge, UnsupportedParameter
 T = TypeVar("T")
 MAX_BODY_BYTES = 8 << 20  # a million token ids in digits, and more text than any context holds
 
-_INSTEAD: Mapping[str, str] = {
+INSTEAD: Mapping[str, str] = {
     "n": "send the request n times",
     "max_tokens": "send max_output_tokens",
     "max_completion_tokens": "send max_output_tokens",
@@ -26,6 +27,14 @@ _INSTEAD: Mapping[str, str] = {
     "messages": "send them as input",
     "functions": "send them as tools, which OpenAI has in their place",
     "function_call": "send tools and tool_choice",
+    "ebnf": "send structured_outputs.grammar",
+    "grammar": "send structured_outputs.grammar",
+    "json_schema": "send response_format",
+    "n_predict": "send max_tokens",
+    "n_probs": "send logprobs",
+    "no_stop_trim": "send include_stop_str_in_output",
+    "regex": "send structured_outputs.regex",
+    "repeat_penalty": "send repetition_penalty",
     "best_of": "ask for n completions with logprobs, and take the likeliest",
     "use_beam_search": "ask for n completions with logprobs, and take the likeliest",
 }
@@ -69,8 +78,7 @@ def refuse_unsupported(neutral: Mapping[str, tuple[object, ...]]) -> None:
             text = bytes(given[name]).decode("utf-8", "replace")
             shown = text if len(text) <= 80 else text[:77] + "..."
             raise UnsupportedParameter(
-                f"{name} is {shown}; this version does not carry it out: "
-                f"{_INSTEAD.get(name, 'leave it out')}",
+                f"{name} is {shown}; this version does not carry it out: {INSTEAD.get(name, 'leave it out')}",
                 param=name,
             )
 
@@ -95,7 +103,7 @@ def _read() -> bytes:
             f"the body is encoded as {coding[:80]}; send it as it is", param="Content-Encoding"
         )
     try:
-        return request.get_data(cache=True)
+        return request.get_data(cache=True).removeprefix(codecs.BOM_UTF8)  # as editors on Windows write it
     except ParseException as error:  # a chunked body is parsed as it is read
         raise RequestError(f"the chunked body is malformed: {error}") from error
     except RequestEntityTooLarge:

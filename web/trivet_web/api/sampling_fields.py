@@ -34,6 +34,30 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "kv_transfer_params": ({},),
     "vllm_xargs": ({},),
     "repetition_detection": (),
+    # SGLang's.
+    "custom_logit_processor": ("",),
+    "custom_params": ({},),
+    "ebnf": ("",),
+    "no_stop_trim": (False,),
+    "regex": ("",),
+    "return_hidden_states": (False,),
+    "separate_reasoning": (True,),
+    "session_params": ({},),
+    "stop_regex": ([],),
+    "stream_reasoning": (True,),
+    # Of llama.cpp's server: what shapes its answer; what says how is for those that are on.
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "grammar": ("",),
+    "json_schema": ({},),
+    "mirostat": (0,),
+    "n_predict": (-1,),
+    "n_probs": (0,),
+    "repeat_penalty": (1,),
+    "samplers": ([],),
+    "top_n_sigma": (-1,),
+    "typical_p": (1,),
+    "xtc_probability": (0,),
 }
 
 # What is taken and cannot change an answer: whose request it is, and hints about caches and speed.
