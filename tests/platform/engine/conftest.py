@@ -25,6 +25,7 @@ from trivet.engine.scheduler import Scheduled, Scheduler
 from trivet.engine.sequence import Sequence, SequenceState
 from trivet.engine.swap_space import SwapCosts
 from trivet.engine.uniform import uniforms
+from trivet.messages import Phase
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.sampling_params import SamplingParams
 from trivet.text.tokenizer import Tokenizer, load_tokenizer
@@ -34,7 +35,7 @@ from trivet_null.model import NullModel
 from trivet_null.runner import NullRunner
 
 sys.path.append(str(Path(__file__).parent))  # engine_under_test, grammar_texts
-from engine_under_test import Watcher
+from engine_under_test import EngineUnderTest, Watcher
 from grammar_texts import END
 
 EOS = 2
@@ -365,6 +366,16 @@ def watch() -> Iterator[Callable[[Path, str], Watcher]]:
     yield open_one
     for watcher in opened:
         watcher.close()
+
+
+@pytest.fixture(scope="module")
+def lasting_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineUnderTest]:
+    settings = {"options.step_ms": "1"}
+    engine = EngineUnderTest(tmp_path_factory.mktemp("run"), find_demo_model(), settings, Watcher)
+    engine.beat_where(lambda beat: beat.phase is Phase.READY)
+    yield engine
+    engine.close()
+    engine.watcher.close()
 
 
 @pytest.fixture(scope="session")

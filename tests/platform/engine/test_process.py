@@ -70,8 +70,10 @@ def engine(start: Callable[..., EngineUnderTest]) -> EngineUnderTest:
 
 
 @pytest.fixture
-def worker(engine: EngineUnderTest) -> Iterator[Worker]:
-    worker = Worker(engine.run_dir)
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
+    """Of the test's own engine where it asks for one, else of one that all such tests leave as it was."""
+    of = request.getfixturevalue("engine" if "engine" in request.fixturenames else "lasting_engine")
+    worker = Worker(of.run_dir)
     yield worker
     worker.socket.close()
 
@@ -195,7 +197,7 @@ def test_a_deadline_that_passes_while_a_grammar_is_compiled_counts(
     engine.beat_where(lambda beat: beat.load.num_deadlines_passed == 1)
 
 
-def test_the_prefix_cache_is_reset_when_asked_for(worker: Worker) -> None:
+def test_the_prefix_cache_is_reset_when_asked_for(engine: EngineUnderTest, worker: Worker) -> None:
     prompt, params = [7] * 300, SamplingParams(temperature=0.0, max_tokens=1)
     worker.ask(Submit("first", prompt, params))
     worker.pieces("first")

@@ -16,6 +16,8 @@ from batch_client import CHAT, line
 if TYPE_CHECKING:
     from conftest import Eventually, Server, Site
 
+NUM_LINES = 800  # 5 s; what is done is told once a second, and the worker at work takes a while to find
+
 
 def start(http: httpx2.Client, *lines: object) -> str:
     content = "".join(json.dumps(one) + "\n" for one in lines).encode()
@@ -55,13 +57,13 @@ def test_a_killed_worker_s_batch_goes_on_in_another_and_no_line_is_lost(
     engine = site.start_engine("--step-s", "0.02")
     server = start_server(TRIVET_WEB_WORKERS="2")
     with httpx2.Client(base_url=server.url, timeout=20) as http:
-        batch_id = start(http, *(line(n, max_tokens=10) for n in range(400)))
+        batch_id = start(http, *(line(n, max_tokens=10) for n in range(NUM_LINES)))
         for num_before in (20, 150):
             eventually(lambda n=num_before: state(http, batch_id)["request_counts"]["completed"] > n, 30)  # type: ignore[misc]
             os.kill(wait_for_holder(site, eventually), signal.SIGKILL)
         eventually(lambda: state(http, batch_id)["status"] == "completed", 60, "another goes on")
         batch = state(http, batch_id)
-        assert batch["request_counts"] == {"total": 400, "completed": 400, "failed": 0}
+        assert batch["request_counts"] == {"total": NUM_LINES, "completed": NUM_LINES, "failed": 0}
         output = http.get(f"/v1/files/{batch['output_file_id']}/content").text.splitlines()
-    assert [json.loads(row)["custom_id"] for row in output] == [f"r{n}" for n in range(400)]
+    assert [json.loads(row)["custom_id"] for row in output] == [f"r{n}" for n in range(NUM_LINES)]
     assert engine.process.poll() is None

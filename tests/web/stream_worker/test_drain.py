@@ -45,7 +45,7 @@ def test_a_kept_connection_hears_that_a_draining_server_is_not_ready(
     site.start_engine("--step-s", "0.05")
     server = start_server(TRIVET_DRAIN_TIMEOUT_S="20")
     with server.connect() as streaming, server.connect() as asking:
-        streaming.sendall(stream("demo", 60))
+        streaming.sendall(stream("demo", 100))
         data = read_until(streaming, b"w2 ")
         asking.sendall(get("/health/ready"))
         assert read_answer(asking)[0].startswith(b"HTTP/1.1 200")
