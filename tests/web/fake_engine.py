@@ -123,12 +123,13 @@ class FakeEngine:
             kept = [
                 r for r in self.running if (r.client, r.submit.request_id) != (client, request.request_id)
             ]
-            if len(kept) < len(self.running):
+            is_one = len(kept) < len(self.running)
+            self.running = kept  # before it is counted: a beat may come between
+            if is_one:
                 self.count("abort")
                 if self.options.aborts:
                     with open(self.options.aborts, "a") as file:
                         file.write(f"{time.monotonic()}\n")
-            self.running = kept
         elif self.options.dies_of is not None and request.params.seed == self.options.dies_of:
             os._exit(1)
         else:

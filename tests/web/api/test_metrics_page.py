@@ -57,12 +57,12 @@ def test_request_is_counted_once_everywhere(site: Site, site_client: FlaskClient
     assert now["trivet:request_generation_tokens_sum"][own] == 5
     bucket = tuple(sorted((*own, ("le", "+Inf"))))
     assert now["trivet:e2e_request_latency_seconds_bucket"][bucket] == 1
+    reason = tuple(sorted((*own, ("finished_reason", "length"))))
     eventually(
-        lambda: samples(site_client).get("trivet:generation_tokens_total", {}).get(own) == 5,
+        lambda: samples(site_client).get("trivet:request_success_total", {}).get(reason) == 1,
         what="the engine's beat brings its totals",
     )
-    reason = tuple(sorted((*own, ("finished_reason", "length"))))
-    assert samples(site_client)["trivet:request_success_total"][reason] == 1
+    assert samples(site_client)["trivet:generation_tokens_total"][own] == 5
 
 
 def test_the_way_to_the_first_token_is_told_in_its_parts(site: Site, site_client: FlaskClient) -> None:
@@ -120,7 +120,7 @@ def test_a_sample_that_fails_is_told_and_the_next_ones_are_taken(
             raise ValueError("nobody foresaw it")
 
     monkeypatch.setattr(history, "append", fail_once)
-    eventually(lambda: len(taken) == 2)
+    eventually(lambda: len(taken) >= 2)
     assert "no sample is taken" in caplog.text
 
 
