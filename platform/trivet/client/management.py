@@ -188,9 +188,12 @@ class Operation(Encoding[C]):
         return ask_list(f"{ROOT}/nodes", Node)
 
     @call
-    def events(self, deployment: str | None = None, limit: int = 100) -> Call[tuple[Event, ...]]:
-        """The newest `limit`, oldest first."""
-        return ask_list(f"{ROOT}/events", Event, {"deployment": deployment, "limit": limit})
+    def events(
+        self, deployment: str | None = None, limit: int = 100, *, instance: str | None = None
+    ) -> Call[tuple[Event, ...]]:
+        """The newest `limit`, oldest first; of one deployment or instance, or of all."""
+        query = {"deployment": deployment, "instance": instance, "limit": limit}
+        return ask_list(f"{ROOT}/events", Event, query)
 
     @stream
     def logs(

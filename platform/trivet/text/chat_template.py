@@ -1,7 +1,7 @@
 """Renders chat messages into the prompt a model was trained on, by the Jinja template in its files.
 
 The rules are those of transformers' `apply_chat_template`, the reference for every published template;
-the sandbox is tighter (template_sandbox.py). A request cannot bring a template.
+the sandbox is tighter (template_sandbox.py), and tighter yet for a template that a request brings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jinja2
 
 from trivet.errors import ModelFilesError, RequestError
 from trivet.text.chat_messages import normalize_messages, with_json_arguments
-from trivet.text.template_limits import Budget, check_text, check_widths
+from trivet.text.template_limits import MAX_STEPS, Budget, check_text, check_widths
 from trivet.text.template_sandbox import BUDGET, TemplateEnvironment
 
 TemplateSource = str | Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -53,6 +53,7 @@ class ChatTemplate:
             ("default", and "tool_use" for requests with tools); None: the model has none, and `render`
             says so.
         now: clock for templates that write the date.
+        max_steps: of a rendering (template_limits.py).
 
     Raises: ModelFilesError naming the line, for a template that is no valid Jinja.
     """
@@ -80,11 +81,13 @@ class ChatTemplate:
         eos_token: str | None = None,
         *,
         now: Callable[[], datetime] = datetime.now,
+        max_steps: int = MAX_STEPS,
     ) -> None:
         environment = TemplateEnvironment()
         self._sources = _by_name(source)
         self._templates = {name: _compile(environment, text, name) for name, text in self._sources.items()}
         self._now = now
+        self._max_steps = max_steps
         given = {"bos_token": bos_token, "eos_token": eos_token}
         self._tokens = {name: token for name, token in given.items() if token is not None}
 
@@ -156,7 +159,7 @@ class ChatTemplate:
     ) -> str:
         parsed = with_json_arguments(messages)
         try:
-            return _generate(template, {**variables, "messages": parsed})
+            return _generate(template, {**variables, "messages": parsed}, self._max_steps)
         except TypeError as error:
             # A few templates (DeepSeek) concatenate the arguments of tool calls, which needs them as text.
             if parsed == messages:
@@ -164,7 +167,7 @@ class ChatTemplate:
         except _TEMPLATE_FAILURES as error:
             raise _failure(error) from error
         try:
-            return _generate(template, {**variables, "messages": messages})
+            return _generate(template, {**variables, "messages": messages}, self._max_steps)
         except _TEMPLATE_FAILURES as error:
             raise _failure(error) from error
 
@@ -203,9 +206,9 @@ def _compile(environment: TemplateEnvironment, source: str, name: str) -> jinja2
         ) from error
 
 
-def _generate(template: jinja2.Template, variables: dict[str, Any]) -> str:
+def _generate(template: jinja2.Template, variables: dict[str, Any], max_steps: int) -> str:
     pieces, length = [], 0
-    for piece in template.generate({**variables, BUDGET: Budget()}):
+    for piece in template.generate({**variables, BUDGET: Budget(max_steps)}):
         length += len(piece)
         check_text(length)
         pieces.append(piece)

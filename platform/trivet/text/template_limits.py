@@ -14,24 +14,24 @@ MAX_WIDTH = 999  # of a field in a format, of an indent
 
 # A width or precision of four digits or more, or one that comes from an argument.
 _WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[-#0 +_^]*(?:\d*\.)?(?:\d{4,}|\*)")
-_TEXT_PER_STEP = 256  # characters that are worked on in about the time of one step
+_TEXT_PER_STEP = 128  # characters that are worked on in about the time of one step
 _SLOW_TEXT_PER_STEP = 4  # where a pattern is matched on the way
-_PIECES_PER_STEP = 16
-_ITEMS_PER_STEP = 64
+_PIECES_PER_STEP = 4
+_ITEMS_PER_STEP = 16
 
 
 class Budget:
     """What one rendering may still do."""
 
-    __slots__ = ("steps",)
+    __slots__ = ("max_steps", "steps")
 
-    def __init__(self, steps: int = MAX_STEPS) -> None:
-        self.steps = steps
+    def __init__(self, max_steps: int) -> None:
+        self.max_steps = self.steps = max_steps
 
     def spend(self, steps: int) -> None:
         self.steps -= steps
         if self.steps < 0:
-            raise SecurityError(f"it takes more than {MAX_STEPS} loop turns, calls and filters")
+            raise SecurityError(f"it takes more than {self.max_steps} loop turns, calls and filters")
 
     def spend_on(self, value: object) -> None:
         """For one pass over a value."""
@@ -54,8 +54,8 @@ class Budget:
         return self.spend(1)
 
     def spend_on_slow_pass(self, text: object) -> None:
-        """For one that matches a pattern, or makes an object of each character."""
-        if isinstance(text, str):
+        """For one that matches a pattern, or makes an object of each character or number."""
+        if isinstance(text, str | range):
             self.spend(len(text) // _SLOW_TEXT_PER_STEP)
 
     def spend_on_pieces(self, pieces: object) -> None:

@@ -96,3 +96,22 @@ test("a long line of marks takes no long time", () => {
     renderMarkdown(text);
   assert.ok(performance.now() - begun < 10_000);
 });
+
+for (const [what, text] of [
+  ["an image whose data still come", "![plot](data:image/png;base64," + "A".repeat(60_000)],
+  ["links without an end", "[a](".repeat(5_000)],
+  ["links without an end, with titles", "[a](b c".repeat(3_000)],
+  ["brackets", "[".repeat(60_000)],
+  ["back quotes", "a " + "`".repeat(60_000)],
+  ["back quotes by turns", "`a``b".repeat(10_000)],
+  ["stars", "**a ".repeat(15_000)],
+  ["dashes under a table's head", "a|b\n" + "-".repeat(100_000) + "x"],
+  ["dashes with gaps", "- ".repeat(50_000) + "x"],
+  ["quotes in quotes", ">".repeat(50_000)],
+]) {
+  test(`${what} cost a moment, not minutes`, () => {
+    const begun = performance.now();
+    assert.ok(renderMarkdown(text).textContent.length);
+    assert.ok(performance.now() - begun < 5_000); // ms; they took from ten seconds to minutes
+  });
+}

@@ -127,6 +127,7 @@ def test_a_template_of_the_request_is_taken_where_the_deployment_says_so(
         ("{% if %}", "Jinja"),
         ("x" * 70_000, "characters"),
         ("{{ 'a' * 10 ** 9 }}", "template"),
+        ("{% for i in range(99999) %}" * 2 + "{% endfor %}" * 2, "more than 500000 loop turns"),
     ):
         response = ask(client, chat_template=wrong)
         error = response.get_json()["error"]

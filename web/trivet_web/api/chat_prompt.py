@@ -8,6 +8,7 @@ from typing import Any
 
 from trivet.errors import ModelFilesError, RequestError, UnsupportedParameter
 from trivet.text.chat_template import ChatTemplate
+from trivet.text.template_limits import MAX_STEPS
 from trivet_web.api.conversation import Message
 from trivet_web.api.inference import Target
 from trivet_web.api.tools import ToolFields
@@ -15,6 +16,7 @@ from trivet_web.api.truncation import TruncatedPrompt, truncated
 from trivet_web.web_process import web_process
 
 MAX_TEMPLATE_CHARACTERS = 64 << 10
+MAX_TEMPLATE_STEPS = MAX_STEPS // 4  # of one that comes with a request: nobody has tried it before
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class ChatPromptFields(ToolFields, kw_only=True):
             )
         tokenizer = target.model.tokenizer
         try:
-            return ChatTemplate(self.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+            return ChatTemplate(
+                self.chat_template, tokenizer.bos_token, tokenizer.eos_token, max_steps=MAX_TEMPLATE_STEPS
+            )
         except ModelFilesError as error:
             raise RequestError(f"chat_template of the request: {error}", param="chat_template") from error

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trivet_registry.instance_state import InstanceState
+from trivet_registry.instances_store import move_instance
+from trivet_registry.tables import Instance
 from trivet_web.api.management import logs
-from trivet_web.api.management.logs import MAX_TAIL_BYTES, TAIL_BLOCK, last_lines
+from trivet_web.api.management.logs import MAX_TAIL_BYTES, TAIL_BLOCK, Follower, last_lines
+from trivet_web.web_process import EXTENSION
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -58,3 +62,39 @@ def test_logs_of_the_site_itself_are_read_and_no_other_file(site: Site, site_cli
         answer = site_client.get(f"/platform/v1/site-logs/{name}", headers=headers)
         assert answer.status_code == 404, name
         assert "not told" not in answer.text
+
+
+def test_a_log_that_was_removed_is_told_and_its_successors_is_followed(
+    site: Site, site_client: FlaskClient, tmp_path: Path
+) -> None:
+    instance = site.add_instance(InstanceState.PLACING, InstanceState.STARTING)
+    with site.database.session() as session:
+        session.get_one(Instance, instance).log_file = str(tmp_path / "gone.log")
+    address = f"/platform/v1/logs/{instance}"
+    headers = {"Authorization": f"Bearer {site.token}"}
+    assert site_client.get(address, headers=headers).status_code == 200, "it has said nothing yet"
+    with site.database.session() as session:
+        for state in (InstanceState.STOPPING, InstanceState.STOPPED):
+            move_instance(session, instance, state, "told to")
+    for query in ("", "?follow=1"):
+        removed = site_client.get(address + query, headers=headers)
+        assert (removed.status_code, "was removed: it is stopped" in removed.text) == (404, True)
+    following = tmp_path / "next.log"
+    following.write_text("ready\n")
+    process = site_client.application.extensions[EXTENSION]
+    follower = Follower(process, tmp_path / "gone.log", 10, None, lambda file: following)
+    pieces = iter(follower)
+    assert next(pieces) == b"\n==== next.log ====\n"
+    assert next(pieces) == b"ready\n"
+    follower.close()
+
+
+def test_events_of_one_instance_are_its_own_however_much_happens_elsewhere(
+    site: Site, site_client: FlaskClient
+) -> None:
+    first, second = (site.add_instance(InstanceState.PLACING) for _ in range(2))
+    headers = {"Authorization": f"Bearer {site.token}"}
+    for instance in (first, second):
+        found = site_client.get(f"/platform/v1/events?limit=1&instance={instance}", headers=headers)
+        (event,) = found.get_json()["data"]
+        assert (event["instance"], event["to"]) == (instance, "placing")

@@ -86,6 +86,12 @@ def _file(row: Instance) -> Path:
         return file
     attempt = whole_number("attempt", row.attempt, 0, 10**9)
     if attempt == row.attempt:
+        if row.instance_state not in LIVE_STATES and not newest.exists():
+            raise NotFound(
+                f"the log of instance {row.id} was removed: it is {row.state}, and of those that have ended "
+                "the newest logs are kept",
+                param="instance",
+            )
         return newest
     file = newest.with_name(f"{row.id}-{attempt}.log")
     if not file.exists():
@@ -192,9 +198,13 @@ class Follower:
 
     def _of_one(self, file: Path, tail: int) -> Generator[bytes, None, Path | None]:
         """Returns the file that follows."""
+        num_looks = 0
         while not file.exists():
             if self._has_ended():
                 return None
+            num_looks += 1
+            if num_looks % LOOKS_A_QUERY == 0 and (following := self._next_file(file)) is not None:
+                return following
         with file.open("rb") as log:
             if tail:
                 yield last_lines(log, tail)

@@ -58,12 +58,17 @@ def instances() -> Response:
 
 @blueprint.get("/events")
 @requires(Right.READ)
-@documented(Listing[EventObject], query={"deployment": str, "limit": int})
+@documented(Listing[EventObject], query={"deployment": str, "instance": str, "limit": int})
 def events() -> Response:
     """The newest `limit`, oldest first."""
     limit = whole_number("limit", 100, 1, MAX_EVENTS)
     with web_process().database.reading() as session:
-        rows = list_events(session, deployment=request.args.get("deployment"), limit=limit)
+        rows = list_events(
+            session,
+            deployment=request.args.get("deployment"),
+            instance=request.args.get("instance"),
+            limit=limit,
+        )
         return json_response(Listing([event_object(row) for row in rows]))
 
 

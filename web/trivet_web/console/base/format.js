@@ -54,6 +54,9 @@ export function duration(seconds) {
   return `${plain.format(Math.floor(seconds / 86400))} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
+/** Whole seconds; null where it has not begun. @param {string | null | undefined} iso the beginning */
+export const secondsSince = (iso) => (iso ? Math.max(0, Math.floor((Date.now() - Date.parse(iso)) / 1000)) : null);
+
 /** @param {string | null | undefined} iso the beginning */
 export const since = (iso) => (iso ? duration(Math.max(0, (Date.now() - Date.parse(iso)) / 1000)) : NONE);
 

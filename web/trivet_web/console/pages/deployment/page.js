@@ -6,7 +6,7 @@ import { codeBlock } from "../../base/copy.js";
 import { byId, h } from "../../base/dom.js";
 import { Failure, worstOf } from "../../base/failure.js";
 import { filterOf, setFilter } from "../../base/filters.js";
-import { count, fullTime, percent, rate, since } from "../../base/format.js";
+import { count, fullTime, percent, rate, secondsSince, since } from "../../base/format.js";
 import { commandOf } from "../../base/launch_command.js";
 import { live } from "../../base/live.js";
 import { may, pageData } from "../../base/page_data.js";
@@ -84,7 +84,13 @@ const table = new LiveTable(byId("instances"), {
       value: (one) => one.load?.kv_usage,
       cell: (one) => percent(one.load?.kv_usage),
     },
-    { key: "ready", title: t("deployment.ready_for"), isNumber: true, value: (one) => since(one.ready_at) },
+    {
+      key: "ready",
+      title: t("deployment.ready_for"),
+      isNumber: true,
+      value: (one) => secondsSince(one.ready_at),
+      cell: (one) => since(one.ready_at),
+    },
   ],
 });
 

@@ -24,7 +24,7 @@ const figures = new Figures(panels.metrics, id);
 const logs = new LogTail(panels.logs, id);
 const eventCard = h("section", { class: "card" });
 panels.events.append(eventCard);
-const timeline = new Timeline(eventCard, (event) => event.instance === id);
+const timeline = new Timeline(eventCard, (event) => event.instance === id, `instance=${encodeURIComponent(id)}`);
 const summary = new Summary(byId("summary"));
 const failure = new Failure(byId("failure"));
 

@@ -3,7 +3,7 @@
 import { StateView, stateWord } from "../../base/badge.js";
 import { byId, h, icon } from "../../base/dom.js";
 import { bindFilter } from "../../base/filters.js";
-import { count, fullTime, percent, rate, since } from "../../base/format.js";
+import { count, fullTime, percent, rate, secondsSince, since } from "../../base/format.js";
 import { select } from "../../base/form.js";
 import { list } from "../../base/api.js";
 import { live } from "../../base/live.js";
@@ -77,7 +77,7 @@ const table = new LiveTable(byId("instances"), {
       key: "ready",
       title: t("instances.ready_for"),
       isNumber: true,
-      value: (one) => since(one.ready_at),
+      value: (one) => secondsSince(one.ready_at),
       cell: (one) => h("span", { title: one.ready_at ? fullTime(one.ready_at) : null }, since(one.ready_at)),
     },
   ],

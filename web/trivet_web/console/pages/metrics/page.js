@@ -11,10 +11,10 @@ import { TimeChart, TimeGroup } from "../../base/charts/time_chart.js";
 import { errorBox } from "../../base/states.js";
 import { t } from "../../base/texts.js";
 import { CHARTS, NAMES } from "./charts.js";
+import { shownSeries } from "./shown_series.js";
 
 const SPANS_S = [300, 900, 3600, 21_600, 86_400];
 const COARSE_MS = 15_000; // beyond a quarter of an hour the server has a sample in 15 s
-const MOST_SERIES = 8; // colours
 
 const group = new TimeGroup();
 const places = new Map(CHARTS.map((kind) => [kind.name, h("section", { class: "card" })]));
@@ -44,7 +44,7 @@ function draw() {
   const end = times[times.length - 1] ?? Date.now();
   const span = closer ?? [end - history.spanS * 1000, end];
   for (const { kind, chart } of charts) {
-    const found = [...kind.read(history, picks, deployment)].slice(0, MOST_SERIES);
+    const found = shownSeries([...kind.read(history, picks, deployment)], kind.isStacked, t("metrics.others"));
     const place = /** @type {HTMLElement} */ (places.get(kind.name));
     place.hidden = !found.length;
     const inside = times

@@ -149,7 +149,7 @@ export class FirstRun {
   /** @param {boolean} isReady */
   launch(isReady) {
     const model = this.models?.[0];
-    const under = this.instances.find((one) => !["ready", "stopped"].includes(one.state));
+    const under = this.instances.find((one) => !["ready", "stopped", "failed", "lost"].includes(one.state));
     if (isReady) return step(true, t("overview.step.launch"));
     if (under)
       return step(

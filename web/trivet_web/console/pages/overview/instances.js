@@ -2,7 +2,7 @@
 
 import { StateView } from "../../base/badge.js";
 import { h } from "../../base/dom.js";
-import { count, percent, rate, since } from "../../base/format.js";
+import { count, percent, rate, secondsSince, since } from "../../base/format.js";
 import { may } from "../../base/page_data.js";
 import { LiveTable } from "../../base/table.js";
 import { t } from "../../base/texts.js";
@@ -64,7 +64,13 @@ export class Instances {
           value: (one) => one.load?.kv_usage,
           cell: (one) => percent(one.load?.kv_usage),
         },
-        { key: "uptime", title: t("overview.column.uptime"), isNumber: true, value: (one) => since(one.ready_at) },
+        {
+          key: "uptime",
+          title: t("overview.column.uptime"),
+          isNumber: true,
+          value: (one) => secondsSince(one.ready_at),
+          cell: (one) => since(one.ready_at),
+        },
       ],
     });
   }

@@ -36,9 +36,11 @@ export class KvMap {
   async ask() {
     if (this.instance === null || this.isAsking) return;
     this.isAsking = true;
-    const view = await get(`/platform/v1/instances/${encodeURIComponent(this.instance)}/batch`).catch(() => null); // it may have just ended
+    const { instance } = this;
+    const view = await get(`/platform/v1/instances/${encodeURIComponent(instance)}/batch`).catch(() => null); // it may have just ended
     this.isAsking = false;
-    if (view) this.show(view);
+    if (instance !== this.instance) this.ask(); // another is the busiest by now
+    else if (view) this.show(view);
   }
 
   /** @param {any} view client.BatchView */

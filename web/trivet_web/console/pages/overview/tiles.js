@@ -11,8 +11,6 @@ export class Tiles {
     /** @type {Map<string, {value: HTMLElement, unit: HTMLElement, note: HTMLElement}>} */
     this.parts = new Map();
     parent.append(...["rate", "requests", "ttft", "failures"].map((name) => this.tile(name)));
-    /** @type {number[]} failures of requests, a second each */
-    this.failures = [];
   }
 
   /** @param {string} name */

@@ -69,17 +69,28 @@ export function blocksOf(text) {
   return blocks;
 }
 
-/** @param {string} block @returns {Node} */
-function blockNode(block) {
+const MOST_QUOTES = 20; // one in the other
+
+/** @param {string} line between a table's head and its rows */
+const isRuler = (line) => line.includes("-") && [...line].every((sign) => " :|-".includes(sign));
+
+/** @param {string} block @param {number} [depth] of quotes around it @returns {Node} */
+function blockNode(block, depth = 0) {
   const lines = block.split("\n");
   const heading = /^(#{1,6}) +(.*)$/.exec(lines[0]);
   if (FENCE.test(lines[0])) return fenceNode(lines);
   if (heading) return h(`h${Math.min(6, heading[1].length + 2)}`, {}, inlineNodes(heading[2]));
   if (/^ {0,3}([-*_])( *\1){2,} *$/.test(block)) return h("hr");
-  if (lines.every((line) => /^ {0,3}>/.test(line)))
-    return h("blockquote", {}, blocksOf(lines.map((line) => line.replace(/^ {0,3}> ?/, "")).join("\n")).map(blockNode));
+  if (depth < MOST_QUOTES && lines.every((line) => /^ {0,3}>/.test(line))) {
+    const quoted = lines.map((line) => line.replace(/^ {0,3}> ?/, "")).join("\n");
+    return h(
+      "blockquote",
+      {},
+      blocksOf(quoted).map((inner) => blockNode(inner, depth + 1)),
+    );
+  }
   if (LIST.test(lines[0])) return listNode(lines);
-  if (lines.length > 1 && /^\|?[ :|-]*-[ :|-]*$/.test(lines[1]) && lines[0].includes("|")) return tableNode(lines);
+  if (lines.length > 1 && isRuler(lines[1]) && lines[0].includes("|")) return tableNode(lines);
   return h(
     "p",
     {},
