@@ -52,6 +52,12 @@ if TYPE_CHECKING:
     from trivet.models.transformers_fallback import TransformersModel
 
 
+SLOW_ADAPTERS = (
+    "because of its adapters (LoRA) this engine computes with torch, several times slower than the native "
+    "kernels, which have none yet; merge an adapter into its model's weights where speed matters"
+)
+
+
 class Model(Protocol):
     """What a step runs: our decoder, or transformers' own class."""
 
@@ -251,6 +257,10 @@ class CpuTorchRunner:
             MemoryPart("logits", memory_plan.logits_bytes(self._spec, self._shape)),
             *memory_plan.host_kv_part(host),
         )
+
+    def notices(self) -> tuple[str, ...]:
+        """As `optional_contract.GivesNotices`."""
+        return (SLOW_ADAPTERS,) if self._adapters else ()
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """As the contract."""

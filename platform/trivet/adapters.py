@@ -1,6 +1,6 @@
 """Which adapters (LoRA) an instance gets, and a request names: our setting, and vLLM's forms of both.
 
-An adapter is a folder of PEFT under a name; `weights/adapter_files.py` reads it.
+An adapter is a folder of PEFT under a name; `models/adapter_files.py` reads it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trivet.errors import ConfigError, RequestError, UnsupportedParameter
 
-NO_ADAPTERS = "this version serves no adapters (LoRA): merge it into its model's weights, and launch these"
+NO_MODEL = "is an adapter (LoRA), not a model: launch the model that it adapts, with --set adapters=NAME="
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # as the name of a model
 DEFAULT_RANK, MAX_RANK = 16, 512  # of slots that are kept free; vLLM's default and its largest
 _NOTHING = ("false", "none", "null", "")

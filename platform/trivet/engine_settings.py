@@ -72,7 +72,7 @@ def spelled_settings(settings: Mapping[str, object]) -> dict[str, str]:
     """As `--set` would spell them."""
     text = {key: str(value) for key, value in settings.items()}
     if isinstance(adapters := settings.get("adapters"), Mapping):
-        text["adapters"] = spelled_adapters(adapters)
+        text["adapters"] = spelled_adapters({str(name): str(folder) for name, folder in adapters.items()})
     if isinstance(options := settings.get("options"), Mapping):
         del text["options"]
         text |= {OPTION_PREFIX + str(name): str(option) for name, option in options.items()}

@@ -74,13 +74,13 @@ def test_enabled_without_any_is_one_free_slot_as_in_vllm() -> None:
 def test_a_folder_of_an_adapter_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(ModelFilesError, match="is an adapter, not a model; this version serves no adapters"):
+    with pytest.raises(ModelFilesError, match=r"is an adapter .*: launch the model .* --set adapters=NAME=/"):
         open_model(tmp_path)
 
 
 def test_a_gguf_of_an_adapter_is_no_model() -> None:
     metadata = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
-    with pytest.raises(UnsupportedArchitecture, match=r"^a\.gguf is an adapter, not a model; this version"):
+    with pytest.raises(UnsupportedArchitecture, match=r"^a\.gguf is an adapter .* adapters=NAME=a\.gguf$"):
         gguf_architecture(metadata, "a.gguf")
 
 

@@ -50,18 +50,22 @@ ADAPTERS: Mapping[int, TinyAdapter] = {
 SLOTS = AdapterSlots(num_slots=3, max_rank=8, parts=PARTS)
 
 
-def make_tiny_adapter(spec: ModelSpec, index: int, folder: Path) -> Path:
-    """Save the adapter of that index for a model with `spec` in the new folder `folder`."""
+def make_tiny_adapter(spec: ModelSpec, index: int, folder: Path, size: float = 1.0) -> Path:
+    """Save the adapter of that index for a model with `spec` in the new folder `folder`.
+
+    Args: size of what it adds, beside that which changes a tiny model's tokens.
+    """
     from safetensors.numpy import save_file
 
     recipe, random = ADAPTERS[index], np.random.default_rng(index)
     shapes, tensors = dict(expected_tensors(spec)), {}
+    reach = 0.15 * size * recipe.rank**-0.5
     for layer in range(spec.num_layers):
         for part in recipe.parts:
             rows, columns = shapes[f"layers.{layer}.{part}.weight"]
             stem = f"base_model.model.model.layers.{layer}.{MODULES[part]}"
             tensors[f"{stem}.lora_A.weight"] = _normal(random, recipe.rank, columns, columns**-0.5)
-            tensors[f"{stem}.lora_B.weight"] = _normal(random, rows, recipe.rank, 0.15 * recipe.rank**-0.5)
+            tensors[f"{stem}.lora_B.weight"] = _normal(random, rows, recipe.rank, reach)
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trivet.adapters import DEFAULT_RANK, MAX_RANK
+from trivet.adapters import DEFAULT_RANK, MAX_RANK, LoRARequest
 from trivet.contract import NO_ADAPTERS, AdapterSlots, Feature, Runner
 from trivet.engine_settings import EngineSettings
-from trivet.errors import Unsupported
+from trivet.errors import Unsupported, UnsupportedParameter
 from trivet.models.adapter_files import PARTS, AdapterFiles, read_adapter
 
 if TYPE_CHECKING:
@@ -54,6 +54,24 @@ def load_adapters(runner: Runner, adapters: Mapping[str, AdapterFiles], backend:
         logger.info("adapter=%s slot=%d rank=%d parts=%s", name, slot, adapter.rank, ",".join(adapter.parts))
         if not model.lower().startswith(_last_part(adapter.base_model)):
             logger.warning("adapter=%s was trained for %r and runs on %r", name, adapter.base_model, model)
+
+
+def load_late(
+    runner: Runner, taken: dict[str, int], slots: AdapterSlots, spec: ModelSpec, request: LoRARequest
+) -> None:
+    """Into a free slot, which is `taken` then.
+
+    Raises: UnsupportedParameter where none is free; as `read_adapter` and `Runner.load_adapter`.
+    """
+    slot = next((slot for slot in range(1, slots.num_slots + 1) if slot not in taken.values()), None)
+    if slot is None:
+        raise UnsupportedParameter(
+            f"adapter {request.name[:200]!r} has no slot: {len(taken)} of {slots.num_slots} are taken; start "
+            f"the engine with max_loras {slots.num_slots + 1}",
+            param="lora_request",
+        )
+    runner.load_adapter(slot, read_adapter(request.path, spec, request.name).weights)
+    taken[request.name] = slot
 
 
 def _last_part(name: str) -> str:

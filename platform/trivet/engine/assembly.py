@@ -13,7 +13,7 @@ import msgspec
 from trivet.adapters import LoRARequest
 from trivet.contract import Runner
 from trivet.engine import backend_answers
-from trivet.engine.adapters import load_adapters, read_adapters
+from trivet.engine.adapters import load_adapters, load_late, read_adapters
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
@@ -48,9 +48,15 @@ class Engine:
         return msgspec.structs.replace(params, pooling=model_pooling(self.files) or DEFAULT_POOLING)
 
     def adapter_named(self, request: LoRARequest | None) -> str:
-        """The name that sequences carry; "" is the base model. Raises: RequestError."""
+        """The name that sequences carry; "" is the base model. One that comes with a path is loaded.
+
+        Raises: RequestError; ModelFilesError, WeightsError, Unsupported of its files.
+        """
         if request is None:
             return ""
+        if request.path and request.name not in self.core.adapter_slots:
+            slots = self.placement.config.adapters
+            load_late(self.runner, self.core.adapter_slots, slots, planned_spec(self.files), request)
         self.core.check_adapter(request.name)
         return request.name
 

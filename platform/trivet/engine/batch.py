@@ -15,7 +15,7 @@ from trivet.contract import ON_DEVICE, Batch, BlockCopy, MemoryPlan, Runner
 from trivet.engine.pooling import pool_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trivet.contract import Int32
     from trivet.engine.block_pool import BlockPool
@@ -26,16 +26,16 @@ class BatchBuilder:
     """Keeps as many buffers as steps may be in flight: a step's arrays rest until it is collected."""
 
     def __init__(
-        self, runner: Runner, plan: MemoryPlan, pool: BlockPool, adapters: Sequence[str] = ()
+        self, runner: Runner, plan: MemoryPlan, pool: BlockPool, adapter_slots: Mapping[str, int]
     ) -> None:
-        """Args: adapters has the names of those in the slots from 1 on."""
+        """Args: adapter_slots by name; it may grow."""
         num_seqs, width = pool.table.shape
         # Each token may bring a row, of two numbers: scored prompt tokens do.
         size = 4 * plan.max_num_batched_tokens + num_seqs * (5 + width) + 1
         self._buffers = [runner.host_buffer(size) for _ in range(runner.max_in_flight)]
         self._num_groups = len(plan.num_blocks)
         self._pool = pool
-        self._adapter_slots = {"": 0} | {name: slot for slot, name in enumerate(adapters, 1)}
+        self._adapter_slots = adapter_slots
 
     def build(self, number: int, step: Sequence[Scheduled], copies: tuple[BlockCopy, ...] = ()) -> Batch:
         """Args: number counts the steps; step is sorted by query length."""
@@ -77,9 +77,9 @@ class BatchBuilder:
 
     def _adapters(self, step: Sequence[Scheduled]) -> list[int]:
         """[S] where a sequence has one, else nothing."""
-        if len(self._adapter_slots) == 1 or not any(part.sequence.adapter for part in step):
+        if not self._adapter_slots or not any(part.sequence.adapter for part in step):
             return []
-        return [self._adapter_slots[part.sequence.adapter] for part in step]
+        return [self._adapter_slots.get(part.sequence.adapter, 0) for part in step]
 
     def _block_table(self, buffer: Int32, slots: Int32, longest: int) -> Int32:
         """[S, blocks of the longest]; groups share it, because each has a block of every id."""

@@ -79,6 +79,7 @@ class EngineCore:
         self._config = config
         self._clock = clock
         self._num_steps = 0
+        self.adapter_slots = {name: slot for slot, name in enumerate(config.adapters, 1)}
         block_size = plan.kv.block_size
         # One sequence alone must be able to finish, so the KV cache bounds the context as well.
         self._kv_tokens = (min(plan.num_blocks) - 1) * block_size
@@ -93,7 +94,7 @@ class EngineCore:
             clock=clock,
             swap=self._swap_space(),
         )
-        self._builder = BatchBuilder(runner, plan, self.block_pool, config.adapters)
+        self._builder = BatchBuilder(runner, plan, self.block_pool, self.adapter_slots)
         self._columns = SamplingColumns(max_num_seqs, config.num_tokens)
         self._committer = Committer(self.scheduler, clock)
         self._sequences: dict[str, Sequence] = {}
@@ -124,7 +125,7 @@ class EngineCore:
     @property
     def adapters(self) -> tuple[str, ...]:
         """Names of those that are loaded."""
-        return self._config.adapters
+        return tuple(self.adapter_slots)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence.
@@ -176,7 +177,7 @@ class EngineCore:
 
     def check_adapter(self, name: str) -> None:
         """Raises: RequestError naming those that are loaded."""
-        if name not in self.adapters:
+        if name not in self.adapter_slots:
             has = f"there are {', '.join(self.adapters)}" if self.adapters else "this engine has none"
             raise RequestError(f"there is no adapter {name[:200]!r}: {has}", param="adapter")
 

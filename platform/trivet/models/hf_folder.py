@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from trivet.adapters import NO_ADAPTERS
+from trivet.adapters import NO_MODEL
 from trivet.errors import ModelFilesError, UnsupportedArchitecture, WeightsError
 from trivet.models.architectures import ARCHITECTURES
 from trivet.models.architectures.tensor_names import from_hf
@@ -39,7 +39,7 @@ _IGNORED = re.compile(r".*rotary_emb\.inv_freq|.*\.attn\.(masked_)?bias")
 def open_folder(folder: Path, extra_architectures: Mapping[str, SpecBuilder]) -> ModelFiles:
     """Raises: ModelFilesError, WeightsError naming file and tensor."""
     if (folder / ADAPTER_CONFIG).is_file() and not (folder / CONFIG).is_file():
-        raise ModelFilesError(f"{folder} is an adapter, not a model; {NO_ADAPTERS}")
+        raise ModelFilesError(f"{folder} {NO_MODEL}{folder}")
     if not (folder / CONFIG).is_file():
         raise ModelFilesError(f"{folder} has no {CONFIG} and no GGUF file; give the folder of a model")
     config = read_json(folder / CONFIG)

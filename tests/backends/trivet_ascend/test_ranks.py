@@ -23,12 +23,14 @@ from trivet_ascend_emulated.openers import (
     refuse_rank_1,
 )
 
-from trivet.contract import MemoryPlan, RunnerConfig, Sampling
+from trivet.contract import NO_ADAPTERS, AdapterSlots, MemoryPlan, RunnerConfig, Sampling
 from trivet.contract_suite.driver import Driver, greedy_work
 from trivet.contract_suite.prompts import random_prompt
+from trivet.contract_suite.tiny_adapters import ADAPTERS, SLOTS, make_tiny_adapter
 from trivet.contract_suite.tiny_models import make_tiny_model
-from trivet.engine.agreement import compare
+from trivet.engine.agreement import Scores, compare
 from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory
+from trivet.models.adapter_files import read_adapter
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import MEETING_TIMEOUT, OpensRank
 from trivet.runners.ranks import TensorParallelRunner, told_by
@@ -51,7 +53,14 @@ def children_find_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
 class Launch:
     """Plans and runners of one model over some ranks."""
 
-    def __init__(self, files: ModelFiles, num_ranks: int, dtype: str = "f32", **options: str) -> None:
+    def __init__(
+        self,
+        files: ModelFiles,
+        num_ranks: int,
+        dtype: str = "f32",
+        adapters: AdapterSlots = NO_ADAPTERS,
+        **options: str,
+    ) -> None:
         from trivet_ascend_emulated.backend import EmulatedAscend
 
         backend = EmulatedAscend()
@@ -66,6 +75,7 @@ class Launch:
             num_blocks=20,
             max_num_batched_tokens=128,
             tensor_parallel=num_ranks,
+            adapters=adapters,
             options=options,
         )
         self.plan: MemoryPlan = backend.plan(self.spec, self.weights, config, [device])
@@ -126,6 +136,46 @@ def test_ranks_together_give_what_one_gives(parallel: tuple[Launch, TensorParall
     assert agreement.agrees, str(agreement)
     if launch.shape.dtype == "f32":
         assert tokens == wanted
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_adapters_are_cut_as_their_matrices_are(files: ModelFiles, tmp_path: Path, num_ranks: int) -> None:
+    """Rows of q and up, columns of o and down; rank 0's bytes are those that were planned."""
+    launch = Launch(files, num_ranks, adapters=SLOTS)
+    adapters = {
+        slot: read_adapter(make_tiny_adapter(launch.spec, slot, tmp_path / str(slot)), launch.spec, str(slot))
+        for slot in ADAPTERS
+    }
+
+    def scores_with(runner: AscendRunner | TensorParallelRunner) -> list[Scores]:
+        driver = launch.ready(runner)
+        for slot, adapter in adapters.items():
+            runner.load_adapter(slot, adapter.weights)
+        found = [driver.score(driver.add(random_prompt(60, 2), slot)) for slot in (0, *ADAPTERS)]
+        runner.unload_adapter(1)
+        return [*found, driver.score(driver.add(random_prompt(60, 2), 1))]
+
+    runner = launch.over_ranks()
+    try:
+        together = scores_with(runner)
+        sizes = [
+            {part.name: part.size_bytes for part in parts}["adapters"]
+            for parts in (launch.plan.parts, runner.memory())
+        ]
+        assert sizes[0] == sizes[1]
+    finally:
+        runner.close()
+    shape = replace(launch.shape, num_ranks=1)
+    alone = AscendRunner(launch.spec, launch.plan, shape, EmulatedDevice(TOTAL_BYTES))
+    try:
+        wanted = scores_with(alone)
+    finally:
+        alone.close()
+    for one, other in zip(together, wanted, strict=True):
+        agreement = compare(other, one, "f32")
+        assert agreement.agrees, str(agreement)
+    assert not compare(wanted[0], wanted[1], "f32").agrees
+    assert compare(wanted[0], wanted[-1], "f32").agrees  # an empty slot
 
 
 @pytest.mark.parametrize("parallel", [{"num_ranks": 2}], indirect=True)

@@ -36,7 +36,8 @@ def pool() -> BlockPool:
 
 
 def make_builder(pool: BlockPool, plan: MemoryPlan, runner: HostMemory) -> BatchBuilder:
-    return BatchBuilder(runner, plan, pool)  # type: ignore[arg-type]  # it only takes buffers
+    slots = {"sql": 1, "chat": 2}
+    return BatchBuilder(runner, plan, pool, slots)  # type: ignore[arg-type]  # it only takes buffers
 
 
 def part(slot: int, tokens: list[int], start: int, num_tokens: int, draws: bool = True) -> Scheduled:
@@ -121,3 +122,17 @@ def test_every_group_gets_the_table(pool: BlockPool) -> None:
     pool.open(0, [], 8)
     batch = make_builder(pool, make_plan(num_groups=3), HostMemory()).build(1, [part(0, [1] * 8, 0, 8)])
     assert len(batch.block_tables) == 3
+
+
+def test_each_sequence_brings_the_slot_of_its_adapter(pool: BlockPool) -> None:
+    """Nothing where all are of the base model; the rows of a buffer that is full to its end are kept."""
+    for slot in range(3):
+        pool.open(slot, [], 8)
+    step = [part(slot, [slot] * 8, 0, 3) for slot in range(3)]
+    builder = make_builder(pool, make_plan(), HostMemory())
+    assert builder.build(1, step).adapters is None
+    step[0].sequence.adapter, step[2].sequence.adapter = "chat", "sql"
+    batch = builder.build(2, step)
+    assert batch.adapters is not None
+    assert batch.adapters.tolist() == [2, 0, 1]
+    assert batch.token_ids.tolist() == [0] * 3 + [1] * 3 + [2] * 3

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trivet.adapters import NO_ADAPTERS
+from trivet.adapters import NO_MODEL
 from trivet.errors import ModelFilesError, UnsupportedArchitecture
 from trivet.models.architectures.config_values import ConfigValues
 from trivet.models.architectures.dense import MAX_HEADS, Dense, Heads, read_num_layers, read_width
@@ -35,7 +35,7 @@ Factors: TypeAlias = Mapping[str, tuple[float, ...]]
 def gguf_architecture(metadata: Mapping[str, Any], source: str) -> str:
     """general.architecture. Raises: ModelFilesError, UnsupportedArchitecture naming what is supported."""
     if metadata.get("general.type") == "adapter":
-        raise UnsupportedArchitecture(f"{source} is an adapter, not a model; {NO_ADAPTERS}")
+        raise UnsupportedArchitecture(f"{source} {NO_MODEL}{source}")
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise ModelFilesError(
