@@ -99,6 +99,7 @@ def test_each_way_to_name_an_adapter_reaches_it(
         ({"model": "demo:x"}, 404, "model", "model 'demo' has no adapter 'x'; it has: sql, tone"),
         ({"model": "demo", "lora_name": "x"}, 404, "model", "has no adapter 'x'; it has: sql, tone"),
         ({"model": "bare:x"}, 404, "model", "it has: none; launch it with `--adapter NAME=FOLDER`"),
+        ({"model": "demo:"}, 404, "model", "model 'demo:' does not exist; deployed: bare, demo"),
         ({"model": "tone"}, 404, "model", "is of several models; name one: demo:tone, other:tone"),
         ({"model": "nobody:tone"}, 404, "model", "model 'nobody:tone' does not exist; deployed: bare, demo"),
         ({"model": "demo:sql", "lora_path": "tone"}, 400, "lora_path", "a request has one adapter"),

@@ -31,19 +31,14 @@ class ModelName:
 
 
 def meant_by(model: str) -> ModelName:
-    """For whoever asks: what their key may not use does not exist. What does not exist is a deployment."""
-    router = web_process().router
-    if model in visible(router.table()):
-        return ModelName(model)
-    table = visible(router.table(fresh=True))  # it may have been launched within the last half second
-    deployment, _, adapter = model.partition(COLON)
-    if adapter and deployment in table:
-        return ModelName(deployment, adapter)
-    having = [] if model in table else _having(model, table)
-    if len(having) > 1:
-        ids = ", ".join(ModelName(name, model).id for name in having)
-        raise ModelNotFound(f"adapter {model!r} is of several models; name one: {ids}", param="model")
-    return ModelName(having[0], model) if having else ModelName(model)
+    """For whoever asks: what their key may not use does not exist. What does not exist is a deployment.
+
+    Raises: ModelNotFound for an adapter that several deployments have.
+    """
+    table = web_process().router.table
+    # Fresh only where it must be: it may have been launched within the last half second.
+    found = _found(model, visible(table())) or _found(model, visible(table(fresh=True)))
+    return found or ModelName(model)
 
 
 def with_adapter(name: ModelName, adapter: str | None, field: str) -> ModelName:
@@ -77,7 +72,14 @@ def check_known(name: ModelName) -> Deployed:
     return deployed
 
 
-def _having(adapter: str, table: Table) -> list[str]:
-    """Deployments with an adapter of this name."""
-    router = web_process().router
-    return sorted(name for name, one in table.items() if adapter in router.known_adapters(one))
+def _found(model: str, table: Table) -> ModelName | None:
+    """Raises: ModelNotFound for an adapter that several deployments have."""
+    deployment, colon, adapter = model.partition(COLON)
+    if deployment in table and bool(colon) is bool(adapter):
+        return ModelName(deployment, adapter)
+    known_adapters = web_process().router.known_adapters
+    having = sorted(name for name, one in table.items() if model in known_adapters(one))
+    if len(having) > 1:
+        ids = ", ".join(ModelName(name, model).id for name in having)
+        raise ModelNotFound(f"adapter {model!r} is of several models; name one: {ids}", param="model")
+    return ModelName(having[0], model) if having else None
