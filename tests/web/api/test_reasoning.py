@@ -64,6 +64,16 @@ def test_a_template_that_begins_the_thinking_is_seen(speaking: Callable[..., Spe
     assert speaker.choice("Hm")["message"]["content"] is None, "the tokens were used up by thinking"
 
 
+def test_a_form_without_a_mark_to_begin_after_is_the_answer(speaking: Callable[..., Speaker]) -> None:
+    """This vocabulary has no </think>: the grammar holds from the first token on, and nothing is thought."""
+    speaker = speaking("{{ messages[0].content }}<think>\n")
+    form = {"guided_choice": ["blue", "red"]}
+    message = speaker.choice("blue", **form)["message"]
+    assert (message["content"], "reasoning" in message) == ("blue", False)
+    deltas = [c["choices"][0]["delta"] for c in speaker.events("blue", **form)]
+    assert "".join(d.get("content") or "" for d in deltas) == "blue"
+
+
 def test_a_family_that_always_thinks_needs_no_mark(speaking: Callable[..., Speaker]) -> None:
     speaker = speaking("{{ messages[0].content }}", reasoning_format=FORMATS["deepseek_r1"])
     assert speaker.choice("Hm.</think>Yes")["message"]["reasoning"] == "Hm."

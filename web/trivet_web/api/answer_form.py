@@ -86,11 +86,14 @@ class AnswerForm:
     def has_reasoning(self) -> bool:
         return self.target.reasoning_format is not None
 
-    def parser(self, prompt: str) -> AnswerParser:
-        """Of one completion."""
+    def parser(self, prompt: str, form: StructuredOutputsParams | None) -> AnswerParser:
+        """Of one completion; `form` as `params` made it."""
         reasoning = None
         if self.has_reasoning:
-            reasoning = ReasoningParser(begins_inside=self._begins_in_reasoning(prompt))
+            # A vocabulary without the mark: the form counts from the first token, which is the answer's then.
+            is_formed = form is not None and form.begins_after is None
+            begins_inside = self._begins_in_reasoning(prompt) and not is_formed
+            reasoning = ReasoningParser(begins_inside=begins_inside)
         if self.tools is None or self.make_tool_parser is None:
             return AnswerParser(reasoning, None)
         max_calls = None if self.tools.is_parallel else 1

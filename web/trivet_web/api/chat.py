@@ -146,7 +146,7 @@ class ChatAnswer:
         self.params = params
         self.form = form
         self.readers = [
-            ChatReader(form, prompt.text, shows_reasoning=shows_reasoning) for _ in range(params.n)
+            ChatReader(form, prompt.text, params, shows_reasoning=shows_reasoning) for _ in range(params.n)
         ]
         self._prompt = prompt
 

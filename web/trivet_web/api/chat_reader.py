@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from trivet.messages import Piece
+from trivet.sampling_params import SamplingParams
 from trivet.text.answer_parser import AnswerParts
 from trivet.text.reasoning import END
 from trivet.text.tokenizer import Tokenizer
@@ -51,9 +52,11 @@ class ReasoningCount:
 class ChatReader:
     """Of one completion, whole or in pieces."""
 
-    def __init__(self, form: AnswerForm, prompt: str, *, shows_reasoning: bool = True) -> None:
+    def __init__(
+        self, form: AnswerForm, prompt: str, params: SamplingParams, *, shows_reasoning: bool = True
+    ) -> None:
         self._form = form
-        self._parser = form.parser(prompt)
+        self._parser = form.parser(prompt, params.structured_outputs)
         self._shows_reasoning = shows_reasoning
         self.is_plain = form.tools is None and not form.has_reasoning  # its text is all content, as it comes
         self._count = ReasoningCount(form.target.model.tokenizer)
