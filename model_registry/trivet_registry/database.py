@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.orm import ORMExecuteState, Session, sessionmaker
 
 from trivet.errors import ConfigError, Conflict
+from trivet.hidden_logins import without_logins
 from trivet.lock_holder import write_holder
 from trivet_registry.migrations import HEAD, upgrade_to_head
 
@@ -312,6 +313,6 @@ def sqlite_file(url: str) -> Path | None:
 
 def _hidden(url: str) -> str:
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        return without_logins(make_url(url).render_as_string(hide_password=True))
     except ArgumentError:
         return repr(url)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from trivet.errors import Conflict
+from trivet.errors import Conflict, ModelFilesError
 from trivet_registry.digests import content_digest
 from trivet_registry.events_store import record_event
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
@@ -24,6 +24,9 @@ from trivet_registry.version_facts import abilities, spec_summary
 
 if TYPE_CHECKING:
     from trivet.models.model_files import ModelFiles
+
+MAX_ARCHITECTURE = 128  # characters, of its column
+MAX_CONTEXT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,17 @@ def _new_number(session: Session, model: str) -> int:
 
 
 def _described(files: ModelFiles) -> dict[str, Any]:
-    """What the files say of themselves, by the columns of a version."""
+    """What the files say of themselves, by the columns of a version. Raises: ModelFilesError."""
+    if len(files.architecture) > MAX_ARCHITECTURE:
+        raise ModelFilesError(
+            f"the architecture of {files.name} is {files.architecture[:40]!r}... with "
+            f"{len(files.architecture)} characters; at most {MAX_ARCHITECTURE} are believable"
+        )
+    if files.context_length > MAX_CONTEXT:
+        raise ModelFilesError(
+            f"the context of {files.name} is {files.context_length} tokens; at most {MAX_CONTEXT} are "
+            "believable"
+        )
     return {
         "path": str(files.path),
         "format": files.format,

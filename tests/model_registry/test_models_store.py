@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from trivet.errors import Conflict, ModelNotFound, RequestError
+from trivet.errors import Conflict, ModelFilesError, ModelNotFound, RequestError
 from trivet_registry.database import Database
 from trivet_registry.deployments_store import create_deployment, list_deployments, stop_deployment
 from trivet_registry.instance_state import InstanceState
@@ -38,6 +39,20 @@ def test_changed_files_are_another_version(db: Database, make_files: MakeFiles) 
     assert (second.name, second.version) == ("tiny", 2)
     with db.reading() as session:
         assert [[v.version for v in m.versions] for m in list_models(session)] == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        ({"architecture": "x" * 129}, "129 characters; at most 128"),
+        ({"context_length": 2**31}, "2147483648 tokens"),
+    ],
+)
+def test_what_no_column_holds_is_refused_in_a_sentence(
+    db: Database, make_files: MakeFiles, odd: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ModelFilesError, match=told), db.session() as session:
+        register_model(session, dataclasses.replace(make_files(), **odd))
 
 
 def test_one_set_of_files_may_have_two_names(db: Database, make_files: MakeFiles) -> None:

@@ -6,6 +6,7 @@ and refuses everything else; memory and processor time of the process are limite
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ def as_safetensors(
     kept = {n: d for n, d in digests.items() if not n.endswith((".bin", ".bin.index.json"))}
     for number, name in enumerate(pickles, 1):
         made = "model.safetensors" if len(pickles) == 1 else _piece(number, len(pickles))
-        output = store.partial / f"convert-{digests[name]}"
+        output = store.partial / f"convert-{secrets.token_hex(8)}"
         try:
             _convert(store.blob(digests[name]), output, name, lambda: progress(0))
             kept[made] = store.add_file(output)
@@ -64,7 +65,7 @@ def _index(store: ModelStore, digests: Mapping[str, str]) -> str:
 
     pieces = {name: store.blob(digest) for name, digest in digests.items() if name.endswith(".safetensors")}
     weight_map = {tensor.name: name for name, blob in pieces.items() for tensor in read_header(blob)}
-    file = store.partial / f"index-{digests[min(pieces)]}"
+    file = store.partial / f"index-{secrets.token_hex(8)}"
     try:
         file.write_bytes(msgspec.json.encode({"metadata": {}, "weight_map": weight_map}))
         return store.add_file(file)

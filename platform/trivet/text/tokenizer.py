@@ -6,13 +6,14 @@ our own table (token_bytes.py), the same for whole texts and for streams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from trivet.errors import ModelFilesError
+from trivet.errors import ModelFilesError, TrivetError
 from trivet.text.folder_tokenizer import read_folder
 from trivet.text.gguf_tokenizer import read_gguf
 from trivet.text.special_tokens import EndTokens
@@ -63,9 +64,10 @@ class Tokenizer:
         a web worker would relay nothing.
         """
         backend = self._backend if parse_special_tokens else self._plain_backend
-        encodings = backend.encode_batch_fast(
-            [_without_surrogates(text) for text in texts], add_special_tokens=add_special_tokens
-        )
+        with faults_named("the model's tokenizer cannot read this text"):
+            encodings = backend.encode_batch_fast(
+                [_without_surrogates(text) for text in texts], add_special_tokens=add_special_tokens
+            )
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -100,16 +102,34 @@ class Tokenizer:
         return backend
 
 
+@contextmanager
+def faults_named(what: str) -> Iterator[None]:
+    """What the library raises becomes a sentence: for some files plain exceptions, for others Rust's panics.
+
+    Raises: ModelFilesError; Trivet's own errors as they are.
+    """
+    try:
+        yield
+    except (TrivetError, MemoryError):
+        raise
+    except BaseException as error:
+        # A panic's class is in no module, and no Exception: it would pass every border.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ModelFilesError(f"{what}: {str(error)[:300]}; fetch the model again") from error
+        raise
+
+
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a model folder or of a GGUF file.
 
     Raises: ModelFilesError naming the file, what is wrong with it and what would do.
     """
     path = Path(path)
-    if path.is_dir():
-        return Tokenizer(*read_folder(path))
-    if path.is_file():
-        return Tokenizer(*read_gguf(path))
+    with faults_named(f"the tokenizer of {path} cannot be used"):
+        if path.is_dir():
+            return Tokenizer(*read_folder(path))
+        if path.is_file():
+            return Tokenizer(*read_gguf(path))
     raise ModelFilesError(f"{path} does not exist; give a model folder or a GGUF file")
 
 

@@ -39,7 +39,7 @@ _U32, _U64 = SCALARS[4], SCALARS[10]
 # Far above what models have (a vocabulary of 262,144, merges of 600,000, a header of 20 MB) and low enough
 # that a hostile file, sparse or not, can cost neither minutes nor gigabytes.
 MAX_HEADER_BYTES = 128 << 20
-MAX_ARRAY_LENGTH = 4 << 20
+MAX_ARRAY_LENGTH = 4 << 20  # of all arrays together: a vocabulary, its types and scores, its merges
 MAX_FIELDS = 1 << 16
 MAX_TENSORS = 1 << 18
 MAX_DIMS = 4
@@ -64,6 +64,7 @@ class _Cursor:
         self.file = file
         self.position = 0
         self.end = min(len(data), MAX_HEADER_BYTES)
+        self.num_items = 0  # of the arrays so far
 
     def damaged(self, what: str) -> ModelFilesError:
         return ModelFilesError(f"{self.file}: {what}; the file is damaged: fetch it again")
@@ -119,7 +120,8 @@ class _Cursor:
     def array(self, what: str) -> list[MetadataValue]:
         """Arrays of arrays are refused, as llama.cpp does: no model has any."""
         kind = self.u32(what)
-        length = self.count(f"the length of {what}", MAX_ARRAY_LENGTH)
+        length = self.count(f"the length of {what}", MAX_ARRAY_LENGTH - self.num_items)
+        self.num_items += length
         if kind == STRING:
             return [*self.strings(length, what)]
         if kind not in SCALARS:

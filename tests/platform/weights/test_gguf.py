@@ -125,6 +125,16 @@ DAMAGED = {
         header([field(b"a", 9, struct.pack("<IQ", 8, MAX_ARRAY_LENGTH + 1))], []),
         "the length of metadata 'a' is 4194305; at most 4194304",
     ),
+    "absurd arrays together": (
+        header(
+            [
+                field(b"a", 9, struct.pack("<IQ", 1, 1000) + bytes(1000)),
+                field(b"b", 9, struct.pack("<IQ", 1, MAX_ARRAY_LENGTH - 999)),
+            ],
+            [],
+        ),
+        "the length of metadata 'b' is 4193305; at most 4193304",
+    ),
     "array longer than the file": (
         header([field(b"a", 9, struct.pack("<IQ", 10, MAX_ARRAY_LENGTH))], []),
         "the header ends inside metadata 'a'",

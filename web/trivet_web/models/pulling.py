@@ -111,7 +111,7 @@ class Puller:
             with holds:
                 self._end(pull_id, act, FAILED, told, None)
             raise Unavailable(told, retry_after_s=10) from error
-        self._threads.append(thread)
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
     def close(self) -> None:
         """End all; what has come stays, and another pull goes on with it."""

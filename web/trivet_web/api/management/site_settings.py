@@ -19,13 +19,13 @@ from flask import Blueprint, Response
 import trivet
 from trivet.config import Settings, load_settings
 from trivet.errors import ConfigError
+from trivet.hidden_logins import without_logins
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.json_response import json_response
 from trivet_web.web_process import web_process
 
 blueprint = Blueprint("site_settings", __name__, url_prefix="/platform/v1")
-_LOGIN_OF_ADDRESS = re.compile(r"(?<=://)[^/@\s]*@")
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -98,7 +98,7 @@ def _text(name: str, value: object) -> str:
     if name == "backend":
         plain = {each: {**one, "env": sorted(one["env"])} for each, one in plain.items()}
     text = plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
-    return _LOGIN_OF_ADDRESS.sub("...@", text)
+    return without_logins(text)
 
 
 def _packages() -> Iterator[PackageObject]:
