@@ -77,6 +77,27 @@ def test_a_text_may_fill_the_context(ask: Ask) -> None:
     assert ask(input=[5] * 64)[0] == 200
 
 
+def test_ollamas_clients_get_the_start_of_a_text_that_is_too_long(llm: LLM) -> None:
+    site = OfflineSite(llm, ["m"], num_threads=2)
+
+    def vector(text: str, **fields: object) -> Any:
+        data = json.dumps({"model": "m", "input": text, **fields}).encode()
+        answered = site.answer(Request("/api/embed", data))
+        told = json.loads(answered.body)
+        return told["embeddings"][0] if answered.status == 200 else told["error"]
+
+    try:
+        text = "one two three four five six seven eight " * 10
+        assert "input has 8" in vector(text), "it is not cut unasked"
+        first, other_end, other_start = (
+            vector(one, truncate=True) for one in (f"{text}end", f"{text}other end", f"other start {text}")
+        )
+    finally:
+        site.close()
+    assert first == other_end
+    assert first != other_start
+
+
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [

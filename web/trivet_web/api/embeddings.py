@@ -131,8 +131,14 @@ def _pieces(embedded: Embedded, *, as_numbers: bool) -> Iterator[bytes]:
     yield b"]" + after
 
 
-def embed(body: EmbeddingRequest) -> Embedded:
-    """Send all inputs, and wait. Raises: RequestError, Unavailable, EngineLost."""
+def embed(body: EmbeddingRequest, *, keeps_start: bool = False) -> Embedded:
+    """Send all inputs, and wait.
+
+    Args:
+        keeps_start: of an input that is cut, with the mark that its model wants at the end.
+
+    Raises: RequestError, Unavailable, EngineLost.
+    """
     inputs, pooling = body.inputs(), body.pooling_params()
     check_timeout(body.timeout)
     check_settings(NO_DRAWS, body.cache_salt, len(inputs), "input")
@@ -141,7 +147,8 @@ def embed(body: EmbeddingRequest) -> Embedded:
     with closing_on_error(Exchange(target, "embd", holds_thread=True)) as exchange:
         adds_special = body.add_special_tokens is not False
         whole = token_ids_of(target, inputs, "input", adds_special=adds_special)
-        token_ids = [truncated(ids, truncation, target.max_model_len) for ids in whole]
+        ends = target.model.tokenizer.special_ids if keeps_start else None
+        token_ids = [truncated(ids, truncation, target.max_model_len, ends) for ids in whole]
         _check_lengths(token_ids, target.max_model_len)
         submits = [
             Submit(

@@ -33,11 +33,23 @@ def truncation_of(limit: int | None, max_tokens: int | None) -> TruncatedPrompt 
     return wanted
 
 
-def truncated(ids: list[int], wanted: TruncatedPrompt | None, max_model_len: int) -> list[int]:
-    """The end of a prompt, which is what a completion goes on from."""
+def truncated(
+    ids: list[int],
+    wanted: TruncatedPrompt | None,
+    max_model_len: int,
+    ends: frozenset[int] | None = None,
+) -> list[int]:
+    """The end of a prompt, which is what a completion goes on from.
+
+    Args:
+        ends: keep the start instead, and behind it the last token where it is one of these.
+    """
     if wanted is None:
         return ids
     limit = wanted.limit
     if limit == -1:
         limit = max(1, max_model_len - max(1, wanted.max_tokens or 1))
-    return ids[-limit:]
+    if ends is None or len(ids) <= limit:
+        return ids[-limit:]
+    end = ids[-1:] if ids[-1] in ends else []
+    return ids[: limit - len(end)] + end

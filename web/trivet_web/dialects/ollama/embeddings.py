@@ -26,7 +26,7 @@ blueprint = Blueprint("ollama_embeddings", __name__)
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True):
-    """Body of `/api/embed`. A text that is too long is cut only where `truncate` says so: its end is kept."""
+    """Body of `/api/embed`. A text that is too long is cut where `truncate` says so: its start is kept."""
 
     model: str | None = None
     input: str | list[str] | None = None
@@ -64,7 +64,8 @@ def create() -> Response:
             input=body.input,  # type: ignore[arg-type]  # a list of one kind
             dimensions=body.dimensions,
             truncate_prompt_tokens=-1 if body.truncate else None,
-        )
+        ),
+        keeps_start=True,
     )
     vectors = [numbers_of(vector) for vector in embedded.vectors]
     took = int((time.monotonic() - begun_s) * NS)
