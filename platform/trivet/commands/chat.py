@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from trivet.commands.connecting import add_server_options, connect
-from trivet.commands.output import add_json_option, note, print_json
+from trivet.commands.output import add_json_option, note, print_json, shown_on
 from trivet.errors import ModelNotFound, TrivetError, Unavailable
 from trivet.plugins import Command
 
@@ -86,7 +86,7 @@ def ask(client: Client, model: str, messages: list[ChatMessage], fields: ChatFie
         if chunk.text:
             if show:
                 sys.stdout.write("\n\n" if is_thinking and sys.stderr.isatty() else "")
-                sys.stdout.write(chunk.text)
+                sys.stdout.write(shown_on(sys.stdout, chunk.text))
                 sys.stdout.flush()
             pieces.append(chunk.text)
         is_thinking = bool(chunk.reasoning) or (is_thinking and not chunk.text)
@@ -109,7 +109,7 @@ def ask(client: Client, model: str, messages: list[ChatMessage], fields: ChatFie
 def _show_thinking(text: str) -> None:
     """Dim, on a terminal only: what is piped on is the answer."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\033[2m{text}\033[0m")
+        sys.stderr.write(f"\033[2m{shown_on(sys.stderr, text)}\033[0m")
         sys.stderr.flush()
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import add_server_options, connect
-from trivet.commands.output import add_json_option, print_json, print_table
+from trivet.commands.output import add_json_option, print_json, print_table, shown_on
 from trivet.errors import NotFound
 from trivet.plugins import Command
 
@@ -39,7 +39,7 @@ def _logs(given: argparse.Namespace) -> int:
     with connect(given) as client:
         instance = newest_instance(client, given.name)
         for piece in client.logs(instance.id, follow=given.follow, attempt=given.attempt, tail=given.tail):
-            sys.stdout.write(piece)
+            sys.stdout.write(shown_on(sys.stdout, piece, is_log=True))
             sys.stdout.flush()
     return 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trivet.commands.connecting import add_settings_option, given_settings, local_model
-from trivet.commands.output import add_json_option, print_json
+from trivet.commands.output import add_json_option, print_json, shown_on
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import ConfigError
 from trivet.plugins import Command
@@ -75,7 +75,7 @@ def _run(given: argparse.Namespace) -> int:
             print_json(_generated(output))
             return 1 if output.error else 0
         for text in llm.stream(prompt, params, lora_request=adapter):
-            sys.stdout.write(text)
+            sys.stdout.write(shown_on(sys.stdout, text))
             sys.stdout.flush()
         print()
     return 0

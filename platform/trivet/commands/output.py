@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TextIO
 
 import msgspec
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS_OF_LOG = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]*m)")
 GIB = 1 << 30
 MIB = 1 << 20
 
@@ -46,6 +50,17 @@ def print_table(
 def on_one_line(text: str) -> str:
     """What strangers wrote, such that a terminal shows it and does nothing by it: controls are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown_on(stream: TextIO, text: str, *, is_log: bool = False) -> str:
+    """What a model or an engine wrote: on a terminal its controls are escaped, in a pipe it is as it is.
+
+    Lines and tabs stay; of a log colours and the returns of progress bars, too.
+    """
+    if not stream.isatty():
+        return text
+    pattern = _CONTROLS_OF_LOG if is_log else _CONTROLS
+    return pattern.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shortened(text: str, width: int) -> str:
