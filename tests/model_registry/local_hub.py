@@ -27,6 +27,7 @@ class Hub:
     ignores_ranges: bool = False
     corrupts: str = ""  # this file is sent with a byte flipped
     sha256_of: dict[str, str] = field(default_factory=dict)  # which are said to be these of files
+    tells_sizes: bool = True
     redirects_to: str = ""  # where files are said to be; empty: on this server
     token: str = ""  # without it everything is 401
     large: int = 512  # files of so many bytes are LFS's
@@ -79,7 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         large = {"lfs": lfs(data)} if len(data) >= self.hub.large else {}
         if name in self.hub.sha256_of:
             large = {"lfs": {"sha256": self.hub.sha256_of[name], "size": len(data)}}
-        return {"rfilename": name, "size": len(data), "blobId": blob, **large}
+        size = {"size": len(data)} if self.hub.tells_sizes else {}
+        return {"rfilename": name, **size, "blobId": blob, **large}
 
     def _scope(self, name: str, data: bytes) -> dict[str, object]:
         sha256 = self.hub.sha256_of.get(name, hashlib.sha256(data).hexdigest())

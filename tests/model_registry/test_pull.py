@@ -276,6 +276,12 @@ class Evil:
         return Path.touch, (self.path,)
 
 
+def test_a_list_without_sizes_is_refused_before_anything_is_fetched(pulls: Pulls, hub: Hub) -> None:
+    hub.tells_sizes = False
+    with pytest.raises(Unavailable, match=r"has no size of '.*'; use a hub or a mirror that tells sizes"):
+        pulls()
+
+
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
 def test_a_part_of_a_name_is_of_gguf_files_only(weights: str) -> None:
     files = [RemoteFile(name, 1, "") for name in ("config.json", weights)]

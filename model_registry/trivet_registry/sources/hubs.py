@@ -53,6 +53,17 @@ class _ScopeAnswer(msgspec.Struct, rename="pascal"):
     data: _ScopeData | None = None
 
 
+def _size_of(file: _Sibling, url: str) -> int:
+    """Raises: Unavailable where the list has none: the file would be taken for an empty one."""
+    size = file.lfs.size if file.lfs else file.size
+    if size is None:
+        raise Unavailable(
+            f"the list at {url} has no size of {file.rfilename[:100]!r}; use a hub or a mirror that tells "
+            "sizes"
+        )
+    return size
+
+
 def hugging_face(
     http: httpx2.Client, endpoint: str, repository: str, revision: str | None, token: str | None
 ) -> Remote:
@@ -64,7 +75,7 @@ def hugging_face(
     files = [
         RemoteFile(
             name=one.rfilename,
-            size_bytes=one.lfs.size if one.lfs else one.size or 0,
+            size_bytes=_size_of(one, url),
             url=f"{endpoint}/{repository}/resolve/{quote(info.sha)}/{quote(one.rfilename)}",
             sha256=one.lfs.sha256 if one.lfs else None,
             git_sha1=None if one.lfs else one.blob_id,

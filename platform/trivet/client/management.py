@@ -223,7 +223,7 @@ class Operation(Encoding[C]):
 
     @call
     def requests(self, limit: int = 200, *, deployment: str | None = None) -> Call[tuple[Request, ...]]:
-        """The newest requests, those that run first, of the web process that answers."""
+        """The newest requests, those that run first, of all web processes."""
         return ask_list(f"{ROOT}/requests", Request, {"limit": limit, "deployment": deployment})
 
     @call

@@ -141,6 +141,7 @@ live.figures((at, figures) => {
   history.add(at, figures);
   if (history.intervalS === 1 && !closer) draw();
 });
+document.addEventListener("visibilitychange", () => document.hidden || closer || load()); // nothing came meanwhile
 setInterval(() => document.hidden || closer || history.intervalS === 1 || load(), COARSE_MS);
 byId("scrape").append(
   codeBlock(

@@ -22,6 +22,13 @@ export class Occupancy {
     });
     /** @type {{at: number, running: number, waiting: number}[]} seconds */
     this.samples = [];
+    document.addEventListener("visibilitychange", () => document.hidden || this.beginAnew());
+  }
+
+  /** Nothing came while the page was hidden. */
+  beginAnew() {
+    this.samples = [];
+    this.begin();
   }
 
   /** What was before the page was opened. */
