@@ -59,7 +59,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def only_model(client: Client) -> str:
     """Raises: Unavailable where nothing is served, ModelNotFound where a choice is needed."""
-    known = client.models.served()
+    known = [model for model in client.models.served() if model.parent is None]  # adapters are asked by name
     served = [model.id for model in known if model.ready]
     if not served and known:
         names = ", ".join(model.id for model in known)

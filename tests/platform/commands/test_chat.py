@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trivet.client.answers import ChatChunk, ChunkChoice, Delta
-from trivet.commands.chat import ask
+from trivet.client.answers import ChatChunk, ChunkChoice, Delta, ServedModel
+from trivet.commands.chat import ask, only_model
 
 
 @pytest.fixture
@@ -28,6 +28,12 @@ def test_a_message_is_answered_by_the_only_model(served, trivet) -> None:
     assert body["model"] == "smollm2"
     assert body["temperature"] == 0
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+def test_a_model_with_adapters_is_one_model() -> None:
+    listed = [ServedModel(id="m"), ServedModel(id="m:sql", parent="m")]
+    client = SimpleNamespace(models=SimpleNamespace(served=lambda: listed))
+    assert only_model(client) == "m"
 
 
 def test_json_of_an_answer_tells_how_fast_it_came(served, trivet) -> None:
