@@ -48,6 +48,13 @@ def test_what_an_engine_refuses_later_has_the_names_of_the_client(
     assert ollama["error"] == message.replace(SCHEMA, "format")
 
 
+def test_a_grammar_of_tgi_is_named_where_it_stands(site: Site, start_server: Callable[..., Server]) -> None:
+    message = "structured_outputs.regex cannot be carried out: it has no end"
+    site.start_engine("--refuse", "400", "--refuse-code", "invalid_request", "--refuse-message", message)
+    told = refused(start_server(), "/generate", inputs="x")
+    assert told["error"] == "parameters.grammar.value cannot be carried out: it has no end"
+
+
 def test_a_name_is_told_once_and_words_of_a_sentence_stay(client: FlaskClient) -> None:
     wrong = client.post("/api/generate", json={"model": "demo", "prompt": "x", "options": {"seed": "5"}})
     assert wrong.get_json()["error"] == "options.seed is wrong: expected int | null, got str"

@@ -22,6 +22,8 @@ NAMES = {
     "logprobs": "parameters.top_n_tokens",
     "truncate_prompt_tokens": "parameters.truncate",
     "structured_outputs": "parameters.grammar",
+    "structured_outputs.json": "parameters.grammar.value",
+    "structured_outputs.regex": "parameters.grammar.value",
     "lora_name": "parameters.adapter_id",
 }
 # What is not carried out, with the values that change nothing.
