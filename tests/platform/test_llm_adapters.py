@@ -55,9 +55,11 @@ def test_scores_of_the_real_model_are_those_of_merged_weights(llm: LLM, folders:
     names = ["", *folders]
     found = prompt_scores(llm, names)
     ids = llm.get_tokenizer().encode(PROMPT, add_special_tokens=True)
+    oracle = read_gguf_oracle(find_demo_model(), 256, 49152)
+    base = {key: value.clone() for key, value in oracle._model.state_dict().items()}
     wanted = []
     for name in names:
-        oracle = read_gguf_oracle(find_demo_model(), 256, 49152)
+        oracle._model.load_state_dict(base)
         if name:
             oracle.adapt(folders[name])
         wanted.append(log_softmax(oracle.logits(ids))[np.arange(len(ids) - 1), ids[1:]])
