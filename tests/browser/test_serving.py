@@ -45,6 +45,19 @@ def test_a_launch_with_a_wrong_setting_is_told_in_the_servers_words(
     expect(page.get_by_role("region", name="What it takes")).to_contain_text("max_num_seqs", timeout=LONG_MS)
 
 
+def test_adapters_of_a_launch_are_lines_whose_folders_the_server_looks_at(
+    site: Site, admin_page: Page, watches: list[Watch]
+) -> None:
+    watches[0].expected.append("400")
+    page = admin_page
+    page.goto(f"{site.url}/console/launch?model=smollm2")
+    page.get_by_text("More settings").click()
+    page.get_by_label("Adapters (LoRA)").fill("sql=/nowhere/sql\ntone=/nowhere/tone")
+    fit = page.get_by_role("region", name="What it takes")
+    expect(fit).to_contain_text("/nowhere/sql is no adapter", timeout=LONG_MS)
+    expect(page.get_by_text("adapters=sql=/nowhere/sql,tone=/nowhere/tone")).to_be_visible()
+
+
 def test_an_instance_shows_its_batch_plan_and_events(site: Site, admin_page: Page) -> None:
     page = admin_page
     page.goto(f"{site.url}/console/instances")
