@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from flask import request
 
 _PLACE = "trivet.field_names"  # in the environment: a view may go on in another context
+_OWN_NAMES = "chat_template_kwargs"  # an error of it names variables of the template
 _QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)"""  # what the client wrote
 _NO_FIELD = r"(?<![\w.])(?<!the )"  # before a name: part of another one, or a word of the sentence
 
@@ -23,7 +24,7 @@ def name_fields(names: Mapping[str, str]) -> None:
 def in_names_of_client(message: str, param: str | None) -> tuple[str, str | None]:
     """An error of the request at hand, as its client is told it."""
     names: Mapping[str, str] = request.environ.get(_PLACE, {})
-    if not names:
+    if not names or param == _OWN_NAMES:
         return message, param
     longest_first = sorted(names, key=len, reverse=True)
     words = re.compile(rf"{_QUOTED}|{_NO_FIELD}\b({'|'.join(map(re.escape, longest_first))})\b")
