@@ -1,7 +1,6 @@
 """An adapter (LoRA) from its files: PEFT's folder, or a GGUF file as llama.cpp converts one.
 
 Headers alone are read, as for a model. What PEFT would compute and we would not is refused with the reason.
-PEFT's arithmetic: W x + scale * B (A x), scale = alpha / rank, or alpha / sqrt(rank) with `use_rslora`.
 """
 
 from __future__ import annotations
@@ -9,15 +8,16 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trivet.errors import ModelFilesError, Unsupported, WeightsError
 from trivet.models.architectures.gguf_spec import PERMUTED
 from trivet.models.architectures.tensor_names import GGUF_LAYER, HF_LAYER
 from trivet.models.expected_tensors import expected_tensors
+from trivet.models.peft_config import PeftConfig
 from trivet.weights import gguf, safetensors
 from trivet.weights.dequantize import UNPACKERS
 from trivet.weights.index import TensorInfo, WeightIndex
@@ -32,21 +32,6 @@ logger = logging.getLogger(__name__)
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PARTS = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer, which an adapter may adapt
-MAX_PATTERN = 500  # characters of a regular expression in a stranger's file
-# Of PEFT's config: values with which W x + scale * B (A x) is all there is, and what others would mean.
-_PLAIN = {
-    "use_dora": ((False, None), "DoRA (use_dora) scales the model's own weights"),
-    "bias": (("none", None), "its biases replace the model's (bias)"),
-    "lora_bias": ((False, None), "it adds biases of its own (lora_bias)"),
-    "modules_to_save": (([], None), "whole modules are replaced (modules_to_save)"),
-    "alora_invocation_tokens": (([], None), "it acts from certain tokens on only (aLoRA)"),
-    "layer_replication": (([], None), "it copies layers (layer_replication)"),
-    "trainable_token_indices": (([], {}, None), "it changes embeddings of tokens (trainable_token_indices)"),
-    "target_parameters": (([], None), "it adapts parameters that are no layers (target_parameters)"),
-    "use_qalora": ((False, None), "QALoRA (use_qalora) pools the input"),
-    "arrow_config": ((None,), "Arrow (arrow_config) routes between adapters"),
-}
-_CHANGES_BASE = re.compile(r"(pissa|olora|corda|loftq).*", re.IGNORECASE)  # init_lora_weights
 _NAME = re.compile(
     r"(?:base_model\.model\.)?((?:model\.)?layers\.(\d{1,6})\.(.+))\.lora_([AB])(?:\.default)?\.weight"
 )
@@ -75,7 +60,11 @@ def read_adapter(path: str | Path, spec: ModelSpec, name: str) -> AdapterFiles:
 
     Raises: ModelFilesError, WeightsError naming file and tensor; Unsupported with the reason.
     """
-    path = Path(path).expanduser()
+    what = f"adapter {name!r} ({path})"
+    try:
+        path = Path(path).expanduser()
+    except RuntimeError as error:  # "~nobody"
+        raise ModelFilesError(f"{what}: {error}; write the whole path") from None
     what = f"adapter {name!r} ({path})"
     if spec.shapes_only:
         raise Unsupported(
@@ -93,37 +82,21 @@ def read_adapter(path: str | Path, spec: ModelSpec, name: str) -> AdapterFiles:
 
 
 def _of_peft(folder: Path, what: str) -> tuple[list[TensorInfo], str]:
-    if not (folder / CONFIG).is_file():
+    if not _is_file(folder / CONFIG, what):
         raise ModelFilesError(f"{what}: there is no {CONFIG}; give a folder that PEFT has saved")
-    if not (folder / WEIGHTS).is_file():
-        is_pickle = (folder / "adapter_model.bin").is_file()
+    if not _is_file(folder / WEIGHTS, what):
+        is_pickle = _is_file(folder / "adapter_model.bin", what)
         raise ModelFilesError(
             f"{what}: there is no {WEIGHTS}"
             + (" but adapter_model.bin, a pickle, which could run a stranger's code" if is_pickle else "")
             + "; save the adapter as safetensors"
         )
-    config = read_json(folder / CONFIG)
-    _refuse_what_differs(config, what)
+    config = PeftConfig(read_json(folder / CONFIG), what)
     tensors = [_peft_info(tensor, config, what) for tensor in safetensors.read_header(folder / WEIGHTS)]
-    return tensors, str(config.get("base_model_name_or_path") or "")
+    return tensors, config.base_model
 
 
-def _refuse_what_differs(config: Mapping[str, Any], what: str) -> None:
-    kind = config.get("peft_type")
-    if kind != "LORA":
-        raise Unsupported(f"{what}: peft_type is {str(kind)[:80]!r}; adapters of the type LORA are served")
-    for key, (plain, reason) in _PLAIN.items():
-        if config.get(key) not in plain:
-            raise Unsupported(f"{what}: {reason}, which is not served: merge it into its model's weights")
-    init = config.get("init_lora_weights")
-    if isinstance(init, str) and _CHANGES_BASE.fullmatch(init):
-        raise Unsupported(
-            f"{what}: init_lora_weights is {init[:80]!r}, which changes the model's own weights; save it "
-            "with path_initial_model_for_weight_conversion, which makes a plain adapter of it"
-        )
-
-
-def _peft_info(tensor: RawTensor, config: Mapping[str, Any], what: str) -> TensorInfo:
+def _peft_info(tensor: RawTensor, config: PeftConfig, what: str) -> TensorInfo:
     found = _NAME.fullmatch(tensor.name)
     if found is None or found[3] not in _PART_OF:
         adapted = ", ".join(name.rpartition(".")[2] for name in _PART_OF)
@@ -135,35 +108,7 @@ def _peft_info(tensor: RawTensor, config: Mapping[str, Any], what: str) -> Tenso
     stem = f"layers.{int(found[2])}.{_PART_OF[found[3]]}"
     if found[4] == "A":
         return _info(tensor, f"{stem}.lora_a")
-    rank = _by_pattern(config, "rank_pattern", found[1], config.get("r"), what)
-    alpha = _by_pattern(config, "alpha_pattern", found[1], config.get("lora_alpha"), what)
-    if rank != tensor.shape[1]:
-        raise WeightsError(
-            f"{what}: tensor {tensor.name!r} is of rank {tensor.shape[1]} and {CONFIG} says {rank:g}; they "
-            "are of different adapters: fetch both again"
-        )
-    scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
-    return _info(tensor, f"{stem}.lora_b", scale=scale)
-
-
-def _by_pattern(config: Mapping[str, Any], key: str, module: str, general: object, what: str) -> float:
-    """The value of a module: of the first of PEFT's patterns that its name ends with, else of all."""
-    value, patterns = general, config.get(key) or {}
-    if not isinstance(patterns, dict):
-        raise ModelFilesError(f"{what}: {key} is {str(patterns)[:80]}; it must be an object")
-    for pattern, own in patterns.items():
-        try:
-            if len(pattern) <= MAX_PATTERN and re.match(rf"(.*\.)?({pattern})$", module):
-                value = own
-                break
-        except re.error as error:
-            raise ModelFilesError(
-                f"{what}: {key} has {pattern[:80]!r}, which is no pattern: {error}"
-            ) from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        setting = {"rank_pattern": "r", "alpha_pattern": "lora_alpha"}[key]
-        raise ModelFilesError(f"{what}: {setting} is {str(value)[:80]}; it must be a number above 0")
-    return float(value)
+    return _info(tensor, f"{stem}.lora_b", scale=config.scale(found[1], tensor.shape[1]))
 
 
 # ---- GGUF ----------------------------------------------------------------------------------------
@@ -171,14 +116,14 @@ def _by_pattern(config: Mapping[str, Any], key: str, module: str, general: objec
 
 def _of_gguf(path: Path, spec: ModelSpec, what: str) -> tuple[list[TensorInfo], str]:
     """As llama.cpp's convert_lora_to_gguf writes it: the scale is `adapter.lora.alpha` / rank."""
-    if not path.is_file():
+    if not _is_file(path, what):
         raise ModelFilesError(f"{what}: there is no such file")
     header = gguf.read_header(path)
     kind, alpha = header.metadata.get("adapter.type"), header.metadata.get("adapter.lora.alpha")
     if header.metadata.get("general.type") != "adapter" or kind != "lora":
         raise Unsupported(f"{what}: it is no adapter of the type lora; convert one with llama.cpp")
     if "adapter.alora.invocation_tokens" in header.metadata:
-        raise Unsupported(f"{what}: {_PLAIN['alora_invocation_tokens'][1]}, which is not served")
+        raise Unsupported(f"{what}: it acts from certain tokens on only (aLoRA), which is not served")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
         raise ModelFilesError(f"{what}: adapter.lora.alpha is {str(alpha)[:80]}; convert the adapter again")
     attention = spec.kinds[0].attention
@@ -204,6 +149,16 @@ def _of_gguf(path: Path, spec: ModelSpec, what: str) -> tuple[list[TensorInfo], 
 
 
 # ---- both ----------------------------------------------------------------------------------------
+
+
+def _is_file(path: Path, what: str) -> bool:
+    """Raises: ModelFilesError where that cannot be told."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise ModelFilesError(
+            f"{what}: {path.name} cannot be looked at: {error.strerror or error}; check path and rights"
+        ) from error
 
 
 def _info(tensor: RawTensor, name: str, unpermute_heads: int = 0, scale: float = 1.0) -> TensorInfo:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from trivet.contract_suite.tiny_adapters import make_tiny_adapter
 from trivet.errors import ModelFilesError, TrivetError, Unsupported, WeightsError
+from trivet.models import peft_config
 from trivet.models.adapter_files import AdapterFiles, read_adapter
 from trivet.models.model_files import open_model
 from trivet.models.spec import ModelSpec
@@ -88,6 +89,33 @@ def test_patterns_of_rank_and_alpha_go_before_what_is_for_all(folder: Path, spec
     assert scales == [5 / 2, 5 / 8, 16 / 8]
 
 
+def test_what_peft_and_trainers_write_besides_changes_nothing(folder: Path, spec: ModelSpec) -> None:
+    change_config(
+        folder,
+        init_lora_weights="EVA",
+        eva_config={"rho": 2.0},
+        loftq_config={},
+        kasa_config=None,
+        use_bdlora=None,
+        megatron_core="megatron.core",
+        qalora_group_size=16,
+        peft_version="0.19.0",
+        task_type="CAUSAL_LM",
+        unsloth_fixed=True,
+    )
+    assert read(folder, spec).weights["layers.0.q.lora_b"].scale == 16 / 8
+
+
+def test_a_pattern_that_computes_for_ever_is_ended(
+    folder: Path, spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exponential in the length of a module's name."""
+    monkeypatch.setattr(peft_config, "PATTERNS_S", 0.2)
+    change_config(folder, alpha_pattern={r"((.|\w)*)*[!?]": 1})
+    with pytest.raises(Unsupported, match=r"its patterns take more than 0\.2 s, the last is"):
+        read(folder, spec)
+
+
 def test_names_with_the_adapter_in_them_and_a_transposed_layout_flag_are_read(
     folder: Path, spec: ModelSpec
 ) -> None:
@@ -114,6 +142,11 @@ def test_names_with_the_adapter_in_them_and_a_transposed_layout_flag_are_read(
         ({"layer_replication": [[0, 1]]}, "copies layers"),
         ({"trainable_token_indices": [1]}, "changes embeddings of tokens"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights is 'lora_ga'"),
+        ({"kasa_config": {"beta": 1}}, "its config sets kasa_config to {'beta': 1}"),
+        ({"of_next_year": 3}, "its config sets of_next_year to 3, and what that computes is not known"),
+        ({"rank_pattern": {"(a{1000}){1000}": 4}}, "and none with braces"),
+        ({"alpha_pattern": {"|".join(["q_proj"] * 90): 99}}, "alpha_pattern has a pattern of 629 characters"),
         ({"peft_type": "PROMPT_TUNING"}, "peft_type is 'PROMPT_TUNING'; adapters of the type LORA"),
     ],
 )
@@ -129,7 +162,9 @@ def test_what_would_be_computed_otherwise_is_refused(
     ("config", "told"),
     [
         ({"lora_alpha": 0}, "lora_alpha is 0; it must be a number above 0"),
-        ({"r": 4}, "is of rank 8 and adapter_config.json says 4"),
+        ({"lora_alpha": 10**400}, "it must be a number above 0 and below 2^31"),
+        ({"use_rslora": "false"}, "use_rslora is 'false'; it must be true or false"),
+        ({"r": 4}, "are of rank 8 and its config says 4"),
         ({"alpha_pattern": {"(": 1}}, "alpha_pattern has '(', which is no pattern"),
     ],
 )
@@ -182,6 +217,22 @@ def test_a_folder_that_is_none_says_what_is_missing(folder: Path, spec: ModelSpe
         read(folder, spec)
     with pytest.raises(ModelFilesError, match=r"there is no adapter_config\.json"):
         read(folder / "nowhere", spec)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("x" * 300, "adapter_config.json cannot be looked at: File name too long"),
+        ("x" * 300 + ".gguf", "cannot be looked at: File name too long"),
+        ("~nobody-of-this-name/x", "write the whole path"),
+    ],
+)
+def test_a_path_that_cannot_be_looked_at_is_told(
+    spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelFilesError, match=rf"^adapter 'sql' .*{re.escape(told)}"):
+        read(Path(path), spec)
 
 
 def test_a_gguf_adapter_is_the_same_as_the_folder_it_was_made_of(
