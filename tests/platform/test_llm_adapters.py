@@ -83,6 +83,10 @@ def test_an_adapter_that_comes_with_its_path_takes_a_free_slot(llm: LLM, folders
     assert one.outputs[0].token_ids == other.outputs[0].token_ids
     with pytest.raises(UnsupportedParameter, match=r"'later' has no slot: 4 of 4 are taken.*max_loras 5"):
         llm.generate([PROMPT], SCORES, lora_request=LoRARequest("later", 8, str(folders["a3"])))
+    for name, right in (("late", "a3"), ("a1", "a1")):
+        llm.generate([PROMPT], SCORES, lora_request=LoRARequest(name, 9, f"{folders[right]}/."))
+        with pytest.raises(UnsupportedParameter, match=rf"'{name}' was loaded from .*; give one of them an"):
+            llm.generate([PROMPT], SCORES, lora_request=LoRARequest(name, 9, str(folders["a2"])))
     with pytest.raises(RequestError, match="no adapter 'none': there are a1, a2, a3, late"):
         llm.generate([PROMPT], SCORES, lora_request="none")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trivet.adapters import DEFAULT_RANK, MAX_RANK, LoRARequest
@@ -58,7 +60,7 @@ def load_adapters(runner: Runner, adapters: Mapping[str, AdapterFiles], backend:
 
 def load_late(
     runner: Runner, taken: dict[str, int], slots: AdapterSlots, spec: ModelSpec, request: LoRARequest
-) -> None:
+) -> AdapterFiles:
     """Into a free slot, which is `taken` then.
 
     Raises: UnsupportedParameter where none is free; as `read_adapter` and `Runner.load_adapter`.
@@ -70,8 +72,24 @@ def load_late(
             f"the engine with max_loras {slots.num_slots + 1}",
             param="lora_request",
         )
-    runner.load_adapter(slot, read_adapter(request.path, spec, request.name).weights)
+    adapter = read_adapter(request.path, spec, request.name)
+    runner.load_adapter(slot, adapter.weights)
     taken[request.name] = slot
+    return adapter
+
+
+def check_same_files(request: LoRARequest, loaded: Path) -> None:
+    """Of a request by the name of an adapter, which was loaded from that resolved path.
+
+    Raises: UnsupportedParameter.
+    """
+    asked = Path(os.path.realpath(os.path.expanduser(request.path)))
+    if asked != loaded:
+        raise UnsupportedParameter(
+            f"adapter {request.name[:200]!r} was loaded from {loaded} and the request has {asked}; "
+            "give one of them another name",
+            param="lora_request",
+        )
 
 
 def _last_part(name: str) -> str:

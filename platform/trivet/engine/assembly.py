@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from trivet.adapters import LoRARequest
 from trivet.contract import Runner
 from trivet.engine import backend_answers
-from trivet.engine.adapters import load_adapters, load_late, read_adapters
+from trivet.engine.adapters import check_same_files, load_adapters, load_late, read_adapters
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
@@ -36,6 +37,7 @@ class Engine:
     tokenizer: Tokenizer
     grammars: GrammarCompiler
     hidden_size: int
+    adapter_paths: dict[str, Path]  # of those loaded, resolved, by name
 
     def resolved_pooling(self, params: PoolingParams) -> PoolingParams:
         """With the model's own pooling where none is named.
@@ -50,13 +52,17 @@ class Engine:
     def adapter_named(self, request: LoRARequest | None) -> str:
         """The name that sequences carry; "" is the base model. One that comes with a path is loaded.
 
-        Raises: RequestError; ModelFilesError, WeightsError, Unsupported of its files.
+        Raises: RequestError, also where a loaded one of that name is of other files; ModelFilesError,
+            WeightsError, Unsupported of its files.
         """
         if request is None:
             return ""
-        if request.path and request.name not in self.core.adapter_slots:
-            slots = self.placement.config.adapters
-            load_late(self.runner, self.core.adapter_slots, slots, planned_spec(self.files), request)
+        if request.path and request.name in self.adapter_paths:
+            check_same_files(request, self.adapter_paths[request.name])
+        elif request.path:
+            slots, taken = self.placement.config.adapters, self.core.adapter_slots
+            adapter = load_late(self.runner, taken, slots, planned_spec(self.files), request)
+            self.adapter_paths[request.name] = adapter.path.resolve()
         self.core.check_adapter(request.name)
         return request.name
 
@@ -109,4 +115,5 @@ def assemble(
         ),
     )
     grammars = GrammarCompiler(tokenizer, spec.num_tokens, files.eos_token_ids)
-    return Engine(files, placement, runner, core, tokenizer, grammars, spec.hidden_size)
+    paths = {name: adapter.path.resolve() for name, adapter in adapters.items()}
+    return Engine(files, placement, runner, core, tokenizer, grammars, spec.hidden_size, paths)
