@@ -18,6 +18,7 @@ from trivet_registry.deployments_store import (
     check_priority,
     check_replicas,
     get_deployment,
+    kept_settings,
 )
 from trivet_registry.events_store import list_events, record_event
 from trivet_registry.tables import Deployment, Version, utc_now
@@ -122,8 +123,7 @@ def _change_engines(deployment: Deployment, update: Update) -> list[str]:
     if update.device not in (UNCHANGED, deployment.device):
         changes.append(f"device {deployment.device or 'any'} to {update.device or 'any'}")
         deployment.device = check_device(update.device)
-    merged = {**deployment.settings, **update.settings}
-    settings = {key: value for key, value in merged.items() if value is not None}
+    settings = kept_settings(deployment.settings, update.settings)
     changes += _described(deployment.settings, settings)
     if _checked(deployment, settings).idle_timeout_s is None:
         deployment.is_asleep = False  # no request would wake it any more

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
+from trivet.adapters import with_one_spelling
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import Conflict, NotFound, RequestError
 from trivet_registry.events_store import record_event
@@ -46,7 +47,7 @@ def create_deployment(
 
     Raises: Conflict where the name runs already; RequestError; ConfigError for a wrong engine setting.
     """
-    settings = dict(settings or {})
+    settings = kept_settings(settings or {})
     name = _name_of(name, parse_engine_settings(settings).served_model_name, version)
     check_replicas(replicas)
     check_backends(backend)
@@ -82,6 +83,12 @@ def create_deployment(
     reason = f"launch {version.reference}, backend {backend}, replicas {replicas}"
     record_event(session, "deployment", reason, deployment=name, to_state=RUNNING)
     return deployment
+
+
+def kept_settings(*given: Mapping[str, str | None]) -> dict[str, str]:
+    """Each setting as the last one has it that gives it; None takes it back. Raises: ConfigError."""
+    merged = {key: value for settings in given for key, value in with_one_spelling(settings).items()}
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def list_deployments(session: Session, *, desired: str | None = None) -> Sequence[Deployment]:

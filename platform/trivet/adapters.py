@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trivet.errors import ConfigError, RequestError, UnsupportedParameter
 
@@ -28,6 +29,8 @@ _REFUSED = {
     "max_prompt_adapters": ("0", "prompt adapters are not served, adapters of weights (LoRA) are"),
     "max_prompt_adapter_token": ("0", "prompt adapters are not served, adapters of weights (LoRA) are"),
 }
+
+_BOTH = "adapters and lora_modules are both given and are the same setting; give one"
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,19 @@ def parse_adapters(text: str, setting: str = "adapters") -> dict[str, str]:
                 f"{setting}: an adapter's name is {name[:200]!r}; use letters, digits, '.', '_' and '-', "
                 "128 at most, beginning with a letter or digit"
             )
+        if name == "latest":
+            raise ConfigError(
+                f"{setting}: an adapter's name is 'latest', which is the model itself to clients of Ollama; "
+                "give it another"
+            )
         if name in found:
             raise ConfigError(f"{setting}: two adapters have the name {name!r}; give each its own")
         found[name] = folder
     return found
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it was written."""
 
 
 def _plain_pairs(text: str) -> Iterator[tuple[str, str]]:
@@ -115,14 +127,15 @@ def _plain_pairs(text: str) -> Iterator[tuple[str, str]]:
 
 def _json_pairs(text: str, setting: str) -> Iterator[tuple[str, str]]:
     try:
-        given = json.loads(text)
-    except ValueError as error:
+        given = json.loads(text, object_pairs_hook=_Pairs)  # a name that is there twice is refused, too
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{setting} is {text[:200]!r}, which is no JSON ({error})") from None
-    for one in given if isinstance(given, list) else [given]:
-        if isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("path"), str):
-            yield one["name"], one["path"]
-        elif isinstance(one, dict) and all(isinstance(folder, str) for folder in one.values()):
-            yield from one.items()
+    for one in given if type(given) is list else [given]:
+        fields = dict(one) if isinstance(one, _Pairs) else {}
+        if isinstance(fields.get("name"), str) and isinstance(fields.get("path"), str):
+            yield fields["name"], fields["path"]
+        elif isinstance(one, _Pairs) and all(isinstance(folder, str) for _, folder in one):
+            yield from one
         else:
             raise ConfigError(
                 f'{setting} is {text[:200]!r}; write {{"NAME": "FOLDER"}}, or '
@@ -135,6 +148,29 @@ def spelled_adapters(adapters: Mapping[str, str]) -> str:
     if any(re.search(r"[,\s=]", folder) for folder in adapters.values()):
         return json.dumps(dict(adapters))
     return ",".join(f"{name}={folder}" for name, folder in adapters.items())
+
+
+def with_one_spelling(given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Settings to be kept: adapters under our name, as `spelled_adapters` has them. None takes one back.
+
+    Raises: ConfigError.
+    """
+    kept, setting = dict(given), "adapters"
+    if "lora_modules" in kept:
+        modules = kept.pop("lora_modules")
+        if not _is_given(modules):
+            kept.setdefault("adapters", modules)
+        elif _is_given(kept.get("adapters")):
+            raise ConfigError(_BOTH)
+        else:
+            kept["adapters"], setting = modules, "lora_modules"
+    if (adapters := kept.get("adapters")) and _is_given(adapters):
+        kept["adapters"] = spelled_adapters(parse_adapters(adapters, setting))
+    return kept
+
+
+def _is_given(value: str | None) -> bool:
+    return value is not None and value.lower() not in _NOTHING
 
 
 def with_own_adapter_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -150,7 +186,7 @@ def with_own_adapter_settings(given: Mapping[str, str]) -> dict[str, str]:
     modules = own.pop("lora_modules", "")
     if modules.lower() not in _NOTHING:
         if own.get("adapters", "").lower() not in _NOTHING:
-            raise ConfigError("adapters and lora_modules are both given and are the same setting; give one")
+            raise ConfigError(_BOTH)
         own["adapters"] = spelled_adapters(parse_adapters(modules, "lora_modules"))
     wanted = [name for name in ("adapters", "max_loras") if own.get(name, "").lower() not in _NOTHING]
     enabled = own.pop("enable_lora", None)

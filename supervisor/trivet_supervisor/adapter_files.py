@@ -8,10 +8,10 @@ from pathlib import Path
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import ModelFilesError, Unavailable
 from trivet.launching import ModelFile
+from trivet.models.adapter_files import CONFIG, WEIGHTS
 from trivet_registry.digests import sha256_of
 
 GGUF = ".gguf"
-_SUFFIXES = (".json", ".safetensors")  # what an engine reads of a folder
 
 
 def adapter_files(settings: Mapping[str, str]) -> list[ModelFile]:
@@ -23,8 +23,10 @@ def adapter_files(settings: Mapping[str, str]) -> list[ModelFile]:
     for name, folder in parse_engine_settings(settings).adapters.items():
         try:
             place = Path(folder)
-            is_file = place.suffix == GGUF
-            files = [place] if is_file else sorted(f for f in place.iterdir() if f.suffix in _SUFFIXES)
+            files = [place] if place.suffix == GGUF else [place / CONFIG, place / WEIGHTS]
+            for one in files:
+                if one.exists() and not one.is_file():  # to open a pipe may take for ever
+                    raise ModelFilesError(f"{one} is no regular file")
             found += [ModelFile(str(one), one.stat().st_size, sha256_of(one)) for one in files]
         except (OSError, ModelFilesError) as error:
             raise Unavailable(f"adapter {name!r} cannot be read on the supervisor's host: {error}") from error

@@ -41,6 +41,19 @@ def test_what_an_engine_is_started_with_makes_a_new_generation(
     assert (deployment.generation, deployment.first_generation) == (2, 1)
 
 
+def test_adapters_replace_each_other_whatever_they_were_called(launched: Database) -> None:
+    with launched.session() as session:
+        version = get_deployment(session, "chat").version
+        settings = {"lora_modules": '{"name": "a", "path": "/x"}'}
+        made = create_deployment(session, name="adapted", version=version, settings=settings)
+        assert made.settings == {"adapters": "a=/x"}
+        for given, kept in (({"lora_modules": "b=/y c=/z"}, "b=/y,c=/z"), ({"adapters": "d=/x"}, "d=/x")):
+            changed = update_deployment(session, "adapted", Update(settings=given))
+            assert changed.settings == {"adapters": kept}
+        changed = update_deployment(session, "adapted", Update(settings={"lora_modules": None}))
+        assert changed.settings == {}
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, {"replicas": 3}, {"priority": 1}, {"settings": {"idle_timeout_s": "60"}}, {"backend": "auto"}],

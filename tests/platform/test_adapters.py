@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trivet.adapters import LoRARequest, adapter_per_prompt
+from trivet.adapters import LoRARequest, adapter_per_prompt, with_one_spelling
 from trivet.engine_settings import parse_engine_settings
 from trivet.errors import ConfigError, ModelFilesError, UnsupportedArchitecture, UnsupportedParameter
 from trivet.models.architectures.gguf_spec import gguf_architecture
@@ -44,6 +44,10 @@ def test_a_folder_with_a_comma_or_a_space_survives_its_spelling() -> None:
         ({"adapters": "a:b=/x"}, "adapters: an adapter's name is 'a:b'; use letters"),
         ({"adapters": "a=/x,a=/y"}, "two adapters have the name 'a'"),
         ({"adapters": "{"}, "which is no JSON"),
+        ({"adapters": "[" * 100_000}, "which is no JSON"),
+        ({"adapters": '{"a": "/x", "a": "/y"}'}, "two adapters have the name 'a'"),
+        ({"adapters": "latest=/x"}, "name is 'latest', which is the model itself to clients of Ollama"),
+        ({"lora_modules": '[["a", "/x"]]'}, 'lora_modules is \'[["a", "/x"]]\'; write {"NAME": "FOLDER"}'),
         ({"adapters": '{"a": 1}'}, 'write {"NAME": "FOLDER"}'),
         ({"adapters": "a=/x", "lora_modules": "b=/y"}, "are both given"),
         ({"adapters": "a=/x", "enable_lora": "false"}, "enable_lora is 'false' and adapters is given"),
@@ -59,6 +63,26 @@ def test_a_folder_with_a_comma_or_a_space_survives_its_spelling() -> None:
 def test_a_setting_of_adapters_that_cannot_be_meant_is_refused(spelt: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         parse_engine_settings(spelt)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"lora_modules": "a=/x b=/y"}, {"adapters": "a=/x,b=/y"}),
+        (
+            {"lora_modules": '{"name": "n", "path": "/p"}', "dtype": "auto"},
+            {"adapters": "n=/p", "dtype": "auto"},
+        ),
+        ({"adapters": '[{"name": "n", "path": "/a b"}]'}, {"adapters": '{"n": "/a b"}'}),
+        ({"lora_modules": "none", "adapters": "a=/x"}, {"adapters": "a=/x"}),
+        ({"lora_modules": None}, {"adapters": None}),
+        ({"dtype": None}, {"dtype": None}),
+    ],
+)
+def test_settings_are_kept_with_adapters_under_one_name_in_one_spelling(
+    given: dict[str, str | None], kept: dict[str, str | None]
+) -> None:
+    assert with_one_spelling(given) == kept
 
 
 def test_settings_that_ask_for_none_change_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ def folder(tmp_path: Path) -> Path:
     (made / "adapter_config.json").write_text("{}")
     (made / "adapter_model.safetensors").write_bytes(WEIGHTS)
     (made / "README.md").write_text("no engine reads it")
+    (made / "trainer_state.json").write_text("nor this")
     return made
 
 
@@ -60,6 +62,13 @@ def test_another_host_has_to_have_the_same_files(site: Site, folder: Path) -> No
     (folder / "adapter_model.safetensors").write_bytes(WEIGHTS.upper())
     with pytest.raises(Unavailable, match=r"adapter_model\.safetensors has the SHA-256"):
         copies.check(files[1:])
+
+
+def test_a_pipe_is_not_opened(folder: Path) -> None:
+    (folder / "adapter_config.json").unlink()
+    os.mkfifo(folder / "adapter_config.json")
+    with pytest.raises(Unavailable, match=r"adapter_config\.json is no regular file"):
+        adapter_files({"adapters": f"sql={folder}"})
 
 
 def test_a_folder_that_has_gone_is_the_reason_why_no_engine_starts_elsewhere(

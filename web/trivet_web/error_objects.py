@@ -23,7 +23,8 @@ from trivet_web.request_name import request_id
 
 logger = logging.getLogger(__name__)
 _ADAPTERS = (
-    "adapters (LoRA) are loaded by the launch or an update: `trivet update NAME --adapter NAME=FOLDER`"
+    "adapters (LoRA) are loaded by the launch or an update, which names all that the model shall have: "
+    "`trivet update NAME --adapter NAME=FOLDER --adapter NAME=FOLDER`"
 )
 _ABSENT = {f"/v1/{what}_lora_adapter": _ADAPTERS for what in ("load", "unload")}  # routes of vLLM
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

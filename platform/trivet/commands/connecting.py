@@ -210,7 +210,7 @@ def add_settings_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="adapters",
         metavar="NAME=FOLDER",
-        help="a LoRA adapter beside the model, a folder as PEFT writes it (repeatable)",
+        help="a LoRA adapter beside the model, a folder as PEFT writes it (repeatable; give all of them)",
     )
     parser.add_argument(
         "--set",

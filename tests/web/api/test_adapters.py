@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask.testing import FlaskClient
 
+from trivet_registry.deployment_changes import sleep_deployment
+from trivet_registry.deployments_store import stop_deployment
 from trivet_registry.keys_store import KeySettings, create_key
 from trivet_web.models.served_models import ServedModel
 
@@ -67,6 +69,37 @@ def test_the_list_has_the_adapters_that_are_loaded_behind_their_model(adapted: F
     assert found["demo"]["parent"] is None
     assert adapted.get("/v1/models/demo:sql").get_json() == one
     assert "has no adapter 'x'" in error_of(adapted.get("/v1/models/demo:x"), 404)["message"]
+
+
+def test_an_adapter_is_ready_where_a_request_reaches_it_or_wakes_its_model(
+    site: Site, site_client: FlaskClient
+) -> None:
+    site.deploy("new", adapters="sql=/sql")
+    site.deploy("slept", adapters="sql=/sql", idle_timeout_s="60")
+    with site.database.session() as session:
+        sleep_deployment(session, "slept", "nobody used it")
+    site_client.application.extensions["trivet"].router.table(fresh=True)
+    found = {one["id"]: one["ready"] for one in site_client.get("/v1/models").get_json()["data"]}
+    assert {name: found[name] for name in found if "s" in name} == {"slept": True, "slept:sql": True}
+    assert site_client.get("/v1/models/slept:sql").get_json()["ready"] is True
+    assert site_client.get("/v1/models/new:sql").get_json()["ready"] is False
+    names = [one["name"] for one in site_client.get("/api/tags").get_json()["models"]]
+    assert "slept:sql" in names
+    assert "new:sql" not in names
+
+
+def test_an_adapter_is_of_one_model_again_as_soon_as_the_other_was_stopped(
+    site: Site, site_client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        site.deploy(name, adapters="tone=/tone")
+    error = error_of(site_client.get("/v1/models/tone"), 404)
+    assert "is of several models; name one: one:tone, two:tone" in error["message"]
+    monkeypatch.setattr("trivet_web.engines.routing.MAX_AGE_S", 60.0)
+    site_client.application.extensions["trivet"].router.table()
+    with site.database.session() as session:
+        stop_deployment(session, "two")
+    assert site_client.get("/v1/models/tone").get_json()["id"] == "one:tone"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +214,18 @@ def test_ollama_makes_a_name_for_an_adapter(
         assert "model 'two' has sql, tone: launch the model with `--adapter" in response.get_json()["error"]
     response = create("x", "FROM two", adapters={"a.safetensors": "sha256:1"})
     assert (response.status_code, "nothing is uploaded" in response.get_json()["error"]) == (400, True)
+
+
+def test_ollamas_tag_is_an_adapter_before_it_is_a_version(
+    site: Site, site_client: FlaskClient, eventually: Eventually
+) -> None:
+    site.deploy("smollm2")
+    site.start_engine("--adapters", "1", name="smollm2")
+    hear(site_client, site, eventually)
+    for model, word in (("smollm2:1", "10"), ("smollm2", "w0"), ("smollm2:latest", "w0")):
+        body = {"model": model, "messages": MESSAGES, "stream": False, "options": {"num_predict": 1}}
+        answer = site_client.post("/api/chat", json=body).get_json()
+        assert answer["message"]["content"].strip() == word
 
 
 def test_ollama_lists_adapters(adapted: FlaskClient) -> None:

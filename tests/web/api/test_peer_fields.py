@@ -277,4 +277,5 @@ def test_an_answer_has_the_id_that_the_request_chose(speaker: Speaker) -> None:
 def test_who_would_load_an_adapter_is_told_what_does_it(client: FlaskClient, what: str) -> None:
     response = client.post(f"/v1/{what}_lora_adapter", json={"lora_name": "sql", "lora_path": "/sql"})
     assert response.status_code == 404
-    assert "`trivet update NAME --adapter NAME=FOLDER`" in response.json["error"]["message"]
+    message = response.json["error"]["message"]
+    assert "an update, which names all that the model shall have: `trivet update NAME --adapter" in message

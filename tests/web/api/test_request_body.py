@@ -345,14 +345,8 @@ def test_a_path_with_a_wrong_base_is_told_the_right_one(client: FlaskClient, ask
     "fields",
     [
         {"separate_reasoning": True, "stream_reasoning": True, "no_stop_trim": False, "regex": None},
-        {
-            "mirostat": 0,
-            "repeat_penalty": 1.0,
-            "typical_p": 1,
-            "n_predict": -1,
-            "grammar": "",
-            "samplers": [],
-        },
+        {"mirostat": 0, "repeat_penalty": 1.0, "typical_p": 1},
+        {"n_predict": -1, "grammar": "", "samplers": []},
     ],
 )
 def test_what_other_servers_clients_send_by_default_is_accepted(

@@ -36,9 +36,9 @@ class Site:
         return {claim.instance_id for claim in claims}
 
     def listed(self) -> tuple[list[str], list[str]]:
-        """What is loaded, and what may be named."""
+        """What is served, and what may be named."""
         deployed = self.read()["m"]
-        return self.router.loaded_adapters(deployed), self.router.known_adapters(deployed)
+        return self.router.served_adapters(deployed), self.router.known_adapters(deployed)
 
 
 def test_who_has_the_adapter_answers_for_it_and_everybody_for_the_model() -> None:
@@ -83,7 +83,10 @@ def test_a_deployment_that_is_unloaded_is_waited_for_with_its_adapters() -> None
     site.is_asleep = True
     assert site.router.choose("m", 1, adapter="sql").instance_id == NOWHERE
     assert site.router.ready("m", "sql").is_asleep
-    assert site.listed() == ([], ["sql"])
+    assert site.listed() == (["sql"], ["sql"]), "a request for it wakes the deployment"
+    site.is_asleep = False
+    site.rows = []
+    assert site.listed() == ([], ["sql"]), "it was not loaded yet"
 
 
 @pytest.mark.parametrize(("adapter", "is_known"), [("sql", True), ("tone", False), ("", False)])

@@ -26,7 +26,7 @@ _TYPES = {"generate": "LLM", "embed": "embedding", "score": "rerank"}  # Xinfere
 @requires(Right.INFER)
 @documented(ModelList)
 def list_models() -> Response:
-    """All that shall run, `ready` says which answer now; behind each the adapters that are loaded."""
+    """All that shall run, `ready` says which answer now; behind each its adapters that do."""
     table = visible(web_process().router.table())
     found = [one for _, deployed in sorted(table.items()) for one in _objects(deployed)]
     first, last = (found[0].id, found[-1].id) if found else (None, None)
@@ -39,19 +39,30 @@ def list_models() -> Response:
 def get_model(name: str) -> Response:
     """Raises: ModelNotFound listing what exists."""
     meant = meant_by(name)
-    made = model_object(check_known(meant))
-    return json_response(_of_adapter(made, meant) if meant.adapter else made)
+    deployed = check_known(meant)
+    made = model_object(deployed)
+    if not meant.adapter:
+        return json_response(made)
+    is_ready = meant.adapter in web_process().router.served_adapters(deployed)
+    return json_response(_of_adapter(made, meant, is_ready))
 
 
 def _objects(deployed: Deployed) -> Iterator[ModelObject]:
     base = model_object(deployed)
     yield base
-    for adapter in web_process().router.loaded_adapters(deployed):
-        yield _of_adapter(base, ModelName(deployed.name, adapter))
+    for adapter in web_process().router.served_adapters(deployed):
+        yield _of_adapter(base, ModelName(deployed.name, adapter), is_ready=True)
 
 
-def _of_adapter(base: ModelObject, name: ModelName) -> ModelObject:
-    return structs.replace(base, id=name.id, display_name=name.id, root=name.adapter, parent=name.deployment)
+def _of_adapter(base: ModelObject, name: ModelName, is_ready: bool) -> ModelObject:
+    return structs.replace(
+        base,
+        id=name.id,
+        display_name=name.id,
+        root=name.adapter,
+        parent=name.deployment,
+        ready=is_ready,
+    )
 
 
 def model_object(deployed: Deployed) -> ModelObject:

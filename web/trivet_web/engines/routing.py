@@ -213,14 +213,16 @@ class Router:
         deployed = self.deployed(name)
         return deployed if deployed.waits else self._ready(name, frozenset(), adapter)[0]
 
-    def loaded_adapters(self, deployed: Deployed) -> list[str]:
-        """Names of those that an instance has which can serve now."""
+    def served_adapters(self, deployed: Deployed) -> list[str]:
+        """Names of those for which `can_serve` holds: an instance has it, or will when it is woken."""
+        if deployed.is_asleep and deployed.waits:
+            return sorted(deployed.adapters)
         serving = self._candidates(deployed, frozenset())
         return sorted(frozenset().union(*(self._adapters_of(deployed, one) for one in serving)))
 
     def known_adapters(self, deployed: Deployed) -> list[str]:
-        """Those that are loaded, and those that an engine will have when it is there."""
-        return sorted({*deployed.adapters, *self.loaded_adapters(deployed)})
+        """Those that are served, and those that an engine will have when it is there."""
+        return sorted({*deployed.adapters, *self.served_adapters(deployed)})
 
     def choose(
         self,

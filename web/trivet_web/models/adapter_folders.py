@@ -35,7 +35,11 @@ def check_adapters(settings: Mapping[str, str | None], site: Settings) -> None:
                 param=_PARAM,
             )
         place = given_path(folder, _PARAM, site)
-        if not (place if place.suffix == ".gguf" else place / ADAPTER_CONFIG).is_file():
+        try:
+            is_there = (place if place.suffix == ".gguf" else place / ADAPTER_CONFIG).is_file()
+        except OSError as error:  # a folder of another account, a name that is too long
+            raise ModelFilesError(f"{folder[:500]} cannot be read: {error.strerror}") from None
+        if not is_there:
             raise ModelFilesError(
                 f"{folder} is no adapter: it has no {ADAPTER_CONFIG}; give a folder that PEFT has written, "
                 "or a GGUF file of an adapter"

@@ -36,9 +36,12 @@ def meant_by(model: str) -> ModelName:
     Raises: ModelNotFound for an adapter that several deployments have.
     """
     table = web_process().router.table
-    # Fresh only where it must be: it may have been launched within the last half second.
-    found = _found(model, visible(table())) or _found(model, visible(table(fresh=True)))
-    return found or ModelName(model)
+    # Fresh only where it must be: it may have been launched, or stopped, within the last half second.
+    try:
+        found = _found(model, visible(table()))
+    except ModelNotFound:
+        found = None
+    return found or _found(model, visible(table(fresh=True))) or ModelName(model)
 
 
 def with_adapter(name: ModelName, adapter: str | None, field: str) -> ModelName:

@@ -99,6 +99,12 @@ def test_a_folder_that_no_engine_could_read_is_refused_at_once(ask: Ask, folder:
         assert words in answer.data
 
 
+def test_a_folder_whose_name_no_disk_can_have_is_refused(ask: Ask) -> None:
+    for way, answer in every_way(ask, "/" + "a" * 300).items():  # and no `model_roots`
+        assert answer.status_code == 400, (way, answer.data)
+        assert b"cannot be read: File name too long" in answer.data
+
+
 def test_what_an_adapter_takes_is_told_to_those_only_who_may_launch_it(
     site: Site, ask: Ask, adapter: Path
 ) -> None:

@@ -63,7 +63,7 @@ def tags() -> Response:
     table = visible(process.router.table())
     models = []
     for name, deployed in sorted(table.items()):
-        adapters = process.router.loaded_adapters(deployed)
+        adapters = process.router.served_adapters(deployed)
         models += [_tag(ModelName(name, adapter).id, deployed) for adapter in ("", *adapters)]
     for name, variant in variants(process).all():
         if variant.base in table and name not in table:

@@ -1,6 +1,6 @@
 """Which deployment a name of Ollama's form means: `name:tag`, where no tag is `latest`.
 
-A tag is an alias or a number of the registry first, and then an adapter of the deployment `name`.
+A tag is an adapter of the deployment `name` first, and then an alias or a number of the registry.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ def named(name: str | None) -> Named:
     if plain in table:
         return Named(name, ModelName(plain))
     table = visible(process.router.table(fresh=True))  # it may have been launched within the last half second
-    deployment = plain if plain in table else _of_version(process, plain, list(table.values()))
-    if deployment is not None:
-        return Named(name, ModelName(deployment))
+    if plain in table:
+        return Named(name, ModelName(plain))
     meant = meant_by(plain)
     adapters = [ModelName(one.name, adapter) for one in table.values() for adapter in known_adapters(one)]
     if meant in adapters:
         return Named(name, meant)
+    deployment = _of_version(process, plain, list(table.values()))
+    if deployment is not None:
+        return Named(name, ModelName(deployment))
     created = [one for one, variant in variants(process).all() if may_use(variant.base)]
     known = ", ".join(sorted([*table, *(one.id for one in adapters), *created]))
     raise ModelNotFound(
