@@ -28,7 +28,7 @@ from trivet.contract import (
     Sampling,
     StepOutput,
 )
-from trivet.errors import DeviceLost, OutOfMemory, TrivetError
+from trivet.errors import DeviceLost, OutOfMemory, TrivetError, WeightsError
 from trivet.models.spec import ModelSpec
 from trivet.runners.collectives import Distributed
 from trivet.runners.other_rank import RankProcess, answering
@@ -204,10 +204,16 @@ class TensorParallelRunner:
         return tuple(told_by(ranks, len(told), notice) for notice, ranks in ranks_of.items())
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """As the contract; every rank reads its slices."""
-        self._tell("load_adapter", slot, weights)
-        with self._watching_ranks():
+        """As the contract; every rank reads its slices.
+
+        Rank 0 first: what it refuses any other would refuse, and a rank that fails ends.
+        """
+        try:
             self._inner.load_adapter(slot, weights)
+        except WeightsError:  # its slot is empty now
+            self.unload_adapter(slot)
+            raise
+        self._tell("load_adapter", slot, weights)
         self._await_answers()
 
     def unload_adapter(self, slot: int) -> None:

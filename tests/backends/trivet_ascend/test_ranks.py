@@ -29,7 +29,7 @@ from trivet.contract_suite.prompts import random_prompt
 from trivet.contract_suite.tiny_adapters import ADAPTERS, SLOTS, make_tiny_adapter
 from trivet.contract_suite.tiny_models import make_tiny_model
 from trivet.engine.agreement import Scores, compare
-from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory
+from trivet.errors import DeviceLost, DoesNotFit, OutOfMemory, Unsupported, WeightsError
 from trivet.models.adapter_files import read_adapter
 from trivet.models.model_files import ModelFiles, open_model
 from trivet.runners.rank_order import MEETING_TIMEOUT, OpensRank
@@ -176,6 +176,29 @@ def test_adapters_are_cut_as_their_matrices_are(files: ModelFiles, tmp_path: Pat
         assert agreement.agrees, str(agreement)
     assert not compare(wanted[0], wanted[1], "f32").agrees
     assert compare(wanted[0], wanted[-1], "f32").agrees  # an empty slot
+
+
+def test_an_adapter_that_is_refused_ends_no_rank(files: ModelFiles, tmp_path: Path) -> None:
+    """Of too large a rank, and of values that are not finite."""
+    launch = Launch(files, 2, adapters=replace(SLOTS, max_rank=4))
+    large, small = (
+        read_adapter(make_tiny_adapter(launch.spec, slot, tmp_path / str(slot)), launch.spec, str(slot))
+        for slot in (1, 2)
+    )
+    broken = make_tiny_adapter(launch.spec, 2, tmp_path / "broken", size=float("inf"))
+    runner = launch.over_ranks()
+    try:
+        driver = launch.ready(runner)
+        with pytest.raises(Unsupported, match="the adapter's rank is 8 and the slots have room for 4"):
+            runner.load_adapter(1, large.weights)
+        wanted = driver.score(driver.add(random_prompt(60, 2), 1))
+        runner.load_adapter(1, small.weights)
+        with pytest.raises(WeightsError, match="not finite"):
+            runner.load_adapter(1, read_adapter(broken, launch.spec, "broken").weights)
+        found = driver.score(driver.add(random_prompt(60, 2), 1))
+    finally:
+        runner.close()
+    assert compare(wanted, found, "f32").agrees, "the slot is empty on every rank"
 
 
 @pytest.mark.parametrize("parallel", [{"num_ranks": 2}], indirect=True)
