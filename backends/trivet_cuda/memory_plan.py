@@ -110,8 +110,9 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
 
 
 def rounding_bytes(spec: ModelSpec, weights: WeightIndex, shape: Shape) -> int:
-    """What the allocator takes beyond weights and KV: at 70B up to a GiB."""
-    rank, total = Rank(0, shape.num_ranks), SEGMENTS_BYTES + STEP_BYTES  # KV is one tensor
+    """What the allocator takes beyond weights, adapters and KV: at 70B up to a GiB."""
+    num_others = 3 if shape.adapters.num_slots else 1  # KV is one tensor, adapters' slots are two
+    rank, total = Rank(0, shape.num_ranks), SEGMENTS_BYTES + num_others * STEP_BYTES
     for matrix in model_matrices.packed_matrices(spec):
         sizes = rank.height(matrix.num_rows), matrix.num_columns
         if matrix.shard == "row":

@@ -102,13 +102,12 @@ class AdapterBank:
         """`spec` is the whole model's. Raises: torch.OutOfMemoryError."""
         self._slots, self._rank, self._device = slots, rank, device
         self._stacks: dict[str, tuple[_Stack, ...]] = {}
-        for part in adapted_parts(spec, slots, rank.count):
-            stack = _Stack(
-                part,
-                torch.zeros((slots.num_slots, slots.max_rank, part.num_columns), dtype=dtype, device=device),
-                torch.zeros((slots.num_slots, slots.max_rank, part.num_rows), dtype=dtype, device=device),
-            )
-            self._stacks[part.matrix] = (*self._stacks.get(part.matrix, ()), stack)
+        parts = tuple(adapted_parts(spec, slots, rank.count))
+        size = slots.num_slots, slots.max_rank
+        all_a = _views(size, [part.num_columns for part in parts], dtype, device)
+        all_b = _views(size, [part.num_rows for part in parts], dtype, device)
+        for part, a, b in zip(parts, all_a, all_b, strict=True):
+            self._stacks[part.matrix] = (*self._stacks.get(part.matrix, ()), _Stack(part, a, b))
         self._ids = torch.arange(1, slots.num_slots + 1, dtype=torch.int32, device=device)
 
     @property
@@ -222,6 +221,15 @@ def bank_of(bank: AdapterBank | None) -> AdapterBank:
     if bank is None:
         raise Unsupported("this engine was planned without slots for adapters; set adapters or max_loras")
     return bank
+
+
+def _views(
+    size: tuple[int, int], widths: list[int], dtype: torch.dtype, device: torch.device | None
+) -> list[Tensor]:
+    """Zeros [*size, width] of each width, in one tensor: an allocator would round up each of its own."""
+    lengths = [size[0] * size[1] * width for width in widths]
+    whole = torch.zeros(sum(lengths), dtype=dtype, device=device)
+    return [part.view(*size, width) for part, width in zip(torch.split(whole, lengths), widths, strict=True)]
 
 
 def _finite(reader: TensorReader, name: str, dtype: torch.dtype) -> Tensor:
