@@ -10,7 +10,10 @@ from typing import Any
 
 import msgspec
 
+from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Deployment, Instance
+
+TRIED_AGAIN = "it has served before and is tried again every"  # the supervisor's word of what may pass
 
 
 class EngineRules(msgspec.Struct, frozen=True):
@@ -56,6 +59,11 @@ def has_served(instance: Instance) -> bool:
     """Whether any instance of its generation has been ready, also one of before a shutdown or a sleep."""
     served = served_rules(instance.deployment)
     return instance.ready_at is not None or (served is not None and served.generation == instance.generation)
+
+
+def is_given_up(instance: Instance) -> bool:
+    """It has failed, and no time mends that: a person has to change or end its deployment."""
+    return instance.instance_state is InstanceState.FAILED and TRIED_AGAIN not in instance.reason
 
 
 def served_on(instance: Instance) -> str | None:

@@ -35,6 +35,9 @@ class Parser(argparse.ArgumentParser):
         return [text for action in self._actions for text in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
+        for parsers in self._actions:
+            if isinstance(parsers, argparse._SubParsersAction) and message.endswith(f": {parsers.metavar}"):
+                message = f"{parsers.metavar} is missing, one of {', '.join(parsers.choices)}"
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 

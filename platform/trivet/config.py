@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from trivet.errors import ConfigError
-from trivet.setting_faults import refuse_misspelt, refuse_unknown, type_sentence
+from trivet.setting_faults import converted, refuse_misspelt, refuse_unknown
 
 KERNELS_VARIABLE = "TRIVET_KERNELS_DIR"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -98,9 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.backend.get(name) or BackendSettings()
 
 
-_SECTIONS = {  # tables of the file: no variable sets them
-    "backend": BackendSettings.__struct_fields__,
-    "price": PriceSettings.__struct_fields__,
+_SECTIONS: dict[str, type[msgspec.Struct]] = {  # tables of the file: no variable sets them
+    "backend": BackendSettings,
+    "price": PriceSettings,
 }
 
 
@@ -240,7 +240,7 @@ def load_settings(
     file = Paths(Path(home).expanduser()).config_file
     from_file = _read_toml(file) if reads_file else {}
     refuse_unknown(from_file, Settings.__struct_fields__, str(file))
-    for kind, fields in _SECTIONS.items():
+    for kind, struct in _SECTIONS.items():
         sections = from_file.get(kind, {})
         if not isinstance(sections, dict):
             raise ConfigError(
@@ -249,14 +249,14 @@ def load_settings(
         for name, section in sections.items():
             where = f"{file} [{kind}.{name}]"
             if not isinstance(section, dict):
-                raise ConfigError(f"{where} must be a table with {' and '.join(fields[:2])}")
-            refuse_unknown(section, fields, where)
+                raise ConfigError(
+                    f"{where} must be a table with {' and '.join(struct.__struct_fields__[:2])}"
+                )
+            refuse_unknown(section, struct.__struct_fields__, where)
+            converted(section, struct, where)
     where = f"settings ({file}, environment, command line)"
     given_values = {**from_file, **from_env, **given, "home": home}
-    try:
-        settings = msgspec.convert(given_values, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {type_sentence(error, given_values, Settings)}") from error
+    settings = converted(given_values, Settings, where)
     for name, is_good, wanted in _rules(settings):
         if not is_good:
             raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")

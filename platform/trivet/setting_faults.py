@@ -5,12 +5,20 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from trivet.errors import ConfigError
 
-_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+T = TypeVar("T", bound=msgspec.Struct)
+_TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "dict[str, str]": "a table of texts",
+}
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -34,6 +42,14 @@ def refuse_misspelt(environ: Iterable[str], known: Iterable[str]) -> None:
             near = difflib.get_close_matches(variable, known, n=1, cutoff=0.9)
             if near:
                 raise ConfigError(f"the variable {variable} is no setting; did you mean {near[0]}?")
+
+
+def converted(given: Mapping[str, object], kind: type[T], where: str) -> T:
+    """As `kind`, with text read as numbers where it wants them. Raises: ConfigError naming the key."""
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {type_sentence(error, given, kind)}") from error
 
 
 def type_sentence(

@@ -77,6 +77,7 @@ def _backup(given: argparse.Namespace) -> int:
 
 
 def _restore(given: argparse.Namespace) -> int:
+    from trivet.errors import ConfigError
     from trivet_registry.backups.restoring import check_backup, restore
     from trivet_supervisor.serve_checks import serve_lock
 
@@ -86,6 +87,8 @@ def _restore(given: argparse.Namespace) -> int:
         return 0
     os.umask(FOR_ITS_ACCOUNT)
     settings = _site()
+    if not os.path.exists(given.file):
+        raise ConfigError(f"{given.file} does not exist; give the file of `trivet backup`")
     settings.paths.create()
     with serve_lock(settings.paths):
         done = restore(settings, given.file, given.database_url)

@@ -61,8 +61,7 @@ def serve_lock(paths: Paths) -> Iterator[None]:
         except BlockingIOError:
             holder = file.read().strip() or "unknown"
             raise Conflict(
-                f"`trivet serve` runs already on {paths.home}, with pid {holder}; use that one, or end it: "
-                f"kill {holder}"
+                f"`trivet serve` runs already on {paths.home}, with pid {holder}; this ends it: kill {holder}"
             ) from None
         write_holder(file.fileno(), str(os.getpid()))
         yield

@@ -113,6 +113,13 @@ def test_a_missing_argument_is_one_sentence(capsys) -> None:
     assert capsys.readouterr().err == expected
 
 
+@pytest.mark.parametrize(("command", "choices"), [("config", "export, diff, apply"), ("kernels", "build, ")])
+def test_a_missing_action_is_told_with_its_choices(capsys, command: str, choices: str) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command])
+    assert f"trivet {command}: ACTION is missing, one of {choices}".rstrip(", ") in capsys.readouterr().err
+
+
 def test_options_may_not_be_abbreviated(capsys) -> None:
     with pytest.raises(SystemExit):
         cli.main(["launch", "m", "--repl", "2"])

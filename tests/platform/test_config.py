@@ -86,6 +86,19 @@ def test_a_section_that_is_no_table_is_refused(home: Path, line: str) -> None:
         load_settings({"home": str(home)}, {})
 
 
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ('[price.smol]\nprompt = "free"', r"\[price.smol\]: prompt is 'free'; it must be a number$"),
+        ("[backend.cuda]\nenv = 5", r"\[backend.cuda\]: env is 5; it must be a table of texts$"),
+    ],
+)
+def test_a_value_of_another_type_is_told_with_its_table(home: Path, table: str, sentence: str) -> None:
+    (home / "trivet.toml").write_text(table)
+    with pytest.raises(ConfigError, match=sentence):
+        load_settings({"home": str(home)}, {})
+
+
 def test_a_log_level_may_be_written_small(home: Path) -> None:
     assert load_settings({"home": str(home)}, {"TRIVET_LOG_LEVEL": "debug"}).log_level == "debug"
 

@@ -44,4 +44,5 @@ def test_a_home_without_a_site_is_told(
     assert "there is no registry at" in capsys.readouterr().err
     assert not list(home.iterdir())
     assert main(["restore", str(tmp_path / "nothing.tar")]) == 2
-    assert "give the file of `trivet backup`" in capsys.readouterr().err
+    assert "nothing.tar does not exist; give the file of `trivet backup`" in capsys.readouterr().err
+    assert not list(home.iterdir()), "it is told before anything is made"

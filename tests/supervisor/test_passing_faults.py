@@ -11,6 +11,7 @@ from trivet.messages import Phase
 from trivet_registry.deployment_changes import sleep_deployment, wake_deployment
 from trivet_registry.deployments_store import set_replicas, stop_deployment
 from trivet_registry.instance_state import InstanceState
+from trivet_registry.served import is_given_up
 from trivet_supervisor.placement import FilesChanged
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def test_a_fault_that_lasts_long_is_told_as_failed_and_tried_again_every_minute(
     instance = site.only()
     assert instance.state == "failed"
     assert "served before and is tried again every 60 s" in instance.reason
+    assert not is_given_up(instance)
     assert "the first: exit code 4" in instance.reason
     num_looks = len(site.places.ledgers)
     site.wait(300, step_s=5)
@@ -118,6 +120,7 @@ def test_what_only_a_person_can_mend_is_final_until_the_next_supervisor(site: Si
     instance = site.only()
     assert (instance.state, instance.attempt) == ("failed", 1)
     assert "tried again" not in instance.reason
+    assert is_given_up(instance)
     assert len(site.places.ledgers) == 2, "at the launch and after the crash"
     site.places.refuses = None
     site.start_supervisor()

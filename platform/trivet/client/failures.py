@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from math import ceil
 
@@ -10,6 +11,8 @@ import msgspec
 from trivet import errors
 from trivet.client.retries import retry_after_s
 from trivet.errors import DeadlinePassed, Overloaded, RequestError, TrivetError
+
+_MARKUP = re.compile(rb"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
@@ -34,12 +37,12 @@ class ErrorEvent(ErrorObject, frozen=True):
 
 
 def failure_of(status: int, body: bytes, headers: Mapping[str, str]) -> TrivetError:
-    """The exception for an answer with an error status; a foreign body (a proxy's) is quoted in short."""
+    """The exception for an answer with an error status; the text of a foreign body is quoted in short."""
     try:
         error = msgspec.json.decode(body, type=ErrorBody).error
     except msgspec.MsgspecError:
-        text = " ".join(body[:200].decode("utf-8", "replace").split())
-        error = ErrorObject(message=f"the server answered {status} and no error object: {text or 'no body'}")
+        text = " ".join(_MARKUP.sub(b" ", body)[:200].decode("utf-8", "replace").split())
+        error = ErrorObject(message=f"the server answered {status}, not as Trivet does: {text or 'no body'}")
     wait_s = retry_after_s(headers)
     return failure(error, status, None if wait_s is None else ceil(wait_s))
 

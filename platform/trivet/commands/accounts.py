@@ -13,19 +13,25 @@ import msgspec
 from trivet.commands.connecting import add_server_options, connect_or_open
 from trivet.commands.output import add_json_option, age_text, note, print_json, print_table
 from trivet.counted import counted
-from trivet.errors import ConfigError
+from trivet.errors import ConfigError, Conflict, NotFound
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
+    from trivet.client import Client
     from trivet.client.account_results import ApiKey
     from trivet.client.accounts import KeyChanges, UserChanges
 
 AUDIT_PAGE = 500
+NUM_LISTED = 50  # entries of the audit log
 ROLES = ("admin", "operator", "user", "viewer")
 
 
-def _actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[argparse.ArgumentParser]:
-    return parser.add_subparsers(metavar="ACTION", required=True)
+def _actions(
+    parser: argparse.ArgumentParser, lists: object, **defaults: object
+) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    """Without an action it lists, as `trivet models` does."""
+    parser.set_defaults(action=lists, json=False, url=None, ca_file=None, api_key_file=None, **defaults)
+    return parser.add_subparsers(metavar="ACTION", help="default: list")
 
 
 def _action(
@@ -47,7 +53,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _add_users(parser: argparse.ArgumentParser) -> None:
-    actions = _actions(parser)
+    actions = _actions(parser, _list_users)
     _action(actions, "list", "list users", _list_users)
     add = _action(actions, "add", "add a user; the password is asked for, or read from a pipe", _add_user)
     add.add_argument("name", metavar="NAME")
@@ -96,6 +102,7 @@ def _change_user(given: argparse.Namespace) -> int:
         if given.what == "role":
             changes["role"] = given.role
         elif given.what == "passwd":
+            client.users.get(given.name)  # nobody types a password for a user who does not exist
             changes["password"] = _password()
         else:
             changes["is_disabled"] = given.what == "disable"
@@ -109,7 +116,11 @@ def _change_user(given: argparse.Namespace) -> int:
 def _password() -> str:
     """Never an argument: every account of a host sees the command lines of its processes."""
     if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n")
+        if line := sys.stdin.readline():
+            return line.rstrip("\n")
+        raise ConfigError(
+            "no password came on standard input; write it there, or type the command at a terminal"
+        )
     password = getpass.getpass("Password: ")
     if password != getpass.getpass("Again: "):
         raise ConfigError("the two passwords are not the same; nothing was changed")
@@ -120,7 +131,7 @@ def _password() -> str:
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
-    actions = _actions(parser)
+    actions = _actions(parser, _list_keys, all=False)
     listing = _action(actions, "list", "list keys", _list_keys)
     listing.add_argument("--all", action="store_true", help="everybody's, for admins")
     create = _action(actions, "create", "make a key, which is shown once", _create_key)
@@ -128,7 +139,7 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--scope", action="append", help="infer (default), read, operate, admin (repeatable)")
     create.add_argument("--user", help="whose (default: one's own, or the site's)")
     change = _action(actions, "update", "change a key's limits", _update_key)
-    change.add_argument("key_id", metavar="ID", type=int)
+    change.add_argument("key", metavar="ID", help="its number, or its name where only one has it")
     for action in (create, change):
         action.add_argument("--model", action="append", help="a deployment that it may use (repeatable)")
         action.add_argument("--priority", type=int, help="the best that its requests may have (0 to 9)")
@@ -136,7 +147,7 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--requests-per-minute", type=int, metavar="N")
         action.add_argument("--expires", metavar="WHEN", help="a day such as 2027-01-31, or days as 90d")
     revoke = _action(actions, "revoke", "revoke a key for good", _revoke_key)
-    revoke.add_argument("key_id", metavar="ID", type=int)
+    revoke.add_argument("key", metavar="ID", help="its number, or its name where only one has it")
 
 
 def _list_keys(given: argparse.Namespace) -> int:
@@ -205,7 +216,7 @@ def _update_key(given: argparse.Namespace) -> int:
     }
     changes: KeyChanges = {name: value for name, value in asked.items() if value is not None}  # type: ignore[assignment]
     with connect_or_open(given) as client:
-        key = client.keys.update(given.key_id, changes)
+        key = client.keys.update(_key_id(client, given.key), changes)
     for notice in key.notices:
         note(notice)
     _tell(given, key, f"key {key.id} is changed")
@@ -214,9 +225,21 @@ def _update_key(given: argparse.Namespace) -> int:
 
 def _revoke_key(given: argparse.Namespace) -> int:
     with connect_or_open(given) as client:
-        key = client.keys.revoke(given.key_id)
+        key = client.keys.revoke(_key_id(client, given.key))
     _tell(given, key, f"key {key.id} ({key.prefix}...) is revoked")
     return 0
+
+
+def _key_id(client: Client, key: str) -> int:
+    """Raises: NotFound where no key that works has the name, Conflict where several have."""
+    if key.isdecimal() and len(key) < 20:
+        return int(key)
+    ids = sorted(one.id for one in client.keys.list() if one.name == key and one.revoked_at is None)
+    if len(ids) > 1:
+        raise Conflict(f"keys {', '.join(map(str, ids))} are named {key!r}; give one of these numbers")
+    if not ids:
+        raise NotFound(f"no key that works is named {key!r}; `trivet keys list --all` has their numbers")
+    return ids[0]
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -243,9 +266,9 @@ def _date(text: str, option: str) -> date:
 
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
-    actions = _actions(parser)
+    actions = _actions(parser, _list_audit, limit=NUM_LISTED, act=None)
     listing = _action(actions, "list", "who did what, the newest first", _list_audit)
-    listing.add_argument("--limit", type=int, default=50, metavar="N")
+    listing.add_argument("--limit", type=int, default=NUM_LISTED, metavar="N")
     listing.add_argument("--action", dest="act", help="such as deployment.launch")
     _action(actions, "export", "print every entry, the newest first, as lines of JSON", _export_audit)
     verify = _action(actions, "verify", "name the first entry that was edited or removed", _verify)

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="a deployment (default: the only one)")
-    parser.add_argument("-m", "--message", help="send this and print the answer, instead of a conversation")
+    parser.add_argument(
+        "-m",
+        "--message",
+        "--prompt",
+        dest="message",
+        metavar="T",
+        help="send this and print the answer, instead of a conversation",
+    )
     parser.add_argument("--system", help="the system message")
     parser.add_argument("--temperature", type=float, help="0 = always the likeliest token")
     parser.add_argument("--top-p", type=float)

@@ -160,11 +160,23 @@ def local_model(text: str) -> Path:
 
     try:
         with Client(timeout_s=10.0) as client:
-            return Path(client.models.version(text).path)
-    except ModelNotFound as error:
-        raise with_path_hint(error, text) from None
+            try:
+                return Path(client.models.version(text).path)
+            except ModelNotFound as error:
+                raise _with_model_hint(client, with_path_hint(error, text), text) from None
     except Unavailable as error:
         raise Unavailable(f"{text!r} is a name (a path has a slash: ./{text}), and {error}") from error
+
+
+def _with_model_hint(client: Client, error: ModelNotFound, name: str) -> ModelNotFound:
+    """Who knows the deployment's name is told which model it runs."""
+    for each in client.deployments.list():
+        if each.name == name:
+            model = f"{each.model}:{each.alias or each.version}"
+            return ModelNotFound(
+                f"{name!r} is a deployment, and no model; it runs {model}: give that", param="model"
+            )
+    return error
 
 
 def parse_pairs(pairs: list[str]) -> dict[str, str]:

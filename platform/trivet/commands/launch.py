@@ -23,6 +23,7 @@ from trivet.commands.connecting import (
 )
 from trivet.commands.model_files import add_source_key, followed, source_key
 from trivet.commands.output import add_json_option, note, print_json
+from trivet.counted import counted
 from trivet.errors import Conflict, ModelNotFound, TrivetError, Unavailable
 from trivet.plugins import Command
 
@@ -33,6 +34,7 @@ POLL_INTERVAL_S = 0.3
 START_PATIENCE_S = 3.0  # a launch often follows `trivet serve &` at once
 NUM_LOG_LINES = 20
 CARRIAGE_RETURN = "\r"
+STOPS = "`trivet stop {name}` takes it away"
 GOES_ON = "goes on starting; `trivet ps` shows it, `trivet stop {name}` ends it"
 FAILED_STATES = ("failed", "lost")
 
@@ -125,13 +127,18 @@ def _pulled(client: Client, given: argparse.Namespace) -> str:
 
 def _scale(given: argparse.Namespace) -> int:
     with connect(given) as client:
-        return finish(client, client.deployments.scale(given.name, given.replicas), given)
+        scaled = client.deployments.scale(given.name, given.replicas)
+        return finish(client, scaled, given, way_out="`trivet scale {name} N` with fewer takes it away")
 
 
 def finish(
-    client: Client, deployment: Deployment, given: argparse.Namespace, before: Collection[str] = ()
+    client: Client,
+    deployment: Deployment,
+    given: argparse.Namespace,
+    before: Collection[str] = (),
+    way_out: str = STOPS,
 ) -> int:
-    """Wait as asked, then say how it came out. Returns the exit code."""
+    """Wait as asked, then say how it came out, with the way out of a failure. Returns the exit code."""
     name = deployment.name
     failed = None
     if not given.no_wait:
@@ -146,6 +153,9 @@ def finish(
             display.close()
     if failed is not None:
         explain_failure(client, failed)
+        serving = [one for one in client.deployments.get(name).instances if one.state == "ready"]
+        goes_on = f"still serving: {counted(len(serving), 'instance')} of {name}; " if serving else ""
+        note(f"{goes_on}{way_out.format(name=name)}")
     if given.json:
         print_json(deployment)
     elif failed is None:

@@ -35,7 +35,15 @@ class Generated(msgspec.Struct):
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    parser.add_argument("--prompt", required=True, metavar="T", help="what to say to the model")
+    parser.add_argument(
+        "-m",
+        "--prompt",
+        "--message",
+        dest="prompt",
+        required=True,
+        metavar="T",
+        help="what to say to the model",
+    )
     parser.add_argument(
         "--raw", action="store_true", help="complete the text as it is, without a chat template"
     )

@@ -129,9 +129,23 @@ def _of_deployments(site: Document, wanted: Document) -> Iterator[Step]:
         old, new = before[name], _meant(entry, wanted, site)
         changed = [field for field in new.__struct_fields__ if getattr(new, field) != getattr(old, field)]
         if changed:
-            text = ", ".join(f"{field} {getattr(old, field)} to {getattr(new, field)}" for field in changed)
+            text = ", ".join(_change(field, getattr(old, field), getattr(new, field)) for field in changed)
             run = _updates(name, old, entry, wanted, has_new_model="model" in changed)
             yield Step(f"~ deployment {name}: {text}", run)
+
+
+def _change(field: str, old: object, new: object) -> str:
+    """Of settings those that differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        differ = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+        return ", ".join(_change(key, old.get(key), new.get(key)) for key in differ)
+    return f"{field} {_shown(old)} to {_shown(new)}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def _meant(entry: DeploymentEntry, document: Document, site: Document) -> DeploymentEntry:
@@ -217,7 +231,7 @@ def _of_keys(site: Document, wanted: Document) -> Iterator[Step]:
             for field in entry.__struct_fields__
             if getattr(entry, field) != getattr(old, field)
         }
-        text = ", ".join(f"{field} {getattr(old, field)} to {value}" for field, value in changes.items())
+        text = ", ".join(_change(field, getattr(old, field), value) for field, value in changes.items())
         yield Step(f"~ key {entry.name}{owner}: {text}", _changes(old, changes))
 
 

@@ -14,7 +14,15 @@ from urllib.parse import urlsplit
 
 from trivet.commands.host_checks import Finding
 from trivet.commands.output import GIB, bytes_text
-from trivet.config import Paths, Settings, engine_address, home_of_environment, load_settings
+from trivet.config import (
+    Paths,
+    Settings,
+    engine_address,
+    home_of_environment,
+    load_settings,
+    process_environment,
+    settings_to_environment,
+)
 from trivet.demo_model import find_demo_model
 from trivet.errors import ConfigError, ModelFilesError, TrivetError
 
@@ -36,7 +44,9 @@ def check_site() -> Iterator[Finding]:
         yield Finding("settings", "fail", str(error), f"correct it; the checks below use {used}")
     else:
         file = settings.paths.config_file
-        yield Finding("settings", "ok", str(file) if file.exists() else f"defaults (no {file})")
+        used = str(file) if file.exists() else f"defaults (no {file})"
+        names = [name for name in settings_to_environment(settings) if name in process_environment()]
+        yield Finding("settings", "ok", ", and ".join(filter(None, (used, ", ".join(names)))))
     yield from check_home(settings.paths)
     yield check_disk(settings.paths.home)
     yield check_registry(settings)

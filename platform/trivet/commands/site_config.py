@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import note
+from trivet.counted import counted
 from trivet.errors import ConfigError
 from trivet.plugins import Command
 
@@ -97,7 +98,7 @@ def _apply(given: argparse.Namespace) -> int:
             said = step.run(client)
             if said:
                 print(said)
-    print(f"{len(found)} changes were made")
+    print(f"{counted(len(found), 'change')} made")
     return 0
 
 

@@ -6,6 +6,7 @@ versions and one that is made of its document then have the same document.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trivet.errors import ConfigError
+from trivet.setting_faults import refuse_unknown
 
 if TYPE_CHECKING:
     from trivet.client import Client, Deployment, Model
@@ -95,7 +97,9 @@ def read_site(client: Client) -> Document:
 def decode(text: bytes, where: str) -> Document:
     """Raises: ConfigError naming the field."""
     try:
-        document = msgspec.toml.decode(text, type=Document)
+        given = tomllib.loads(text.decode())
+        refuse_unknown(given, Document.__struct_fields__, where)
+        document = msgspec.convert(given, Document)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(
             f"{where} is no configuration of a site: {error}; `trivet config export` shows one"

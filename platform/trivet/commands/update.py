@@ -20,6 +20,8 @@ from trivet.plugins import Command
 if TYPE_CHECKING:
     from trivet.client import DeploymentChanges
 
+UPDATES = "`trivet update {name} ...` with other values, or the old ones, ends this update"
+
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the deployment, see `trivet ps`")
@@ -51,9 +53,9 @@ def _run(given: argparse.Namespace) -> int:
         except ModelNotFound as error:
             raise with_path_hint(error, given.model) from None
         if after.generation == before.generation:
-            return finish(client, after, given)
+            return finish(client, after, given, way_out=UPDATES)
         note(f"{given.name}: new instances replace the running ones as they become ready")
-        return finish(client, after, given, {instance.id for instance in before.instances})
+        return finish(client, after, given, {instance.id for instance in before.instances}, UPDATES)
 
 
 def _changes(given: argparse.Namespace) -> DeploymentChanges:

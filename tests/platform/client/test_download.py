@@ -98,7 +98,7 @@ def test_a_file_that_is_cut_short_is_no_file_and_leaves_what_was_there(tmp_path:
 def test_of_the_body_of_an_error_only_the_beginning_is_read(tmp_path: Path, bring: Fetch) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(errors.Unavailable, match="answered 502 and no error object"):
+        with pytest.raises(errors.Unavailable, match="answered 502, not as Trivet does"):
             bring(Sender(SIZE_BYTES, SIZE_BYTES, status=502), tmp_path / "model")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
@@ -152,5 +152,5 @@ def test_an_error_that_dribbles_in_is_told_with_what_there_is_of_it(
     monkeypatch.setattr("trivet.client.async_connection.ERROR_BODY_S", 0.0)
     sender = Sender(SIZE_BYTES, SIZE_BYTES, status=500)
     monkeypatch.setattr(sys.modules[__name__], "PIECE", b"e")
-    with pytest.raises(errors.TrivetError, match=r"no error object: e$"):
+    with pytest.raises(errors.TrivetError, match=r"not as Trivet does: e$"):
         bring(sender, tmp_path / "result")

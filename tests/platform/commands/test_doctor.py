@@ -75,6 +75,14 @@ def test_a_failed_check_is_the_exit_code_and_has_advice(home, trivet) -> None:
     assert f"fail run directory {home.run} has mode 755; chmod 700 {home.run}" in lines
 
 
+def test_variables_in_effect_are_named_without_their_values(home, monkeypatch) -> None:
+    monkeypatch.setenv("TRIVET_DATABASE_URL", "sqlite:////secret.db")
+    text = _one(list(site_checks.check_site()), "settings").text
+    assert text.startswith(f"defaults (no {home.config_file}), and TRIVET_HOME, TRIVET_DATABASE_URL, ")
+    assert ("TRIVET_PORT" in text, "TRIVET_LAUNCHER" in text) == (True, False)
+    assert "secret" not in text
+
+
 def test_a_wrong_settings_file_is_a_finding(home, trivet) -> None:
     home.create()
     home.config_file.write_text("prot = 1")

@@ -93,6 +93,7 @@ def test_a_failed_launch_gives_reason_and_log_and_exits_1(site, trivet) -> None:
     assert done.out == ""
     assert "failed: DoesNotFit: weights 9.0 GiB, free 1.0 GiB" in done.err
     assert "  out of memory\n" in done.err
+    assert done.err.endswith("\n`trivet stop smollm2` takes it away\n")
 
 
 def test_a_launch_after_a_failed_one_waits_for_its_own_instances(site, trivet) -> None:

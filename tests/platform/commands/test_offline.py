@@ -63,4 +63,10 @@ def test_run_of_a_name_without_a_server_says_how_a_path_looks(trivet, tmp_path, 
 def test_run_of_a_registered_name_finds_its_files(site, trivet) -> None:
     trivet("models", "add", MODEL, "--name", "demo")
     assert trivet("run", "demo", *NULL, "--prompt", "hi", "--max-tokens", "2").code == 0
+    trivet("launch", "demo", "--name", "chat", "--no-wait")
+    told = trivet("run", "chat", *NULL, "--message", "hi")
+    assert (told.code, "'chat' is a deployment, and no model; it runs demo:1: give that" in told.err) == (
+        1,
+        True,
+    ), told
     assert "model 'demo:7' is not registered" in trivet("run", "demo:7", *NULL, "--prompt", "hi").err

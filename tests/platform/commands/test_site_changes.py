@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from trivet.commands.site_changes import steps
-from trivet.commands.site_document import DeploymentEntry, Document, ModelEntry, VersionEntry
+from trivet.commands.site_document import (
+    DeploymentEntry,
+    Document,
+    KeyEntry,
+    ModelEntry,
+    VersionEntry,
+    decode,
+)
+from trivet.errors import ConfigError
 
 A, X = VersionEntry(path="/a.gguf"), VersionEntry(source="hf:org/x", digest="sha256:x")
 B, B_READ = VersionEntry(path="/b.gguf"), VersionEntry(path="/b.gguf", digest="sha256:b")
@@ -42,3 +50,23 @@ def test_a_number_is_the_version_at_that_place_of_its_own_document(
     site: Document, wanted: Document, texts: list[str]
 ) -> None:
     assert [step.text for step in steps(site, wanted, prunes=False)] == texts
+
+
+def test_of_settings_and_lists_only_what_differs_is_shown() -> None:
+    old, new = ({"dtype": "auto", "seed": 1}, {"dtype": "float32", "seed": 1, "max_num_seqs": 8})
+    site, wanted = (
+        Document(
+            deployments={"d": DeploymentEntry(model="m:prod", given=given)},
+            keys=[KeyEntry(name="k", models=models)],
+        )
+        for given, models in ((old, ["a", "b"]), (new, None))
+    )
+    assert [step.text for step in steps(site, wanted, prunes=False)] == [
+        "~ deployment d: dtype auto to float32, max_num_seqs none to 8",
+        "~ key k: models a,b to none",
+    ]
+
+
+def test_a_table_that_is_unknown_is_told_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'deployment'; did you mean 'deployments'"):
+        decode(b"[deployment.d]\nmodel = 'm:1'\n", "site.toml")

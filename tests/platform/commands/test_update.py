@@ -37,6 +37,10 @@ def test_an_update_whose_new_instance_fails_says_why_and_exits_1(serving, trivet
     done = trivet("update", "chat", "--model", "other")
     assert done.code == 1
     assert "DoesNotFit: weights 9.0 GiB" in done.err
+    assert done.err.splitlines()[-1] == (
+        "still serving: 1 instance of chat; `trivet update chat ...` with other values, or the old ones, "
+        "ends this update"
+    )
 
 
 def test_an_update_of_nothing_is_refused(serving, trivet) -> None:

@@ -97,8 +97,10 @@ def test_from_the_first_user_to_the_bill(
     assert first == "no deployment is named 'dmeo' yet; there are: demo"
     assert second == "key 1 has the name 'ci', too"
     assert not trivet("keys", "create", "another", "--model", "demo").stderr.startswith("no ")
-    for key_id in ("2", "3"):
-        trivet("keys", "revoke", key_id)
+    assert "keys 1, 2 are named 'ci'" in trivet("keys", "revoke", "ci").stderr
+    trivet("keys", "revoke", "2")
+    assert trivet("keys", "revoke", "another").stdout.startswith("key 3 ")
+    assert "no key that works is named 'another'" in trivet("keys", "revoke", "another").stderr
     with Client(server.url, key) as client:
         assert client.completions.complete("demo", "Hello", max_tokens=4).usage.completion_tokens == 4
         with pytest.raises(ModelNotFound, match="deployed: demo"):
@@ -170,7 +172,12 @@ def test_a_forgotten_password_is_set_anew_on_the_host_without_a_server(
         entry = list_entries(session)[0]
         assert (entry.actor, entry.action, entry.target) == ("the run token", "user.change", "root")
     assert run("users", "enable", "other").returncode == 0
-    assert "root" in run("users", "list").stdout
+    assert run("users").stdout == run("users", "list").stdout
+    assert "root" in run("users").stdout
+    assert "user.change" in run("audit").stdout
+    assert run("keys").returncode == 0
+    assert "no password came on standard input" in run("users", "add", "bob").stderr
+    assert "'nobody'" in run("users", "passwd", "nobody").stderr
     short = run("users", "passwd", "root", given="short\n")
     assert (short.returncode, "at least 12" in short.stderr) == (1, True)
     assert run("keys", "create", "ci").stdout.startswith("sk-tv-")

@@ -47,6 +47,10 @@ def test_simple_lines_are_answered_in_order(generate: Generate, source: Source) 
     assert first["text"]
     assert first["finish_reason"] == "length"
     assert [path.name for path in done.out.parent.iterdir()] == ["in.jsonl", "out.jsonl"]
+    assert "is there already" not in done.err
+    again = generate(file, "--max-tokens", "4")
+    assert f"{done.out} is there already: all lines are answered again, then it is replaced" in again.err
+    assert again.lines == [first, second]
 
 
 def test_options_are_the_sampling_of_lines_that_have_none(generate: Generate, source: Source) -> None:

@@ -214,6 +214,16 @@ def test_who_asks_for_what_is_starting_is_told_when_to_ask_again(state, retry_af
     assert refused.value.retry_after_s == retry_after_s
 
 
+def test_what_was_given_up_needs_an_operator_unless_another_instance_comes() -> None:
+    given_up = InstanceRow("a", "failed", "no room", is_given_up=True)
+    with pytest.raises(Unavailable, match=r"a is failed: no room; .* an operator has to mend it") as refused:
+        Site(given_up).router.choose("m", 1)
+    assert "later" not in str(refused.value)
+    assert refused.value.retry_after_s is None
+    with pytest.raises(Unavailable, match="try again later"):
+        Site(given_up, InstanceRow("b", "loading")).router.choose("m", 1)
+
+
 def test_what_was_stopped_is_not_promised_to_come_back() -> None:
     site = Site(InstanceRow("a", "draining"))
     site.is_leaving = True

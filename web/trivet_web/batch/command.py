@@ -71,6 +71,8 @@ def _run(given: argparse.Namespace) -> int:
     SamplingParams(**sampling).check()
     journal = Journal(given.output, _about(batch, given, model, sampling), batch.num_lines)
     try:
+        if given.output.is_file() and not journal.tally.lines:
+            note(f"{given.output} is there already: all lines are answered again, then it is replaced")
         if journal.tally.lines:
             note(f"going on: {journal.tally.lines} of {batch.num_lines} lines are in {journal.path}")
         if journal.tally.lines < batch.num_lines:

@@ -16,6 +16,7 @@ from trivet_registry.database import Database
 from trivet_registry.deployments_store import RUNNING, list_deployments
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import list_instances
+from trivet_registry.served import is_given_up
 from trivet_registry.tables import Deployment, Instance, Version, utc_now
 from trivet_web.engines.routing import Deployed, InstanceRow, ModelFacts, Table
 
@@ -102,6 +103,7 @@ def _row(instance: Instance, *, is_of_served_version: bool) -> InstanceRow:
         id=instance.id,
         state=instance.state,
         reason=instance.reason,
+        is_given_up=is_given_up(instance),
         max_model_len=plan.get("max_model_len"),
         backend=instance.backend or "",
         device=",".join(instance.device_uids or []),

@@ -44,6 +44,7 @@ class InstanceRow:
     id: str
     state: str
     reason: str = ""
+    is_given_up: bool = False  # failed, and not tried again by itself
     max_model_len: int | None = None  # of its plan
     backend: str = ""  # empty until it is placed
     device: str = ""  # uids, with commas
@@ -311,6 +312,11 @@ class Router:
         if deployed.is_leaving:
             return Unavailable(
                 f"model {name!r} cannot serve now: {why}; it was stopped, `trivet launch` starts it again"
+            )
+        if deployed.instances and all(each.is_given_up for each in deployed.instances):
+            return Unavailable(
+                f"model {name!r} cannot serve: {why}; it is not tried again by itself: an operator has to "
+                f"mend it (`trivet events {name}` tells more; `trivet update`, or stop and launch it again)"
             )
         return Unavailable(
             f"model {name!r} cannot serve now: {why}; try again later",
