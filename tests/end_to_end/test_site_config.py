@@ -73,7 +73,7 @@ def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_pa
             with other.client() as client:
                 assert {one.desired for one in client.deployments.list()} == {"stopped"}
                 assert client.aliases.list() == ()
-            file.write_text("format = 1\nmodel = 2\n")
+            file.write_text("format = 1\n")
             assert "is no configuration of a site" in other.run_here("config", "diff", str(file)).stderr
             other.stop()
         finally:
