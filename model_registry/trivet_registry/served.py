@@ -13,7 +13,7 @@ import msgspec
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Deployment, Instance
 
-TRIED_AGAIN = "it has served before and is tried again every"  # the supervisor's word of what may pass
+TRIED_AGAIN = "it has served before and is tried again every"  # in the reason of a failure that may pass
 
 
 class EngineRules(msgspec.Struct, frozen=True):
