@@ -158,7 +158,7 @@ def test_a_step_of_twins_takes_no_more_than_is_planned_for_kernels(
     ops.cache = PagedKV(spec, 4, shape.block_size, shape.kv_dtype, META)
     decoder = Decoder(spec, ops)
     decoder.load(Shapes({name: torch.empty(size, device=META) for name, size in expected_tensors(spec)}))
-    names = ("token_ids", "token_slots", "positions", "kv_slots", "seq_lens", "query_starts")
+    names = ("token_ids", "token_slots", "positions", "kv_slots", "adapters", "seq_lens", "query_starts")
     arrays = {name: torch.empty(num_tokens, dtype=torch.int32, device=META) for name in names}
     view = StepView.over(arrays | {"block_table": torch.empty((1, 4), dtype=torch.int32)}, 0, 1)
     view.query_lens = np.array([num_tokens], np.int32)

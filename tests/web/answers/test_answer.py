@@ -26,7 +26,7 @@ class Engines:
         self.on_submit: Callable[[], object] = lambda: None
 
     def choose(
-        self, _name: str, tokens: int, exclude: frozenset[str], _prompt: list[int], _salt: str
+        self, _name: str, tokens: int, exclude: frozenset[str], _prompt: list[int], _salt: str, _adapter: str
     ) -> Claim:
         left = [one for one in self.replicas if one not in exclude]
         if not left:

@@ -126,6 +126,9 @@ class Transfer(Guest):
         self._is_blocked = False
 
     def turn(self, now: float) -> Next:
+        if self._mailbox.is_overrun and not self._has_told:  # also where its client has come back since
+            self._has_told = True
+            logger.warning("%s ended=client_too_slow what=its_buffer_is_full", self._stream)
         if self._is_away:
             return WAKE
         if self._mailbox.is_abandoned or self._is_broken:
@@ -189,9 +192,6 @@ class Transfer(Guest):
         return TURN if self._stream.has_more else WAKE
 
     def _wait_for_client(self, now: float) -> Next:
-        if self._stream.mailbox.is_overrun and not self._has_told:
-            self._has_told = True
-            logger.warning("%s ended=client_too_slow what=its_buffer_is_full", self._stream)
         if now < self.due_s:
             return Next.WRITABLE
         logger.warning("%s ended=client_too_slow what=took_nothing_for_%.0f_s", self._stream, IO_TIMEOUT_S)
