@@ -14,6 +14,7 @@ from trivet.messages import FinishReason, Piece, TokenLogprob
 from trivet_web.answers.request_log import RequestEnded
 from trivet_web.answers.sse import PING, PING_S
 from trivet_web.api.whole_answer import Gathering
+from trivet_web.engines.engine_link import ReaderTooSlow
 from trivet_web.engines.mailbox import WHOLE_CAPACITY_BYTES, Arrival, Mailbox
 from trivet_web.stream_worker import pump as pump_module
 from trivet_web.stream_worker.guests import Transfer, Waiting
@@ -75,6 +76,23 @@ def test_a_stream_that_a_thread_cannot_take_from_leaves_with_its_connection() ->
             works.pop()()
         pump.come_round(time.monotonic())
     assert (ended, stream.is_closed) == ([False], True)
+    pump.close()
+
+
+def test_who_was_too_slow_is_in_the_log_also_where_it_has_come_back(caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = socket.socketpair()
+    pump, stream, works = Pump(), Hidden(), list[Callable[[], None]]()
+    with ours, theirs:
+        ours.setblocking(False)
+        Transfer(pump, stream, ours, works.append, lambda _: None, is_chunked=True)
+        stream.mailbox.is_overrun = True
+        stream.mailbox.fail(ReaderTooSlow(), choice=0)  # a thread takes it, and the client is not waited for
+        pump.come_round(time.monotonic())
+        works.pop()()
+        pump.come_round(time.monotonic())
+    assert [each.getMessage().partition("ended=")[2] for each in caplog.records] == [
+        "client_too_slow what=its_buffer_is_full"
+    ]
     pump.close()
 
 
