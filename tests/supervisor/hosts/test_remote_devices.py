@@ -54,7 +54,8 @@ def test_an_engine_gets_the_devices_as_its_own_host_names_them(
     plugins = SimpleNamespace(backends={"null": backend}, backend=lambda name: backend)
     monkeypatch.setattr(far.wire.agent, "_plugins", plugins)
     handle = far.start(device_uids=["GPU-1"])
-    environ = Path(f"/proc/{handle.identity.pid}/environ").read_bytes().split(b"\0")
+    # An environment is empty while its process is executed.
+    environ = eventually(Path(f"/proc/{handle.identity.pid}/environ").read_bytes).split(b"\0")
     assert b"VISIBLE=GPU-1" in environ
     assert asked == [[found]]
     with pytest.raises(Unavailable, match="has no device GPU-2 any more"):
