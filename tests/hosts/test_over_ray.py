@@ -24,7 +24,7 @@ TINY = {
     "num_gpu_blocks_override": "40",
     "options.self_test": "off",
 }
-NULL = {"options.step_ms": "20", "max_model_len": "8192"}
+NULL = {"options.step_ms": "50", "max_model_len": "8192"}
 BOTH = {"tensor_parallel_size": "2"}  # of the GPUs of host a
 ON_BOTH = [["a", "GPU"]] * 2
 TOKENIZER = {
