@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -149,15 +148,7 @@ class Fleet:
                 if beat is None or watched.saved is beat:
                     continue
                 watched.saved = beat
-                update_instance(
-                    session,
-                    instance_id,
-                    progress_done=beat.progress_done,
-                    progress_total=beat.progress_total,
-                    load=msgspec.structs.asdict(beat.load),
-                    memory=dict(beat.memory),
-                    notices=beat.notices,
-                )
+                update_instance(session, instance_id, **watched.told())
 
     # ---- states ----
 
@@ -331,9 +322,9 @@ class Fleet:
                 update_instance(session, instance.id, reason=reason)
 
     def _move(self, instance: Instance, watched: Watched, to: InstanceState, reason: str) -> None:
-        values: dict[str, Any] = {}
+        values = watched.told()  # with the state, so that who waits for it sees what it warns of, too
         if to is S.READY:  # every rank is up
-            values = {"boot_failures": 0, "first_failure": None, "processes": processes_of(watched.handle)}
+            values |= {"boot_failures": 0, "first_failure": None, "processes": processes_of(watched.handle)}
         now = self._means.clock()
         with self._means.database.session() as session:
             move_instance(session, instance.id, to, reason, entered_s=now, **values)

@@ -8,7 +8,9 @@ answer is it given up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from trivet.endpoints import Endpoints
 from trivet.launching import EngineHandle
@@ -76,6 +78,18 @@ class Watched:
         if self.beat is None or _works(beat.load) or _work_done(beat.load) != _work_done(self.beat.load):
             self.busy_s = now
         self.beat, self.heard_s, self.asked_s = beat.on_clock(now), now, None
+
+    def told(self) -> dict[str, Any]:
+        """The columns of an instance that its last beat tells; none before the first."""
+        if self.beat is None:
+            return {}
+        return {
+            "progress_done": self.beat.progress_done,
+            "progress_total": self.beat.progress_total,
+            "load": msgspec.structs.asdict(self.beat.load),
+            "memory": dict(self.beat.memory),
+            "notices": self.beat.notices,
+        }
 
     def enter(self, state: InstanceState, now: float) -> None:
         self.state, self.entered_s, self.progressed_s = state, now, now

@@ -36,6 +36,24 @@ def test_a_launch_goes_through_every_state_as_the_engine_says(site: Site) -> Non
     assert moves == ["pending", "placing", "starting", "loading", "warming", "ready"]
 
 
+def test_what_an_engine_tells_is_there_as_soon_as_it_is_ready(site: Site) -> None:
+    """Whoever waits for `ready` reads its notices then, and not a second later."""
+    site.launch()
+    site.settle()
+    site.say(Phase.WARMING)
+    site.say(
+        Phase.READY, notices=["a kernel is slow"], memory=[("weights", 999)], load=EngineLoad(num_running=1)
+    )
+    instance = site.only()
+    assert (instance.state, instance.notices, instance.memory) == (
+        "ready",
+        ["a kernel is slow"],
+        {"weights": 999},
+    )
+    assert instance.load is not None
+    assert instance.load["num_running"] == 1
+
+
 def test_nothing_is_ready_because_time_passed(site: Site) -> None:
     site.launch()
     site.settle()
@@ -93,8 +111,10 @@ def test_ten_launches_are_ten_processes_with_ten_leases(site: Site) -> None:
 def test_loads_and_progress_are_saved_once_a_second(site: Site) -> None:
     site.launch()
     site.settle()
+    site.say(Phase.LOADING, progress_done=25, progress_total=100)
+    assert site.only().progress == 0.25, "with the state"
     site.say(Phase.LOADING, progress_done=50, progress_total=100)
-    assert site.only().progress is None
+    assert site.only().progress == 0.25
     before = site.only().as_of
     site.wait(1)
     assert site.only().progress == 0.5
