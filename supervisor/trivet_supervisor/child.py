@@ -15,6 +15,8 @@ from trivet_supervisor.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
+STDERR = 2
+
 
 class Child:
     """Supervisor or web, in a session of its own, so that Ctrl-C reaches the parent only."""
@@ -42,7 +44,24 @@ class Child:
         self._retry_s: float | None = None
 
     def start(self) -> None:
-        log = os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        """Raises: OSError, also where its log cannot be opened."""
+        self._spawn(self._open_log())
+
+    def _open_log(self) -> int:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _open_some_log(self) -> int:
+        """Its own, or this process's: to be without a supervisor is worse than to have no file."""
+        try:
+            return self._open_log()
+        except OSError as error:
+            logger.error(
+                "%s cannot write its log (%s) and writes here until it is started again", self.name, error
+            )
+            return os.dup(STDERR)
+
+    def _spawn(self, log: int) -> None:
         try:
             self._process = subprocess.Popen(
                 list(self._command),
@@ -82,8 +101,8 @@ class Child:
             return self._process.returncode
         if now >= self._retry_s:
             try:
-                self.start()
-            except OSError as error:  # no memory, no room for its log: engines must not end for that
+                self._spawn(self._open_some_log())
+            except OSError as error:  # no memory: engines must not end for that
                 self.num_failures += 1
                 self._retry_s = now + self._backoff.delay_s(self.num_failures)
                 logger.error("%s cannot be started: %s; it is tried again", self.name, error)

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 ROOM_INTERVAL_S = 2.0  # between looks for room
 SHUTS_DOWN = "the server is being stopped"
+UNLOADED = "is unloaded, for nobody uses it"
 PLACING = "chooses a backend and devices"
 HELD = "waits for its host to say what became of the engine that was given up there"
 
@@ -143,7 +144,7 @@ class Reconciler:
         moved = {
             i.id
             for i, reason in changes.ended
-            if self._end(i, deployment, SHUTS_DOWN if self.is_shutting_down else reason)
+            if self._end(i, deployment, self._why_ended(deployment, reason))
         }
         if is_wanted:
             ended = {i.id for i, _ in changes.ended}
@@ -154,6 +155,11 @@ class Reconciler:
                 why_wait = self.fleet.outside_stops.why_wait(deployment)
                 moved.add(create_instance(session, deployment, rules, why_wait).id)
         return moved
+
+    def _why_ended(self, deployment: Deployment, reason: str) -> str:
+        if self.is_shutting_down:
+            return SHUTS_DOWN
+        return UNLOADED if deployment.is_asleep and deployment.desired == RUNNING else reason
 
     def _end(self, instance: Instance, deployment: Deployment, reason: str) -> bool:
         match instance.instance_state:

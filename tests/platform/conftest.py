@@ -47,6 +47,7 @@ class Site:
     num_made: int = -1  # instances so far, less one: the first is number 0
     num_unseen: int = 0  # so many views of a deployment before the supervisor has made its instances
     stop_after: int | None = None  # so many views of a deployment until someone stops it
+    relaunch_after: int | None = None  # so many views of a deployment until someone launches it again
     break_stream: str | None = None  # "cut": the stream ends early; "error": it carries an error event
     supervisor_up: bool = True
     requests: list[tuple[str, str, Any]] = field(default_factory=list)  # method, path, JSON body
@@ -62,6 +63,10 @@ class Site:
             self.stop_after -= 1
             if self.stop_after == 0:
                 deployment["desired"] = "stopped"
+        if self.relaunch_after is not None:
+            self.relaunch_after -= 1
+            if self.relaunch_after == 0:
+                deployment["desired"] = "running"
         if self.num_unseen > 0:
             self.num_unseen -= 1
             return {**deployment, "instances": []}

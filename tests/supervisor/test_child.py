@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,34 @@ def test_a_child_that_cannot_be_started_again_is_tried_later(
     child.keep()
     assert child.wait(DEADLINE_S)
     assert child.keep() == 8
+
+
+def test_a_log_folder_that_is_gone_is_made_anew(child: Child, clock: FakeClock) -> None:
+    child.log_file = child.log_file.parent / "logs" / "web.log"
+    child.start()
+    assert child.wait(DEADLINE_S)
+    child.keep()
+    shutil.rmtree(child.log_file.parent)
+    clock.advance(0.5)
+    child.keep()
+    assert child.wait(DEADLINE_S)
+    assert child.keep() == 7
+    assert child.log_file.exists()
+
+
+def test_one_whose_log_cannot_be_opened_is_started_again_all_the_same(
+    child: Child, clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    child.start()
+    assert child.wait(DEADLINE_S)
+    child.keep()
+    (tmp_path / "file").touch()
+    child.log_file = tmp_path / "file" / "web.log"
+    clock.advance(0.5)
+    child.keep()
+    assert child.wait(DEADLINE_S)
+    assert child.keep() == 7, "it ran again"
+    assert "web cannot write its log" in caplog.text
 
 
 def test_its_log_is_bounded_and_the_part_before_is_kept(child: Child) -> None:

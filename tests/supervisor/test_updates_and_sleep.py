@@ -219,6 +219,7 @@ def test_a_deployment_that_nobody_uses_is_unloaded_and_woken_by_a_request(site: 
     site.settle()
     assert site.states() == ["stopped"]
     assert any("no request for 30 s" in reason for reason in events_of(site, deployment="chat"))
+    assert any("is unloaded, for nobody uses it: drains" in reason for reason in events_of(site))
     site.wait(600, step_s=60)
     assert site.states() == ["stopped"], "it stays so, also for the next supervisor"
     site.start_supervisor()

@@ -23,6 +23,7 @@ from trivet.commands.connecting import (
 )
 from trivet.commands.model_files import add_source_key, followed, source_key
 from trivet.commands.output import add_json_option, note, print_json
+from trivet.commands.staleness import StalenessWatch
 from trivet.counted import counted
 from trivet.errors import Conflict, ModelNotFound, TrivetError, Unavailable
 from trivet.plugins import Command
@@ -196,6 +197,7 @@ def wait_until_ready(
     Raises: Conflict, NotFound if someone else stops it meanwhile; Unavailable at the deadline.
     """
     deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    staleness = StalenessWatch(client)
     while True:
         deployment = client.deployments.get(name)
         own = tuple(instance for instance in deployment.instances if instance.id not in before)
@@ -213,6 +215,7 @@ def wait_until_ready(
             return deployment, None
         if time.monotonic() > deadline_s:
             raise Unavailable(f"{name} is not ready after {timeout_s:g} s; it {GOES_ON.format(name=name)}")
+        staleness.turn()
         time.sleep(POLL_INTERVAL_S)
 
 

@@ -14,14 +14,17 @@ from trivet.commands.output import (
     print_json,
     print_table,
 )
+from trivet.commands.staleness import why_stale
 from trivet.messages import RESIDENT
 from trivet.plugins import Command
 
 if TYPE_CHECKING:
-    from trivet.client import Deployment, Instance, Status
+    from trivet.client import Deployment, Instance
 
 REASON_WIDTH = 60  # at least, on a terminal; whole in a pipe, --json and `trivet events`
 HOST = "host"  # uid of the device whose memory is the host's (contract.DeviceInfo)
+ASLEEP = "asleep"
+WAKES = "nobody used it for idle_timeout_s; the next request wakes it"
 WITHOUT_PROCESS = ("pending", "placing", "failed", "stopped")
 LIVE_HEADERS = ("MEMORY", "RUNNING", "WAITING", "AGE", "REASON")
 HEADERS = ("NAME", "MODEL", "INSTANCE", "STATE", "BACKEND", "DEVICE", "PID", *LIVE_HEADERS)
@@ -43,7 +46,8 @@ def _run(given: argparse.Namespace) -> int:
         print_table(HEADERS, [row for d in deployments for row in _rows(d, given.all)], REASON_WIDTH)
         for deployment in deployments:
             _show_notices(deployment)
-    _warn_if_stale(status)
+    if why := why_stale(status):
+        note(why)
     return 0
 
 
@@ -57,7 +61,8 @@ def _rows(deployment: Deployment, ended: bool) -> list[list[object]]:
     if not shown:
         state = _state_without_instances(deployment)
         age = age_text(deployment.created_at)
-        cells = [None, state, deployment.backend, deployment.device, None, None, None, None, age, None]
+        reason = WAKES if state == ASLEEP else None
+        cells = [None, state, deployment.backend, deployment.device, None, None, None, None, age, reason]
         return [[deployment.name, model, *cells]]
     return [[deployment.name, model, *_cells(instance)] for instance in shown]
 
@@ -68,7 +73,7 @@ def _state_without_instances(deployment: Deployment) -> str:
         return deployment.desired
     if not deployment.replicas:
         return "0 replicas"
-    return "asleep" if deployment.is_asleep else "pending"
+    return ASLEEP if deployment.is_asleep else "pending"
 
 
 def _cells(instance: Instance) -> list[object]:
@@ -114,15 +119,6 @@ def _show_notices(deployment: Deployment) -> None:
         if instance.state not in WITHOUT_PROCESS:
             for notice in instance.notices:
                 note(f"{deployment.name} {instance.id}: {notice}")
-
-
-def _warn_if_stale(status: Status) -> None:
-    if not status.supervisor.up:
-        as_of = status.supervisor.as_of
-        when = f"as of {as_of:%H:%M:%S} UTC" if as_of else "of an unknown time"
-        note(f"the supervisor does not answer: these states are {when}, and nothing is restarted")
-    elif status.supervisor.problem:
-        note(f"the supervisor cannot do its work ({status.supervisor.problem}): these states may be old")
 
 
 COMMANDS = (Command("ps", "list deployments and their instances", _add_arguments, _run),)

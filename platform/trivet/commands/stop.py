@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from trivet.commands.connecting import add_server_options, connect
 from trivet.commands.output import note
+from trivet.commands.staleness import StalenessWatch
 from trivet.counted import counted
-from trivet.errors import ConfigError, NotFound, TrivetError, Unavailable
+from trivet.errors import ConfigError, Conflict, NotFound, TrivetError, Unavailable
 from trivet.plugins import Command, load_plugins
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ def wait_until_stopped(client: Client, name: str, drain_timeout_s: float | None)
     Without `drain_timeout_s` an instance may drain as long as the supervisor lets it: the site's setting
     is not known here.
 
-    Raises: TrivetError at the deadline, naming what is left.
+    Raises: TrivetError at the deadline, naming what is left; Conflict as `_left`.
     """
     begun_s = time.monotonic()
     deadline_s = begun_s + (drain_timeout_s or 0.0) + KILL_MARGIN_S
+    staleness = StalenessWatch(client)
     told = -1
     while left := _left(client, name):
         running = sum(i.load.num_running + i.load.num_waiting for i in left if i.load)
@@ -104,15 +106,19 @@ def wait_until_stopped(client: Client, name: str, drain_timeout_s: float | None)
             raise TrivetError(
                 f"{name} has not ended after {now_s - begun_s:.0f} s ({states}); see `trivet events {name}`"
             )
+        staleness.turn()
         time.sleep(POLL_INTERVAL_S)
 
 
 def _left(client: Client, name: str) -> list[Instance]:
+    """Raises: Conflict where someone else has launched it again."""
     try:
-        instances = client.deployments.get(name).instances
+        deployment = client.deployments.get(name)
     except NotFound:
         return []
-    return [instance for instance in instances if instance.state not in ("stopped", "failed")]
+    if deployment.desired == "running":
+        raise Conflict(f"{name} was launched again while its end was waited for; see `trivet events {name}`")
+    return [instance for instance in deployment.instances if instance.state not in ("stopped", "failed")]
 
 
 COMMANDS = (

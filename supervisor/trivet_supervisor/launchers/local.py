@@ -162,7 +162,10 @@ class LocalLauncher:
             order.log_file.parent.mkdir(parents=True, exist_ok=True)
             log = os.open(order.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
-            raise Unavailable(f"log file {order.log_file} cannot be opened: {error.strerror}") from error
+            raise Unavailable(
+                f"log file {order.log_file} cannot be opened: {error.strerror}; "
+                "make its folder one that Trivet can write"
+            ) from error
         try:
             with on_cpus(order.confinement.cpus):
                 child = subprocess.Popen(

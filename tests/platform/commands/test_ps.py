@@ -175,4 +175,6 @@ def test_a_model_that_is_deployed_is_not_removed(site, trivet) -> None:
 
 def test_ps_tells_what_is_unloaded_from_what_comes_up(launched, trivet) -> None:
     launched.deployments["smollm2"] |= {"instances": [], "is_asleep": True}
-    assert "asleep" in trivet("ps").out
+    shown = trivet("ps").out
+    assert "asleep" in shown
+    assert "the next request wakes it" in shown

@@ -51,6 +51,24 @@ def test_what_does_not_end_is_an_error_that_names_what_is_left(site, trivet, mon
     assert "smollm2-0 lost" in done.err
 
 
+def test_a_stop_that_someone_undoes_is_told_so(site, trivet) -> None:
+    trivet("launch", "smollm2")
+    site.stop_states, site.relaunch_after = ["draining"], 3
+    done = trivet("stop", "smollm2")
+    assert done.code == 1
+    assert "smollm2 was launched again while its end was waited for" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["stop", "smollm2"], ["scale", "smollm2", "2"]])
+def test_who_waits_is_told_once_that_no_supervisor_acts(site, trivet, monkeypatch, arguments) -> None:
+    trivet("launch", "smollm2")
+    monkeypatch.setattr("trivet.commands.staleness.LOOK_INTERVAL_S", 0.0)
+    site.supervisor_up = False
+    done = trivet(*arguments)
+    assert done.code == 0
+    assert done.err.count("as of 20:00:00 UTC, and nothing is started or ended") == 1
+
+
 def test_a_site_may_drain_longer_than_this_machine_would(site, trivet, monkeypatch) -> None:
     monkeypatch.setattr("trivet.commands.stop.KILL_MARGIN_S", 0.0)
     monkeypatch.setenv("TRIVET_DRAIN_TIMEOUT_S", "0")  # of here, not of the server

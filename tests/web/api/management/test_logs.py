@@ -89,6 +89,18 @@ def test_a_log_that_was_removed_is_told_and_its_successors_is_followed(
     follower.close()
 
 
+def test_a_log_that_cannot_be_read_is_a_sentence(
+    site: Site, site_client: FlaskClient, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    instance = site.add_instance(InstanceState.PLACING, InstanceState.STARTING)
+    with site.database.session() as session:
+        session.get_one(Instance, instance).log_file = str(tmp_path / "file" / "1.log")
+    headers = {"Authorization": f"Bearer {site.token}"}
+    answer = site_client.get(f"/platform/v1/logs/{instance}", headers=headers)
+    assert (answer.status_code, "cannot be read: Not a directory" in answer.text) == (503, True)
+
+
 def test_events_of_one_instance_are_its_own_however_much_happens_elsewhere(
     site: Site, site_client: FlaskClient
 ) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from trivet.engine.log_bound import EARLIER
-from trivet.errors import NotFound
+from trivet.errors import NotFound, Unavailable
 from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import get_instance, list_instances
 from trivet_registry.tables import Instance
@@ -131,12 +131,17 @@ class NextFile:
 
 
 def _tail(file: Path, count: int) -> bytes:
-    """Empty before the engine has written anything."""
+    """Empty before the engine has written anything.
+
+    Raises: Unavailable where the file is there and cannot be read, or its folder is none.
+    """
     try:
         with file.open("rb") as log:
             lines = last_lines(log, count)
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        raise Unavailable(f"log {file} cannot be read: {error.strerror}") from error
     missing = count - lines.count(b"\n")
     earlier = file.with_name(file.name + EARLIER)
     if missing > 0 and earlier.exists():
