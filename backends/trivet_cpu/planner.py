@@ -29,6 +29,10 @@ MARGIN_BYTES, NATIVE_MARGIN_BYTES = 96 << 20, 48 << 20
 # start. It grows beyond both only to hold one sequence of full length.
 DEFAULT_KV_SHARE = 0.5
 DEFAULT_KV_BYTES = 1 << 30
+# A plan is made a second or two before its memory is taken, while others go on, and the engine's own process
+# counts among them by then. Of 9.6 GiB that were free 10 to 210 MiB went meanwhile on a host of 24 GiB, so a
+# plan for all of them was refused by its engine nearly each time. At most a 16th of what is free.
+KEPT_FOR_OTHERS_BYTES = 512 << 20
 
 
 class Planner:
@@ -137,8 +141,12 @@ class Planner:
         room = self._max_blocks(shape)
         if self._config.memory_fraction is None:
             share = int(room * DEFAULT_KV_SHARE)
-            room = max(shape.blocks_per_sequence + 1, min(share, DEFAULT_KV_BYTES // self._block_bytes))
-        return min(wanted, room)
+            room = min(share, DEFAULT_KV_BYTES // self._block_bytes)
+        else:
+            free = self._device.free_bytes
+            kept = min(KEPT_FOR_OTHERS_BYTES, free // 16)
+            room = min(room, (free - kept - self._fixed_bytes(shape)) // self._block_bytes)
+        return min(wanted, max(shape.blocks_per_sequence + 1, room))
 
     def _does_not_fit(self, shape: Shape, num_blocks: int) -> DoesNotFit:
         """With both numbers, and the smallest change that fits."""

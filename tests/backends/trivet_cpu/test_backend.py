@@ -110,6 +110,14 @@ def test_a_stated_share_never_exceeds_what_is_free() -> None:
     assert plan.total_bytes + MARGIN_BYTES <= device.free_bytes
 
 
+def test_a_plan_for_all_that_is_free_still_fits_when_its_engine_comes_to_it() -> None:
+    plan = _plan(_device(free=8 * GIB), memory_fraction=0.9, max_model_len=8192)
+    (num_blocks,) = plan.num_blocks
+    less = _device(free=8 * GIB - (400 << 20))  # the engine's own process, and what others took meanwhile
+    again = _plan(less, memory_fraction=0.9, max_model_len=8192, num_blocks=num_blocks)
+    assert again.num_blocks == plan.num_blocks
+
+
 def test_the_length_is_lowered_to_what_fits_if_nobody_asked_for_it() -> None:
     device = _device(free=6 * GIB)
     plan = _plan(device)
