@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,12 @@ def test_a_site_drains_before_kubernetes_ends_it_and_can_be_reached_before_a_mod
 def test_the_account_of_the_manifests_is_that_of_the_images() -> None:
     for image in IMAGES:
         assert any("useradd --uid 10001 " in rest for _, rest in instructions(image))
+
+
+@pytest.mark.parametrize(("given", "ends"), [(None, "/driver"), ("/opt/lib", "/driver:/opt/lib")])
+def test_no_library_is_looked_for_in_the_current_folder(given: str | None, ends: str) -> None:
+    environ = {"PATH": os.environ["PATH"]} | ({"LD_LIBRARY_PATH": given} if given else {})
+    command = ["bash", str(DOCKER / "with_cann.sh"), "bash", "-c", 'printf %s "$LD_LIBRARY_PATH"']
+    told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.endswith(ends)
+    assert "" not in told.stdout.split(":")
