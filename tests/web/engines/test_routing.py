@@ -30,6 +30,7 @@ class Site:
         self.is_away = False
         self.settings: dict[str, str] = {}
         self.is_asleep = self.is_leaving = False
+        self.replicas = 1
         self.router = Router(self.read, self.views.get, lambda table: None, lambda: self.now_s)
 
     def read(self) -> dict[str, Deployed]:
@@ -37,7 +38,8 @@ class Site:
         if self.is_away:
             raise Unavailable("the registry cannot be read: disk I/O error")
         state = {"is_asleep": self.is_asleep, "is_leaving": self.is_leaving}
-        return {"m": Deployed("m", "/models/m", 0, self.rows, settings=self.settings, **state)}
+        deployed = Deployed("m", "/models/m", 0, self.rows, self.replicas, settings=self.settings, **state)
+        return {"m": deployed}
 
     def beat(self, instance: str, outstanding: int, phase: Phase = Phase.READY) -> EngineView:
         load = EngineLoad(num_tokens_outstanding=outstanding)
@@ -229,6 +231,16 @@ def test_what_was_stopped_is_not_promised_to_come_back() -> None:
     site.is_leaving = True
     with pytest.raises(Unavailable, match=r"it was stopped, `trivet launch` starts it again$") as refused:
         site.router.choose("m", 1)
+    assert refused.value.retry_after_s is None
+
+
+@pytest.mark.parametrize("rows", [(), (InstanceRow("a", "draining"),)])
+def test_what_was_scaled_to_nothing_is_not_promised_to_come_back(rows: tuple[InstanceRow, ...]) -> None:
+    site = Site(*rows)
+    site.replicas = 0
+    with pytest.raises(Unavailable, match=r"scaled to 0 replicas; .* with `trivet scale m 1`$") as refused:
+        site.router.choose("m", 1)
+    assert "later" not in str(refused.value)
     assert refused.value.retry_after_s is None
 
 

@@ -313,6 +313,11 @@ class Router:
             return Unavailable(
                 f"model {name!r} cannot serve now: {why}; it was stopped, `trivet launch` starts it again"
             )
+        if not deployed.replicas:
+            return Unavailable(
+                f"model {name!r} cannot serve: it was scaled to 0 replicas; an operator starts it again "
+                f"with `trivet scale {name} 1`"
+            )
         if deployed.instances and all(each.is_given_up for each in deployed.instances):
             return Unavailable(
                 f"model {name!r} cannot serve: {why}; it is not tried again by itself: an operator has to "
