@@ -80,7 +80,14 @@ def move_instance(
     old = instance.instance_state
     check_move(old, to)
     now = utc_now()
-    changed: dict[str, Any] = {**values, "state": to, "reason": reason, "state_since": now, "as_of": now}
+    changed: dict[str, Any] = {
+        "needs_change": False,
+        **values,
+        "state": to,
+        "reason": reason,
+        "state_since": now,
+        "as_of": now,
+    }
     if to is InstanceState.READY:
         changed["ready_at"] = now
     if to in _ENDED:

@@ -13,8 +13,6 @@ import msgspec
 from trivet_registry.instance_state import InstanceState
 from trivet_registry.tables import Deployment, Instance
 
-TRIED_AGAIN = "it has served before and is tried again every"  # in the reason of a failure that may pass
-
 
 class EngineRules(msgspec.Struct, frozen=True):
     """What the engines of one generation are started with."""
@@ -63,7 +61,8 @@ def has_served(instance: Instance) -> bool:
 
 def is_given_up(instance: Instance) -> bool:
     """It has failed, and no time mends that: a person has to change or end its deployment."""
-    return instance.instance_state is InstanceState.FAILED and TRIED_AGAIN not in instance.reason
+    is_final = instance.needs_change or not has_served(instance)
+    return instance.instance_state is InstanceState.FAILED and is_final
 
 
 def served_on(instance: Instance) -> str | None:

@@ -270,6 +270,7 @@ class Instance(Base):
     attempt: Mapped[int] = mapped_column(default=0)  # processes started for it so far
     boot_failures: Mapped[int] = mapped_column(default=0)  # in a row, without having been ready
     first_failure: Mapped[str | None] = mapped_column(Text)  # why the first of them failed
+    needs_change: Mapped[bool] = mapped_column(default=False, server_default=false())  # no time mends it
     pid: Mapped[int | None]
     process_start_time: Mapped[float | None]  # seconds since boot: a pid is reused, the pair is not
     processes: Mapped[list[dict[str, Any]] | None]  # pid and start_time of the engine and all its ranks

@@ -148,7 +148,12 @@ class Endings:
             if fence is not None and lease:
                 may_return = fence.may_return and state not in (S.DRAINING, S.STOPPING)
                 add_fence(session, instance, fence.why, may_return=may_return)
-            gone = {"pid": None, "process_start_time": None, "processes": None, "exit_code": code}
+            gone: dict[str, Any] = {
+                "pid": None,
+                "process_start_time": None,
+                "processes": None,
+                "exit_code": code,
+            }
             if state in (S.DRAINING, S.STOPPING):
                 stopped = "; ".join(filter(None, (stopped_reason(code), note)))
                 if fence is not None:
@@ -159,6 +164,7 @@ class Endings:
                 if state is S.LOST:  # why it was given up says more than how it was killed
                     reason = instance.reason
                 is_final = needs_change or ((is_final or code == CANNOT_START) and not has_served(instance))
+                gone["needs_change"] = needs_change
                 failures = self._write_failure(session, instance, reason, was_boot, is_final, was_seen, gone)
         if fence is None:
             self._discard(instance_id, lease)

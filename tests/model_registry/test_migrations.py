@@ -29,7 +29,7 @@ from trivet_registry.keys_store import KeySettings, create_key, list_keys
 from trivet_registry.models_store import version_files
 from trivet_registry.pulls_store import end_lost, list_pulls
 from trivet_registry.references import find_version
-from trivet_registry.served import has_served, newest_rules, served_rules
+from trivet_registry.served import has_served, is_given_up, newest_rules, served_rules
 from trivet_registry.tables import BundleNumber, VersionNumber
 from trivet_registry.upgrading import check_upgrade, upgrade
 from trivet_registry.usage_store import list_usage
@@ -56,6 +56,7 @@ EARLIER = [
     "0012",
     "0013",
     "0014",
+    "0015",
 ]
 
 
@@ -269,6 +270,24 @@ def test_a_newer_registry_is_refused_by_the_check_too(empty_registry_url: str) -
 
 def test_every_earlier_revision_is_tried() -> None:
     assert [*EARLIER, migrations.HEAD] == [f"{n:04}" for n in range(1, len(EARLIER) + 2)]
+
+
+AGAIN = "no room; it has served before and is tried again every 60 s"
+
+
+@pytest.mark.parametrize(("state", "reason", "needs_change"), [
+    ("failed", "no such setting", True), ("failed", AGAIN, False), ("ready", "serves", False)
+])  # fmt: skip
+def test_what_had_failed_is_known_to_be_tried_again_or_not(
+    empty_registry_url: str, state: str, reason: str, needs_change: bool
+) -> None:
+    written = f"UPDATE instances SET state = '{state}', reason = '{reason}', ready_at = created_at"
+    left_by(empty_registry_url, "0015", (written,))
+    database = open_database(empty_registry_url)
+    with database.reading() as session:
+        (instance,) = list_instances(session)
+        assert instance.needs_change == is_given_up(instance) == needs_change
+    database.close()
 
 
 SIGNED = (

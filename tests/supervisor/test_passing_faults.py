@@ -126,6 +126,15 @@ def test_what_only_a_person_can_mend_is_final_until_the_next_supervisor(site: Si
     site.start_supervisor()
     site.wait(1)
     assert site.states() == ["starting"], "a restart of the server asks again"
+    assert not site.only().needs_change
+
+
+def test_whether_it_is_tried_again_is_told_by_no_words_of_its_reason(site: Site) -> None:
+    site.places.refuses = ConfigError("setting x: it has served before and is tried again every day")
+    site.launch()
+    site.wait(3600, step_s=30)
+    assert site.only().state == "failed"
+    assert is_given_up(site.only())
 
 
 def test_a_first_launch_that_fails_is_not_tried_again(site: Site) -> None:
