@@ -101,7 +101,7 @@ KERNELS = (
     Mutant("offsets of keys in 32 bits", SCORES, "other=0).to(tl.int64)", "other=0)", FAR),
     Mutant("offsets of writes in 32 bits", WRITE, "other=-1).to(tl.int64)", "other=-1)", FAR),
     Mutant("padding is written", WRITE, "is_real = slot >= 0", "is_real = slot >= -1",
-           f"{SELF_TEST}::test_sound_kernels_stay[bf16]"),
+           f"{ATTENTION}::test_padding_and_other_slots_stay_untouched"),
     Mutant("int8 is cut, not rounded", WRITE, "tl.floor(ratio + 0.5)", "tl.floor(ratio)",
            f"{ATTENTION}::test_what_is_written_is_what_was_given[int8 cache]"),
     Mutant("float8 is not clamped", WRITE,

@@ -111,14 +111,15 @@ def test_what_is_written_is_what_was_given(case: tuple[PagedCase, int, float]) -
 
 
 def test_padding_and_other_slots_stay_untouched(case: tuple[PagedCase, int, float]) -> None:
-    """The table's filler, the scratch block and what is behind a sequence's end keep their poison."""
+    """Poison stays in the table's filler, the scratch block, behind a sequence's end and before a cache."""
     paged, _, _ = case
-    flat = paged.caches[0].float().flatten(0, 1)
-    untouched = torch.ones(len(flat), dtype=torch.bool)
-    untouched[paged.slots[paged.slots >= 0].long()] = False
-    poison = flat[untouched]
-    assert len(poison)
-    assert bool((poison == 113).all() if paged.kv_dtype == INT8 else poison.isnan().all())
+    for guarded in paged.guarded:
+        flat = guarded.float().flatten(0, 1)
+        untouched = torch.ones(len(flat), dtype=torch.bool)
+        untouched[paged.slots[paged.slots >= 0].long() + paged.block_size] = False
+        poison = flat[untouched]
+        assert len(poison)
+        assert bool((poison == 113).all() if paged.kv_dtype == INT8 else poison.isnan().all())
 
 
 def test_the_twin_writes_what_the_kernel_writes(case: tuple[PagedCase, int, float]) -> None:

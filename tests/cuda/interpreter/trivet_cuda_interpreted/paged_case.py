@@ -44,11 +44,13 @@ class PagedCase:
         for row, count in enumerate(counts):
             self.table[row, :count] = order[first : first + count]
             first += count
-        shape = (num_blocks, self.block_size, self.num_kv_heads, self.head_dim)
+        shape = (1 + num_blocks, self.block_size, self.num_kv_heads, self.head_dim)
         is_int8 = self.kv_dtype == torch.int8
         poison = torch.full(shape, 113.0 if is_int8 else torch.nan)
-        self.caches = [poison.to(self.kv_dtype, copy=True) for _ in range(2)]
-        self.scales = [torch.full(shape[:3], torch.nan) if is_int8 else None for _ in range(2)]
+        # A block lies in front of each cache, which is where a kernel writes slot -1 that takes it for one.
+        self.guarded = [poison.to(self.kv_dtype, copy=True) for _ in range(2)]
+        self.caches = [each[1:] for each in self.guarded]
+        self.scales = [torch.full(shape[:3], torch.nan)[1:] if is_int8 else None for _ in range(2)]
         self._fill()
 
     def _fill(self) -> None:
