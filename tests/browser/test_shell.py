@@ -81,7 +81,7 @@ def test_the_keyboard_leads_everywhere(admin_page: Page, site: Site) -> None:
 def test_a_lost_stream_is_told_and_taken_up_again(admin_page: Page, watches: list[Watch], site: Site) -> None:
     page = admin_page
     page.goto(site.url)
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.get_by_role("table", name="Instances")).to_contain_text("smol")
     watches[0].expected.append("net::ERR")
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url) if "/console/events" in one.url else None)
@@ -93,6 +93,21 @@ def test_a_lost_stream_is_told_and_taken_up_again(admin_page: Page, watches: lis
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     expect(page.get_by_text("Not up to date").first).to_be_hidden()
     assert "after=" in asked[-1]
+
+
+@pytest.mark.parametrize("path", ["/", "/console/instances"])
+def test_nothing_is_said_to_be_empty_before_the_server_has_said_so(
+    admin_page: Page, watches: list[Watch], site: Site, path: str
+) -> None:
+    page = admin_page
+    watches[0].expected.append("net::ERR")
+    page.route("**/console/events*", lambda route: route.abort())
+    page.goto(f"{site.url}{path}")
+    expect(page.get_by_text("Reconnecting")).to_be_visible()
+    page.wait_for_timeout(6000)  # the overview counts times anew every 5 s
+    expect(page.get_by_role("status").filter(has_text="Loading").first).to_be_visible()
+    expect(page.get_by_text("Nothing runs")).to_have_count(0)
+    expect(page.get_by_text("No instance is ready")).to_have_count(0)
 
 
 def test_a_login_that_ends_leads_to_the_next_and_back(

@@ -83,7 +83,7 @@ export class LiveTable {
   /** Only rows with all of these words. @param {string} words */
   filterBy(words) {
     this.filter = words.trim();
-    if (this.hasItems) this.draw();
+    this.refresh();
   }
 
   /** A field for words that rows must have, kept in the address. */
@@ -103,7 +103,7 @@ export class LiveTable {
   /** Only rows that `picks` takes. @param {(item: Item) => boolean} picks */
   pick(picks) {
     this.picks = picks;
-    if (this.hasItems) this.draw();
+    this.refresh();
   }
 
   /** Rows that are there stay, as old ones, while the server cannot be asked. @param {import("./api.js").ApiError} error @param {() => void} [retry] */
@@ -122,6 +122,11 @@ export class LiveTable {
     if (!column) return found;
     const sign = this.sort.startsWith("-") ? -1 : 1;
     return found.sort((a, b) => sign * compare(column.value(a), column.value(b)));
+  }
+
+  /** The rows again, for what goes on by itself; nothing is "empty" before there was an answer. */
+  refresh() {
+    if (this.hasItems) this.draw();
   }
 
   draw() {

@@ -132,4 +132,4 @@ live.objects("instances", (all) => {
   show();
 });
 live.onStatus((status) => table.place.stale(status === "live" || !live.asOf ? null : live.asOf));
-setInterval(() => document.hidden || table.draw(), REDRAW_MS);
+setInterval(() => document.hidden || table.refresh(), REDRAW_MS);

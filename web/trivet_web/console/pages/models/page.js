@@ -135,7 +135,7 @@ live.objects("deployments", (all) => {
   numDeployed = new Map();
   for (const one of all.values())
     if (one.desired === "running") numDeployed.set(one.model, (numDeployed.get(one.model) ?? 0) + 1);
-  if (table.hasItems) table.draw();
+  table.refresh();
 });
 read();
 pulls.read();

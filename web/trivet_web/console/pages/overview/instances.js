@@ -82,7 +82,7 @@ export class Instances {
 
   /** Times go on by themselves. */
   refresh() {
-    this.table.draw();
+    this.table.refresh();
   }
 
   /** @param {number | null} asOf */

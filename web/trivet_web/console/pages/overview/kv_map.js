@@ -12,7 +12,7 @@ export class KvMap {
   /** @param {HTMLElement} parent */
   constructor(parent) {
     this.map = new HeatMap(parent, { title: t("overview.kv"), file: "kv-blocks", note: t("overview.kv_note") });
-    this.map.show([], [{ name: t("overview.no_ready_instance"), value: "" }]);
+    this.map.show([], []);
     /** @type {string | null} */
     this.instance = null;
     setInterval(() => document.hidden || this.ask(), EVERY_MS);
