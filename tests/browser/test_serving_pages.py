@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
     from watched_page import Watch
 
+FIRST_CHANGE_IS_LATE = """
+const own = fetch;
+let isFirst = true;
+globalThis.fetch = async (url, given) => {
+  if (given?.method === "PATCH" && isFirst) {
+    isFirst = false;
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+  return own(url, given);
+};
+"""  # what overtakes it would be undone by it
 TOO_SMALL = {"gpu_memory_utilization": "0.001"}
 
 
@@ -127,14 +138,17 @@ def test_replicas_are_counted_on_with_each_click_and_the_button_keeps_its_focus(
 ) -> None:
     with site.client() as client:
         client.deployments.create(str(find_demo_model()), name="scaled", backend="null", replicas=0)
+    admin_page.add_init_script(FIRST_CHANGE_IS_LATE)
     admin_page.goto(f"{site.url}/console/deployments?filter=scaled")
     more = admin_page.get_by_role("button", name="One more replica of scaled")
     more.dblclick()
     more.focus()
     admin_page.keyboard.press("Enter")
+    admin_page.wait_for_timeout(1500)
     wait_for("all three count", lambda: replicas(site, "scaled") == 3)
     expect(admin_page.get_by_role("row", name="scaled")).to_contain_text("3")
     expect(more).to_be_focused()
+    assert replicas(site, "scaled") == 3
     with site.client() as client:
         client.deployments.stop("scaled")
 

@@ -19,7 +19,10 @@ import { stopDeployment, stopDeployments } from "../../base/stopping.js";
 let instancesOf = new Map();
 /** @type {Record<string, any>[]} */
 let deployments = [];
+/** @type {Map<string, number>} replicas by deployment, while the server has not taken them */
+const asked = new Map();
 
+const wanted = (/** @type {Record<string, any>} */ one) => asked.get(one.name) ?? one.replicas;
 const link = (/** @type {string} */ name) => h("a", { href: `/console/deployments/${encodeURIComponent(name)}` }, name);
 const own = (/** @type {Record<string, any>} */ one) => instancesOf.get(one.name) ?? [];
 
@@ -58,7 +61,7 @@ const table = new LiveTable(byId("deployments"), {
       key: "replicas",
       title: t("deployments.replicas"),
       isNumber: true,
-      value: (one) => `${one.replicas} ${one.desired}`,
+      value: (one) => `${wanted(one)} ${one.desired}`,
       cell: replicas,
     },
     {
@@ -125,25 +128,36 @@ function replicas(one, now) {
         type: "button",
         class: "small",
         "aria-label": t(by > 0 ? "deployments.more" : "deployments.fewer", { name: one.name }),
-        disabled: one.replicas + by < 0,
+        disabled: wanted(one) + by < 0,
         onclick: () => scale(now(), by),
       },
       sign,
     );
-  return h("span", { class: "row nowrap end" }, step(-1, "−"), h("span", {}, one.replicas), step(1, "+"));
+  return h("span", { class: "row nowrap end" }, step(-1, "−"), h("span", {}, wanted(one)), step(1, "+"));
 }
 
-/** @param {Record<string, any>} one @param {number} by */
+/**
+ * Clicks count on at once, and are sent one after the other: the last number is what stays.
+ *
+ * @param {Record<string, any>} one @param {number} by
+ */
 async function scale(one, by) {
-  one.replicas += by; // at once: a second click counts on; the stream tells what became of it
+  const { name } = one;
+  const isUnderWay = asked.has(name);
+  asked.set(name, wanted(one) + by);
   table.draw();
+  if (isUnderWay) return;
   try {
-    await change("PATCH", `/platform/v1/deployments/${encodeURIComponent(one.name)}`, { replicas: one.replicas });
+    for (let sent = null; sent !== asked.get(name); ) {
+      sent = asked.get(name);
+      await change("PATCH", `/platform/v1/deployments/${encodeURIComponent(name)}`, { replicas: sent });
+      for (const each of deployments) if (each.name === name) each.replicas = sent; // before the stream tells it
+    }
   } catch (error) {
-    one.replicas -= by;
-    table.draw();
     toast(/** @type {Error} */ (error).message, { tone: "bad" });
   }
+  asked.delete(name);
+  table.draw();
 }
 
 /** @param {Record<string, any>} one */
