@@ -136,7 +136,10 @@ def test_a_deployment_of_0_replicas_is_waited_for_by_nobody(asleep: Site, site_c
     scale_to_0(asleep)
     request = Request(site_client)
     assert request.end().status_code == 503
-    assert "it has 0 replicas: trivet scale demo 1" in json.loads(request.data)["error"]["message"]
+    message = json.loads(request.data)["error"]["message"]
+    assert message.endswith(
+        "it was scaled to 0 replicas; an operator starts it again with `trivet scale demo 1`"
+    )
     assert site_client.get("/health/ready").status_code == 503
 
 
