@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 from flask import Blueprint, Response, current_app, request
 
-from trivet.errors import RequestError, TrivetError, Unavailable
-from trivet_web.accounts.principal import principal_of_request
+from trivet.errors import RequestError, Unavailable
+from trivet_web.accounts.going_on import may_go_on
 from trivet_web.accounts.rights import Right, requires
-from trivet_web.accounts.site_accounts import cookie_name, given_secret, site_accounts
 from trivet_web.api.documented import EVENTS, documented
 from trivet_web.api.inference import client_fd
 from trivet_web.console.event_feed import EventFeed
@@ -40,7 +38,7 @@ def events() -> Response:
     if process.is_draining:
         raise Unavailable("the web server is shutting down; connect again")
     last_id = request.args.get("after") or request.headers.get("Last-Event-ID", "")
-    tab = feed.join(wanted, last_id, _login_check())
+    tab = feed.join(wanted, last_id, may_go_on(Right.READ))
     if (fd := client_fd()) is not None:
         process.hang_up.watch(fd, lambda: tab.mailbox.fail(ClientGone("the tab was closed")))
         tab.on_close = lambda: process.hang_up.forget(fd)
@@ -50,20 +48,3 @@ def events() -> Response:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"
     return response
-
-
-def _login_check() -> Callable[[], bool]:
-    """Whether who asks may still listen: logins end while their tabs are open."""
-    credentials = site_accounts().credentials
-    secret = given_secret() or request.cookies.get(cookie_name(), "")
-    if not principal_of_request().session_hash and not given_secret():
-        return lambda: True  # everybody may: there is no login that could end
-
-    def may_listen() -> bool:
-        try:
-            found = credentials.find(secret)
-        except TrivetError:  # the registry is away: nobody can have been sent out
-            return True
-        return found is not None and Right.READ in found.rights
-
-    return may_listen

@@ -82,7 +82,7 @@ def test_a_log_that_was_removed_is_told_and_its_successors_is_followed(
     following = tmp_path / "next.log"
     following.write_text("ready\n")
     process = site_client.application.extensions[EXTENSION]
-    follower = Follower(process, tmp_path / "gone.log", 10, None, lambda file: following)
+    follower = Follower(process, tmp_path / "gone.log", 10, None, lambda file: following, lambda: True)
     pieces = iter(follower)
     assert next(pieces) == b"\n==== next.log ====\n"
     assert next(pieces) == b"ready\n"

@@ -22,6 +22,7 @@ from trivet_registry.instance_state import LIVE_STATES, InstanceState
 from trivet_registry.instances_store import get_instance, list_instances
 from trivet_registry.tables import Instance
 from trivet_supervisor.engine_logs import first_crash_file
+from trivet_web.accounts.going_on import may_go_on
 from trivet_web.accounts.rights import Right, requires
 from trivet_web.api.documented import documented
 from trivet_web.api.inference import client_fd
@@ -36,6 +37,7 @@ POLL_S = 0.3
 LOOKS_A_QUERY = 3  # the registry is asked for another attempt after so many looks in vain
 FIRST_CRASH = "first-crash"
 SITE_LOGS = ("supervisor", "web")
+SENT_OUT = b"\n==== the login or key has ended, or may not read this any more ====\n"
 
 
 @blueprint.get("/logs/<instance_id>")
@@ -47,7 +49,7 @@ def logs(instance_id: str) -> Response:
     with process.database.reading() as session:
         row = get_instance(session, instance_id)
         file = _file(row)
-    return _answer(process, file, NextFile(process, instance_id))
+    return _answer(process, file, NextFile(process, instance_id), Right.READ)
 
 
 @blueprint.get("/site-logs/<name>")
@@ -58,15 +60,17 @@ def site_logs(name: str) -> Response:
     if name not in SITE_LOGS:
         raise NotFound(f"there is no log {name[:40]!r} of the site; there are {' and '.join(SITE_LOGS)}")
     process = web_process()
-    return _answer(process, process.settings.paths.logs / f"{name}.log", lambda file: None)
+    return _answer(process, process.settings.paths.logs / f"{name}.log", lambda file: None, Right.OPERATE)
 
 
-def _answer(process: WebProcess, file: Path, next_file: Callable[[Path], Path | None]) -> Response:
+def _answer(
+    process: WebProcess, file: Path, next_file: Callable[[Path], Path | None], right: Right
+) -> Response:
     """Raises: RequestError."""
     tail = whole_number("tail", 200, 0, MAX_TAIL)
     if request.args.get("follow") != "1":
         return Response(_tail(file, tail), mimetype="text/plain")
-    follower = Follower(process, file, tail, client_fd(), next_file)
+    follower = Follower(process, file, tail, client_fd(), next_file, may_go_on(right))
     response = Response(follower, mimetype="text/plain")
     response.headers["X-Accel-Buffering"] = "no"
     return response
@@ -174,7 +178,8 @@ def last_lines(log: BinaryIO, count: int) -> bytes:
 class Follower:
     """Yields the end of the file, then what is appended, until the client goes or the server drains.
 
-    `next_file` gives the file to go on with once nothing more comes, if there is one.
+    `next_file` gives the file to go on with once nothing more comes, if there is one; `may_go_on` says
+    whether the login or key that asked may still read it: else the answer ends, with a line about it.
     """
 
     def __init__(
@@ -184,12 +189,15 @@ class Follower:
         tail: int,
         fd: int | None,
         next_file: Callable[[Path], Path | None],
+        may_go_on: Callable[[], bool],
     ) -> None:
         self._process = process
         self._file = file
         self._tail = tail
         self._fd = fd
         self._next_file = next_file
+        self._may_go_on = may_go_on
+        self._was_sent_out = False
         self._is_over = threading.Event()
         self._give_slot_back = process.slots.take()
         if fd is not None:
@@ -200,6 +208,8 @@ class Follower:
         while (following := (yield from self._of_one(file, tail))) is not None:
             file, tail = following, 0
             yield f"\n==== {file.name} ====\n".encode()
+        if self._was_sent_out:
+            yield SENT_OUT
 
     def _of_one(self, file: Path, tail: int) -> Generator[bytes, None, Path | None]:
         """Returns the file that follows."""
@@ -234,4 +244,5 @@ class Follower:
 
     def _has_ended(self) -> bool:
         """After at most `POLL_S`."""
-        return self._is_over.wait(POLL_S) or self._process.is_draining
+        self._was_sent_out = not self._may_go_on()
+        return self._was_sent_out or self._is_over.wait(POLL_S) or self._process.is_draining
