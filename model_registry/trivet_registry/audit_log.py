@@ -8,13 +8,13 @@ anchor (the head's id and hash, noted elsewhere) finds that, too.
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 from sqlalchemy import insert, select, update
+from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.orm import Session
 
 from trivet.errors import RequestError, Unavailable
@@ -29,6 +29,7 @@ HEADLESS = (
     "the audit log has lost its head (the row of audit_head), so that nothing can be added to it; put the "
     "registry back from a backup"
 )
+GARBLED = (ValueError, TypeError, DataError)  # of a row in which a value is none of its column's
 Fields = Mapping[str, object]
 
 
@@ -95,20 +96,30 @@ def append(session: Session, act: Act) -> int:
 
 def accounts_version(session: Session) -> int:
     """It grows with every act that was done: whoever remembers something about accounts compares it."""
-    version: int = session.execute(select(AuditHead.accounts_version)).scalar_one()
+    version: int = session.execute(
+        select(AuditHead.accounts_version).where(AuditHead.id == HEAD)
+    ).scalar_one()
     return version
 
 
 def list_entries(
     session: Session, limit: int = 100, before_id: int | None = None, action: str | None = None
 ) -> Sequence[AuditEntry]:
-    """The newest first; `before_id` goes on from a list that was cut."""
+    """The newest first; `before_id` goes on from a list that was cut.
+
+    Raises: Unavailable where one of them cannot be read.
+    """
     query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(AuditEntry.id < before_id)
     if action is not None:
         query = query.where(AuditEntry.action == action)
-    return session.scalars(query).all()
+    try:
+        return session.scalars(query).all()
+    except GARBLED as error:
+        raise Unavailable(
+            f"an entry of the audit log cannot be read ({error}); `trivet audit verify` names it"
+        ) from error
 
 
 def verify(session: Session, anchor: str | None = None) -> Verdict:
@@ -121,20 +132,24 @@ def verify(session: Session, anchor: str | None = None) -> Verdict:
     """
     known_id, known_hash = _anchor(anchor)
     last_id, last_hash = 0, ROOT_HASH
-    for entry in _all(session):
-        if entry.id != last_id + 1:
-            return Verdict(last_id, last_hash, f"entry {last_id + 1} is missing: the next one is {entry.id}")
+    for entry_id, entry in _all(session):
+        if entry_id != last_id + 1:
+            return Verdict(last_id, last_hash, f"entry {last_id + 1} is missing: the next one is {entry_id}")
+        if entry is None:
+            return Verdict(last_id, last_hash, f"entry {entry_id} is not what was written: it cannot be read")
         values = {name: getattr(entry, name) for name in _HASHED}
-        if not hmac.compare_digest(_chained(last_hash, values), entry.hash):
-            return Verdict(last_id, last_hash, f"entry {entry.id} is not what was written, or one before it")
-        last_id, last_hash = entry.id, entry.hash
+        if _chained(last_hash, values) != entry.hash:
+            return Verdict(last_id, last_hash, f"entry {entry_id} is not what was written, or one before it")
+        last_id, last_hash = entry_id, entry.hash
         if last_id == known_id and last_hash != known_hash:
             return Verdict(last_id, last_hash, f"entry {last_id} is not the one of the anchor")
-    head = session.execute(select(AuditHead.last_id, AuditHead.hash)).one_or_none()
+    query = select(AuditHead.last_id, AuditHead.hash).where(AuditHead.id == HEAD)
+    head = session.execute(query).one_or_none()
     if head is None:
         return Verdict(last_id, last_hash, HEADLESS)
-    if max(head.last_id, known_id) > last_id:
-        newest = max(head.last_id, known_id)
+    # SQLite keeps text in a column of numbers, too.
+    newest = max(head.last_id, known_id) if isinstance(head.last_id, int) else known_id
+    if newest > last_id:
         return Verdict(last_id, last_hash, f"entries {last_id + 1} to {newest} are missing")
     if (head.last_id, head.hash) != (last_id, last_hash):
         return Verdict(last_id, last_hash, f"entry {last_id} is not the one that the head names")
@@ -147,17 +162,31 @@ _HASHED = (
 )
 
 
-def _all(session: Session) -> Iterator[AuditEntry]:
-    last_id = -(1 << 31)
-    while True:
-        page = session.scalars(
-            select(AuditEntry).where(AuditEntry.id > last_id).order_by(AuditEntry.id).limit(PAGE)
-        ).all()
+def _all(session: Session) -> Iterator[tuple[int, AuditEntry | None]]:
+    """By id, whatever ids there are; None: the row cannot be read."""
+    page = _page(session, None)
+    while page:
         yield from page
-        if len(page) < PAGE:
-            return
-        last_id = page[-1].id
         session.expunge_all()
+        page = _page(session, page[-1][0])
+
+
+def _page(session: Session, after_id: int | None) -> list[tuple[int, AuditEntry | None]]:
+    query = select(AuditEntry).order_by(AuditEntry.id).limit(PAGE)
+    if after_id is not None:
+        query = query.where(AuditEntry.id > after_id)
+    try:
+        return [(entry.id, entry) for entry in session.scalars(query)]
+    except (*GARBLED, OperationalError):  # the last: bytes that are no text, of SQLite
+        ids = session.scalars(query.with_only_columns(AuditEntry.id)).all()
+        return [(entry_id, _read(session, entry_id)) for entry_id in ids]
+
+
+def _read(session: Session, entry_id: int) -> AuditEntry | None:
+    try:
+        return session.get(AuditEntry, entry_id)
+    except (*GARBLED, OperationalError):
+        return None
 
 
 def _chained(previous: str, values: Mapping[str, object]) -> str:

@@ -104,6 +104,57 @@ def test_a_removed_row_is_named(log: Database, statement: str, found: str) -> No
     assert found in str(fault(log))
 
 
+@pytest.mark.parametrize(
+    ("value", "is_sqlites"),
+    [
+        ("hash = 'é'", False),
+        ("at = 'infinity'", False),
+        ("at = ''", True),
+        ("at = 5", True),
+        ("hash = x'00ff'", True),
+        ("actor = CAST(x'ff' AS TEXT)", True),
+    ],
+)
+def test_a_row_that_cannot_be_read_any_more_is_named(log: Database, value: str, is_sqlites: bool) -> None:
+    if is_sqlites and log.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL keeps only what is of the column's type")
+    with log.session() as session:
+        session.execute(text(f"UPDATE audit_log SET {value} WHERE id = 3"))
+    assert "entry 3 is not what was written" in str(fault(log))
+    if value.startswith("at"):
+        with pytest.raises(Unavailable, match="audit verify"), log.reading() as session:
+            list_entries(session)
+
+
+@pytest.mark.parametrize("number", [0, -5, -(1 << 31), -3_000_000_000])
+def test_a_row_put_in_before_all_others_is_found(log: Database, number: int) -> None:
+    if number < -(1 << 31) and log.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL has no such number in this column")
+    with log.session() as session:
+        session.execute(text(f"UPDATE audit_log SET id = {number} WHERE id = 5"))
+        session.execute(
+            text("UPDATE audit_head SET last_id = 4, hash = (SELECT hash FROM audit_log WHERE id = 4)")
+        )
+    assert f"the next one is {number}" in str(fault(log))
+
+
+def test_a_second_head_and_one_without_a_number_are_told(log: Database) -> None:
+    with log.session() as session:
+        session.execute(
+            text(
+                "INSERT INTO audit_head (id, last_id, hash, accounts_version) "
+                "SELECT 2, last_id, hash, accounts_version FROM audit_head"
+            )
+        )
+    assert fault(log) is None, "nothing reads it"
+    with log.reading() as session:
+        assert accounts_version(session) == ACTS
+    if log.engine.dialect.name == "sqlite":
+        with log.session() as session:
+            session.execute(text("UPDATE audit_head SET last_id = 'x' WHERE id = 1"))
+        assert "entry 5 is not the one that the head names" in str(fault(log))
+
+
 def test_a_row_put_in_is_found(log: Database) -> None:
     with log.session() as session:
         session.execute(text("UPDATE audit_log SET id = 6 WHERE id = 5"))
