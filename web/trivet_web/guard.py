@@ -7,6 +7,9 @@ who asks. Pages of other origins may neither read nor change anything here, but 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, current_app, request
@@ -64,6 +67,24 @@ def register(app: Flask, accounts: SiteAccounts) -> None:
 def seal(app: Flask) -> None:
     """Raises: RuntimeError where a route does not say who may use it."""
     check_routes(app)
+    for endpoint, view in app.view_functions.items():
+        if right_of(view) in (*_ACTS, Right.ACCOUNT):
+            app.view_functions[endpoint] = _with_refusals(view)
+
+
+def _with_refusals(view: Callable[..., Any]) -> Callable[..., Any]:
+    """An entry of the audit log for what the view itself refuses, as a key that may more than its maker."""
+
+    @wraps(view)
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return view(*args, **kwargs)
+        except PermissionDenied as error:
+            if request.method not in SAFE_METHODS and not is_recorded():
+                _record_refusal(request.environ[PRINCIPAL], error)
+            raise
+
+    return recording
 
 
 def _check_right() -> None:
@@ -82,10 +103,14 @@ def _check_right() -> None:
         check_right(principal, right)
     except PermissionDenied as error:
         if right in _ACTS and request.method not in SAFE_METHODS:
-            record_refusal(principal, f"{request.method} {request.url_rule}", str(error))
+            _record_refusal(principal, error)
         raise
     if right is Right.INFER and principal.requests_per_minute is not None:
         web_process().limits.count(principal)
+
+
+def _record_refusal(principal: Principal, error: PermissionDenied) -> None:
+    record_refusal(principal, f"{request.method} {request.url_rule}", str(error))
 
 
 def _check_host(host: str, settings: Settings) -> None:

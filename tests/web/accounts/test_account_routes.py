@@ -15,6 +15,7 @@ from trivet_web.api.openapi import routes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import Accounts
     from flask.testing import FlaskClient
@@ -279,6 +280,19 @@ def test_what_was_refused_is_recorded_too(accounts: Accounts) -> None:
     assert (launch["actor"], launch["action"]) == ("user user", "POST /platform/v1/deployments")
     assert (wrong["actor"], wrong["action"], wrong["target"]) == ("nobody", "session.open", "user user")
     assert unknown["target"] == "somebody unknown", "it may have been a password"
+
+
+def test_what_a_route_refuses_itself_is_recorded_too(accounts: Accounts, tmp_path: Path) -> None:
+    user = accounts.log_in("user")
+    assert act(user, "POST", KEYS, {"name": "k", "scopes": ["admin"]}) == 403
+    assert act(user, "POST", KEYS, {"name": "k", "user": "admin"}) == 403
+    roots = str(tmp_path / "models")
+    operator = accounts.log_in("operator", client=accounts.open_again(model_roots=roots))
+    assert act(operator, "POST", "/platform/v1/models", {"path": str(tmp_path)}) == 403
+    roots_entry, *key_entries = [entry for entry in accounts.audit() if entry["outcome"] == "refused"]
+    assert (roots_entry["actor"], roots_entry["action"]) == ("user operator", "POST /platform/v1/models")
+    assert "model_roots" in roots_entry["after"]["reason"]
+    assert [(each["actor"], each["action"]) for each in key_entries] == [("user user", f"POST {KEYS}")] * 2
 
 
 def test_many_refused_acts_are_few_entries_that_tell_how_many_there_were(
