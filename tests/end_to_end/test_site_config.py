@@ -67,6 +67,14 @@ def test_a_site_goes_into_a_file_and_comes_out_of_it_the_same(site: Site, tmp_pa
             ownerless = other.run_here("config", "apply", str(file), "--yes")
             assert "who does not exist here; first: trivet users add nobody" in ownerless.stderr
             assert other.run_here("config", "export").stdout == restricted
+            wrong = '[[keys]]\nname = "{}"\nscopes = ["{}"]\n'
+            keys = [("a", "infer"), ("b", "nosuch"), ("c", "infer")]
+            file.write_text(restricted + "".join(wrong.format(*key) for key in keys))
+            halfway = other.run_here("config", "apply", str(file), "--yes")
+            assert halfway.returncode == 1
+            assert "stopped at: + key b, with a new secret\n1 of 3 changes made" in halfway.stderr
+            assert "key a: sk-" in halfway.stdout
+            assert "+ key a" not in other.run_here("config", "diff", str(file)).stdout
             file.write_text('format = "trivet-config 1"\n')
             pruned = other.run_here("config", "apply", str(file), "--prune", "--yes")
             assert pruned.returncode == 0, pruned.stderr

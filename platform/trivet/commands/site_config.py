@@ -94,12 +94,22 @@ def _apply(given: argparse.Namespace) -> int:
         if not given.yes and not _is_confirmed():
             note("nothing was changed")
             return 1
-        for step in found:
-            said = step.run(client)
-            if said:
-                print(said)
+        _make(client, found)
     print(f"{counted(len(found), 'change')} made")
     return 0
+
+
+def _make(client: Client, found: list[Step]) -> None:
+    """One after the other; of one that fails it is said which it is, and that what was made before stays."""
+    for number, step in enumerate(found):
+        try:
+            said = step.run(client)
+        except BaseException:
+            note(f"stopped at: {step.text}")
+            note(f"{number} of {counted(len(found), 'change')} made; they stay: apply again to go on")
+            raise
+        if said:
+            print(said, flush=True)
 
 
 def _is_confirmed() -> bool:
