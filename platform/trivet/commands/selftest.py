@@ -94,11 +94,12 @@ def package_version(name: str) -> str:
 
 def report(outcomes: Iterable[OpOutcome], versions: Mapping[str, str], *, as_json: bool) -> bool:
     """Whether all passed. A line for each as it comes: a kernel may end this process; or all as JSON."""
-    found = []
+    found: list[OpOutcome] = []
     if not as_json:
         print(" ".join(f"{name}={text}" for name, text in versions.items()))
-        _print_line("OP", "DTYPE", "ERROR", "ALLOWED", "CASE", "RESULT")
     for each in outcomes:
+        if not as_json and not found:
+            _print_line("OP", "DTYPE", "ERROR", "ALLOWED", "CASE", "RESULT")
         found.append(each)
         if not as_json:
             numbers = (f"{each.error:.2g}", f"{each.allowed:g}")

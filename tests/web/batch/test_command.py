@@ -38,7 +38,7 @@ def test_simple_lines_are_answered_in_order(generate: Generate, source: Source) 
         {"prompt": "one"},
         {"messages": [{"role": "user", "content": "two"}], "id": "b", "sampling": {"max_tokens": 2}},
     )
-    done = generate(file, "--max-tokens", "4")
+    done = generate(file, "--max-tokens", "4", "--seed", "5")
     assert done.code == 0
     assert f"2 lines, 0 failed, 6 tokens: {done.out}" in done.err
     first, second = done.lines
@@ -48,7 +48,7 @@ def test_simple_lines_are_answered_in_order(generate: Generate, source: Source) 
     assert first["finish_reason"] == "length"
     assert [path.name for path in done.out.parent.iterdir()] == ["in.jsonl", "out.jsonl"]
     assert "is there already" not in done.err
-    again = generate(file, "--max-tokens", "4")
+    again = generate(file, "--max-tokens", "4", "--seed", "5")
     assert f"{done.out} is there already: all lines are answered again, then it is replaced" in again.err
     assert again.lines == [first, second]
 
