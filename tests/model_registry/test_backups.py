@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import sqlite3
@@ -18,6 +20,7 @@ from trivet.config import Settings
 from trivet.errors import ConfigError, Conflict
 from trivet_registry.audit_log import Act, append, list_entries, verify
 from trivet_registry.backups import registry_copy, restoring, writing
+from trivet_registry.backups.manifest import MANIFEST, REGISTRY
 from trivet_registry.backups.restoring import check_backup, restore
 from trivet_registry.backups.writing import remove_oldest, write_backup
 from trivet_registry.database import Database, open_database
@@ -226,6 +229,30 @@ def test_what_is_changed_or_cut_off_is_found_before_anything_is_made(site: Setti
             "stored",
         ]
         assert not list(other.paths.models.iterdir())
+
+
+def test_a_registry_of_a_newer_release_is_found_by_a_check_too(site: Settings, tmp_path: Path) -> None:
+    file = write_backup(site, tmp_path).path
+    with tarfile.open(file) as tar:
+        tar.extractall(tmp_path / "in", filter="data")
+    registry = tmp_path / "in" / REGISTRY
+    with closing(sqlite3.connect(registry)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    manifest = tmp_path / "in" / MANIFEST
+    about = json.loads(manifest.read_bytes()) | {"trivet": "99.1"}
+    for kept in about["files"]:
+        if kept["name"] == REGISTRY:
+            kept["sha256"] = hashlib.sha256(registry.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(about))
+    newer = tmp_path / "newer.tar"
+    with tarfile.open(newer, "w") as tar:
+        for name in [*(kept["name"] for kept in about["files"]), MANIFEST]:  # which comes last
+            tar.add(tmp_path / "in" / name, name)
+    message = "newer.tar, made by Trivet 99.1, cannot be opened by this one, .*9999"
+    with pytest.raises(ConfigError, match=message):
+        check_backup(newer)
+    with pytest.raises(ConfigError, match=message):
+        restore(new_site(tmp_path / "other"), newer)
 
 
 @pytest.mark.parametrize("name", ["../out", "home/../../out", "/out", "home/x"])

@@ -110,7 +110,7 @@ def _check_right() -> None:
 
 
 def _record_refusal(principal: Principal, error: PermissionDenied) -> None:
-    record_refusal(principal, f"{request.method} {request.url_rule}", str(error))
+    record_refusal(principal.name, f"{request.method} {request.url_rule}", str(error))
 
 
 def _check_host(host: str, settings: Settings) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ import msgspec
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from trivet import __version__
 from trivet.config import Paths, Settings, load_settings
 from trivet.errors import ConfigError, Conflict, Unavailable
 from trivet_registry.account_tables import LoginSession
 from trivet_registry.audit_log import Act, append
 from trivet_registry.backups.manifest import FORMAT, HOME, MANIFEST, REGISTRY, BackupManifest
 from trivet_registry.backups.registry_copy import load_registry, require_no_registry
-from trivet_registry.database import open_database
+from trivet_registry.database import Database, open_database
 from trivet_registry.digests import CHUNK_BYTES
 from trivet_registry.tables import Version
 
@@ -40,8 +42,18 @@ class Restored:
 
 
 def check_backup(file: Path) -> Restored:
-    """Read it through. Raises: ConfigError naming what is wrong with it."""
-    manifest = _read(file, None)
+    """Read it through, and open a copy of its registry.
+
+    Raises: ConfigError naming what is wrong with it; Unavailable without room for the copy.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="trivet-") as scratch:
+            manifest = _read(file, Path(scratch), only=REGISTRY)
+            _open_registry(Path(scratch), file, manifest).close()
+    except OSError as error:
+        raise Unavailable(
+            f"the registry of {file} cannot be copied: {error}; set TMPDIR to another disk"
+        ) from error
     return Restored(manifest.created_at, len(manifest.files))
 
 
@@ -62,7 +74,7 @@ def restore(settings: Settings, file: Path, database_url: str | None = None) -> 
         manifest = _read(file, folder)
         url = database_url or _url_of(folder / HOME, settings)
         require_no_registry(url)
-        with closing(open_database(f"sqlite:///{folder / REGISTRY}")) as database:
+        with closing(_open_registry(folder, file, manifest)) as database:
             with database.session() as session:
                 _make_own(session, manifest, home)
             _put_in_place(folder / HOME, home)
@@ -79,6 +91,17 @@ def restore(settings: Settings, file: Path, database_url: str | None = None) -> 
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Restored(manifest.created_at, len(manifest.files), missing)
+
+
+def _open_registry(folder: Path, file: Path, manifest: BackupManifest) -> Database:
+    """Unpacked into `folder`; an older release's is upgraded there. Raises: ConfigError."""
+    try:
+        return open_database(f"sqlite:///{folder / REGISTRY}")
+    except ConfigError as error:
+        raise ConfigError(
+            f"the registry of {file}, made by Trivet {manifest.trivet}, cannot be opened by this one, "
+            f"{__version__}: {error}"
+        ) from error
 
 
 def _refuse_what_is_here(paths: Paths) -> None:
@@ -127,8 +150,11 @@ def _moved(path: str, old_home: Path, home: Path) -> str:
     return str(home / place.relative_to(old_home)) if place.is_relative_to(old_home) else path
 
 
-def _read(file: Path, folder: Path | None) -> BackupManifest:
-    """Unpack it into `folder`, or only look. Raises: ConfigError; OSError of the disk that is written to."""
+def _read(file: Path, folder: Path, only: str | None = None) -> BackupManifest:
+    """Unpack it into `folder`, or `only` one member of it.
+
+    Raises: ConfigError; OSError of the disk that is written to.
+    """
     try:
         tar = tarfile.open(file, "r:")  # noqa: SIM115 (what may fail before it and in it is told differently)
     except (OSError, tarfile.TarError) as error:
@@ -137,7 +163,7 @@ def _read(file: Path, folder: Path | None) -> BackupManifest:
         ) from error
     with tar:
         try:
-            manifest, digests = _unpack(tar, folder)
+            manifest, digests = _unpack(tar, folder, only)
         except (tarfile.TarError, msgspec.MsgspecError) as error:
             raise ConfigError(f"{file} is no whole backup: {error}; take another") from error
     if manifest.format != FORMAT:
@@ -149,13 +175,13 @@ def _read(file: Path, folder: Path | None) -> BackupManifest:
     if wrong or REGISTRY not in listed:
         what = ", ".join(wrong[:3]) or REGISTRY
         raise ConfigError(f"{file} is damaged: {what} is not what was backed up; take another")
-    if folder is not None:
-        for kept in manifest.files:
+    for kept in manifest.files:
+        if only in (None, kept.name):
             os.utime(folder / kept.name, ns=(kept.mtime_ns, kept.mtime_ns))
     return manifest
 
 
-def _unpack(tar: tarfile.TarFile, folder: Path | None) -> tuple[BackupManifest, dict[str, str]]:
+def _unpack(tar: tarfile.TarFile, folder: Path, only: str | None) -> tuple[BackupManifest, dict[str, str]]:
     """The manifest, and the SHA-256 of each member. Raises: TarError; MsgspecError; ModelFilesError."""
     digests: dict[str, str] = {}
     for member in tar:
@@ -164,14 +190,14 @@ def _unpack(tar: tarfile.TarFile, folder: Path | None) -> tuple[BackupManifest, 
         assert content is not None  # of what is neither a file nor a link
         if member.name == MANIFEST:
             return msgspec.json.decode(content.read(), type=BackupManifest), digests
-        place = None if folder is None else folder / member.name
+        place = folder / member.name if only in (None, member.name) else None
         if place is not None:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not member.islnk():
             digests[member.name] = _copy(content, place, member.mode)
             continue
         digests[member.name] = digests[member.linkname]
-        if folder is not None and place is not None:
+        if place is not None:
             place.hardlink_to(folder / member.linkname)
     raise tarfile.ReadError("its end is missing")
 

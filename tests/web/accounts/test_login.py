@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trivet.access import setup_code
+from trivet_registry.audit_log import list_entries
 from trivet_registry.login_throttle import PER_PAIR
 from trivet_registry.users_store import get_user, list_users, set_password_hash
 from trivet_web.accounts import login
@@ -308,6 +309,9 @@ def test_the_setup_link_makes_one_admin_once(
     ):
         assert client.post("/setup", data=form | changed).status_code == status, changed
     assert client.get("/v1/models").status_code == 200
+    with site.database.reading() as session:
+        tried = [(e.actor, e.action, e.target, e.outcome) for e in list_entries(session)]
+    assert tried == [("nobody", "site.set_up", "/setup", "refused")] * 2, "with the wrong codes"
     done = client.post("/setup", data=form)
     assert (done.status_code, done.headers["Location"]) == (303, "/")
     assert client.get("/platform/v1/session").get_json()["role"] == "admin"

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from trivet_registry.audit_log import DONE, REFUSED, Act, append
-from trivet_web.accounts.principal import Principal, principal_of_request
+from trivet_web.accounts.principal import principal_of_request
 from trivet_web.accounts.site_accounts import site_accounts
 from trivet_web.request_name import request_id
 
@@ -42,18 +42,18 @@ def record(
     event.listen(session, "after_commit", lambda _: forget_all(), once=True)
 
 
-def record_refusal(principal: Principal, action: str, reason: str) -> None:
+def record_refusal(actor: str, action: str, reason: str) -> None:
     """What somebody tried who may not; it stays refused where it cannot be written down.
 
-    Of many by one principal, some are entries, and these tell how many were left out before them.
+    Of many by one actor, some are entries, and these tell how many were left out before them.
     """
-    left_out = site_accounts().refused_acts.admit(principal.name)
+    left_out = site_accounts().refused_acts.admit(actor)
     if left_out is None:
         return
     after = {"reason": reason} | ({"left_out": left_out} if left_out else {})
     try:
         with site_accounts().database.session() as session:
-            _append(session, principal.name, action, request.path, None, after, REFUSED)
+            _append(session, actor, action, request.path, None, after, REFUSED)
     except SQLAlchemyError as error:
         logger.warning("action=%s refused and not recorded: %s", action, getattr(error, "orig", error))
 

@@ -26,7 +26,7 @@ from trivet_registry.users_store import (
     open_session,
     set_password_hash,
 )
-from trivet_web.accounts.acts import record
+from trivet_web.accounts.acts import record, record_refusal
 from trivet_web.accounts.credentials import SESSION_MARK
 from trivet_web.accounts.passwords import hash_password, is_outdated, is_password
 from trivet_web.accounts.principal import principal_of_request
@@ -111,7 +111,9 @@ def set_up(code: str, name: str, password: str) -> Login:
     Raises: PermissionDenied for another code; Conflict where there is a user; RequestError.
     """
     if not is_setup_code(code):
-        raise PermissionDenied("the setup link is wrong; open the one that trivet serve printed")
+        error = PermissionDenied("the setup link is wrong; open the one that trivet serve printed")
+        record_refusal("nobody", "site.set_up", str(error))
+        raise error
     password_hash = hash_password(password)
     with site_accounts().database.session() as session:
         # An entry first: who else sets up waits for this transaction, and then sees its user.
