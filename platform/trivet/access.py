@@ -8,8 +8,11 @@ import hmac
 import ipaddress
 import os
 import secrets
+import socket
 import tempfile
 from pathlib import Path
+
+import msgspec
 
 from trivet.config import Paths, Settings
 from trivet.errors import ConfigError
@@ -33,6 +36,24 @@ def local_url(settings: Settings) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     scheme = "http" if settings.tls_cert is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def urls_for_others(settings: Settings) -> list[str]:
+    """Where other machines may find a server that listens on all addresses of this one; else empty."""
+    families = {"0.0.0.0": (socket.AF_INET,), "::": (socket.AF_INET, socket.AF_INET6)}.get(settings.host, ())
+    if not families:
+        return []
+    import psutil  # not for every command
+
+    found = (ad.address for each in psutil.net_if_addrs().values() for ad in each if ad.family in families)
+    addresses = [address for address in found if not _is_of_this_link(address)]
+    return [local_url(msgspec.structs.replace(settings, host=address)) for address in addresses]
+
+
+def _is_of_this_link(address: str) -> bool:
+    """Or of this host alone."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return parsed.is_loopback or parsed.is_link_local
 
 
 def check_bind(settings: Settings) -> None:

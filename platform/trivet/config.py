@@ -257,6 +257,8 @@ def load_settings(
     where = f"settings ({file}, environment, command line)"
     given_values = {**from_file, **from_env, **given, "home": home}
     settings = converted(given_values, Settings, where)
+    host = settings.host.removeprefix("[").removesuffix("]")  # in which URLs have IPv6's addresses
+    settings = msgspec.structs.replace(settings, host=host)
     for name, is_good, wanted in _rules(settings):
         if not is_good:
             raise ConfigError(f"{where}: {name} is {getattr(settings, name)!r}; it must be {wanted}")
@@ -336,6 +338,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 def _rules(settings: Settings) -> list[tuple[str, bool, str]]:
     orphan_s = settings.orphan_timeout_s
     return [
+        ("host", bool(settings.host.strip()), "a name or an address, such as 127.0.0.1 or 0.0.0.0"),
         ("port", 0 <= settings.port <= 65535, "0 (any free one) to 65535"),
         ("log_level", settings.log_level.upper() in LOG_LEVELS, f"one of {', '.join(LOG_LEVELS)}"),
         ("num_proxies", 0 <= settings.num_proxies <= 10, "0 to 10"),

@@ -19,7 +19,7 @@ from trivet_registry.tables import Device
 from trivet_registry.users_store import count_users
 from trivet_supervisor.demo import NAME, chat_once, launch_demo
 from trivet_supervisor.parent import Parent
-from trivet_supervisor.serve_checks import serve_lock, with_free_port
+from trivet_supervisor.serve_checks import check_host, serve_lock, with_free_port
 from trivet_supervisor.service.notify import tell_service_manager
 from trivet_supervisor.startup_box import startup_box
 
@@ -37,6 +37,7 @@ def serve(settings: Settings, *, launches_demo: bool = False, chats: bool = Fals
     """
     started_s = time.monotonic()
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
+    check_host(settings.host)
     check_bind(settings)
     settings.paths.create()
     # The registry is opened here first: one that cannot be is told in a sentence, and nothing is started.

@@ -1,4 +1,4 @@
-"""What must hold before `trivet serve` starts anything: a free port, one serve a home."""
+"""What must hold before `trivet serve` starts anything: an address of ours, a free port, one serve a home."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ from trivet.errors import ConfigError, Conflict
 from trivet.lock_holder import write_holder
 
 LOOK_INTERVAL_S = 0.1
+
+
+def check_host(host: str) -> None:
+    """Raises: ConfigError where it is no name or address of this machine."""
+    if_wrong = "give --host an address of this machine, or 0.0.0.0 for all that it has"
+    try:
+        family, _, _, _, (address, _, *scope) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0, *scope))
+    except socket.gaierror as error:
+        raise ConfigError(f"host {host!r} cannot be found: {error.strerror}; {if_wrong}") from error
+    except OSError as error:
+        raise ConfigError(f"host {host} cannot be listened on: {error.strerror}; {if_wrong}") from error
 
 
 def with_free_port(settings: Settings, patience_s: float = 0.0) -> Settings:
@@ -45,7 +58,7 @@ def _bindable(settings: Settings) -> int:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gunicorn: TIME_WAIT is no taker
-        probe.bind((settings.host.strip("[]"), settings.port))
+        probe.bind((settings.host, settings.port))
         return int(probe.getsockname()[1])
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trivet import __version__
-from trivet.access import local_url, setup_code
+from trivet.access import local_url, setup_code, urls_for_others
 from trivet.config import Settings
 from trivet_registry.tables import Device
 
 GIB = 1 << 30
+MAX_SHOWN = 4  # addresses: a host of containers has many
 
 
 def startup_box(
@@ -25,6 +26,7 @@ def startup_box(
     rows = [
         ("API", f"{url}/v1"),
         ("Console", url),
+        *(("Others", other) for other in urls_for_others(settings)[:MAX_SHOWN]),
         *([] if has_users else [("Setup", f"{url}/setup?token={setup_code(token)}")]),
         ("Home", str(settings.paths.home)),
         *(("Device", _device(device)) for device in usable),

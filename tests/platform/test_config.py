@@ -99,6 +99,12 @@ def test_a_value_of_another_type_is_told_with_its_table(home: Path, table: str, 
         load_settings({"home": str(home)}, {})
 
 
+def test_ipv6_may_be_written_as_in_urls_and_no_host_is_none(home: Path) -> None:
+    assert load_settings({"home": str(home), "host": "[::1]"}, {}).host == "::1"
+    with pytest.raises(ConfigError, match="host is ''; it must be a name or an address"):
+        load_settings({"home": str(home), "host": ""}, {})
+
+
 def test_a_log_level_may_be_written_small(home: Path) -> None:
     assert load_settings({"home": str(home)}, {"TRIVET_LOG_LEVEL": "debug"}).log_level == "debug"
 

@@ -9,7 +9,7 @@ import pytest
 
 from trivet.config import Paths, Settings
 from trivet.errors import ConfigError, Conflict
-from trivet_supervisor.serve_checks import serve_lock, with_free_port
+from trivet_supervisor.serve_checks import check_host, serve_lock, with_free_port
 
 
 @pytest.fixture
@@ -17,6 +17,38 @@ def paths(tmp_path: Path) -> Paths:
     paths = Paths(tmp_path)
     paths.create()
     return paths
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1"])
+def test_addresses_of_this_machine_may_be_listened_on(host: str) -> None:
+    if host == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    check_host(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("nosuch.invalid", "host 'nosuch.invalid' cannot be found"),
+        ("-1", "host '-1' cannot be found"),
+        (
+            "203.0.113.7",
+            "host 203.0.113.7 cannot be listened on: Cannot assign requested address",
+        ),  # RFC 5737
+    ],
+)
+def test_a_host_that_is_another_or_none_is_told_as_that(host: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"{message}.*--host an address of this machine"):
+        check_host(host)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def test_a_taken_port_is_told_before_anything_starts() -> None:

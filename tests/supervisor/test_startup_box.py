@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-from trivet.access import setup_code
+import socket
+
+import psutil
+
+from trivet.access import setup_code, urls_for_others
 from trivet.config import Settings
 from trivet_registry.tables import Device
-from trivet_supervisor.startup_box import startup_box
+from trivet_supervisor.startup_box import MAX_SHOWN, startup_box
 
 
 def device(kind: str, reason: str | None = None) -> Device:
@@ -39,3 +43,21 @@ def test_once_there_are_users_no_link_carries_a_secret() -> None:
     assert "http://127.0.0.1:8123 " in box
     assert "token" not in box
     assert "setup" not in box
+
+
+def addresses_of_this_machine(family: socket.AddressFamily) -> list[str]:
+    found = [ad.address for each in psutil.net_if_addrs().values() for ad in each if ad.family == family]
+    return [ad for ad in found if not ad.startswith(("127.", "169.254."))]
+
+
+def test_who_listens_everywhere_is_told_where_others_ask() -> None:
+    box = startup_box(Settings(host="0.0.0.0", port=8123), "secret", [], 1.0)
+    assert "http://127.0.0.1:8123/v1" in box
+    shown = [line.split()[2] for line in box.splitlines() if " Others " in line]
+    expected = [f"http://{address}:8123" for address in addresses_of_this_machine(socket.AF_INET)]
+    assert shown == expected[:MAX_SHOWN]
+    assert set(expected) <= set(urls_for_others(Settings(host="::", port=8123))), "which IPv4 reaches, too"
+
+
+def test_who_listens_on_one_address_has_no_others() -> None:
+    assert urls_for_others(Settings(host="127.0.0.1")) == urls_for_others(Settings(host="10.0.0.5")) == []
