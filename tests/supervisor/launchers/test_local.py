@@ -237,7 +237,14 @@ def test_cores_that_the_host_lacks_are_refused(launch: Callable[..., LocalHandle
 def test_memory_beyond_the_limit_is_an_error_in_the_engine(
     launch: Callable[..., LocalHandle], tmp_path: Path
 ) -> None:
-    code = "import sys; sys.stdin.read(); bytearray(1 << 20); print('small', flush=True); bytearray(1 << 30)"
+    code = """
+import resource, time
+while resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY:
+    time.sleep(0.01)  # the launcher sets it on the process that it has just started
+bytearray(1 << 20)
+print("small", flush=True)
+bytearray(1 << 30)
+"""
     assert eventually(launch(code, memory_limit_bytes=256 << 20).exit_code) == 1
     text = (tmp_path / "logs" / "engine.log").read_text()
     assert text.startswith("small")
