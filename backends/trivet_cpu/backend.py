@@ -165,8 +165,6 @@ class CpuBackend:
         """The reason for torch's runner; None: the native one is taken."""
         if config.options.get("kernels") == "torch":
             return "torch was asked for"
-        if config.adapters.num_slots:
-            return "the native kernels do not compute adapters (LoRA)"
         unknown = native_plan.unknown_part(spec, config.block_size or BLOCK_SIZE)
         if unknown is not None:
             return f"the native kernels do not compute {unknown}"

@@ -44,6 +44,8 @@ SAMPLING_RESULTS = (
 )
 
 
+# Of a layer, in the order of `AdaptedPart` in `kernels/adapters.h`.
+ADAPTED_PARTS = ("q", "k", "v", "o", "gate", "up", "down")
 STEP_ARRAYS = ("token_ids", "positions", "query_start_loc", "seq_lens", "block_table")
 
 
@@ -92,6 +94,7 @@ class Activations(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("columns", _int),
+        ("is_f32_for_adapters", _int),
         ("f32", _pointer),
         ("bf16", _pointer),
         ("groups", _pointer),
@@ -140,6 +143,26 @@ class AttentionSpace(ctypes.Structure):
     ]
 
 
+class AdaptedMatrix(ctypes.Structure):
+    """One matrix's adapters in all slots; see `kernels/adapters.h`."""
+
+    _fields_: ClassVar = [
+        *((name, _pointer) for name in ("a", "b", "ranks")),
+        ("columns", _int),
+        ("rows", _int),
+    ]
+
+
+class AdapterSpace(ctypes.Structure):
+    """Memory for the adapters of a step."""
+
+    _fields_: ClassVar = [
+        ("lows", _pointer),
+        ("books", _pointer),
+        *((name, _int) for name in ("max_tokens", "max_rank", "kind", "pad")),
+    ]
+
+
 class Pack(ctypes.Structure):
     """Rows of a weight file, and where their packed form goes."""
 
@@ -165,6 +188,7 @@ class Layer(ctypes.Structure):
         ("scale", _float),
         ("qk_eps", _float),
         ("pad", _int),
+        ("adapted", ctypes.POINTER(AdaptedMatrix)),
     ]
 
 
@@ -193,6 +217,7 @@ class Model(ctypes.Structure):
         *((name, Activations) for name in ("normed", "attended", "inner")),
         ("attention", AttentionSpace),
         ("scratch", _pointer),
+        ("adapters", AdapterSpace),
     ]
 
 
@@ -205,6 +230,7 @@ class Step(ctypes.Structure):
         *((name, _pointer) for name in STEP_ARRAYS),
         ("table_stride", _long),
         ("last_start_loc", _pointer),
+        ("adapters", _pointer),
     ]
 
 
@@ -253,6 +279,8 @@ STRUCTS = (
     AttentionSpace,
     Draws,
     Progress,
+    AdaptedMatrix,
+    AdapterSpace,
 )  # in the order of `trivet_struct_bytes`
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from trivet.models.spec import ModelSpec
 from trivet_cpu import native_plan
-from trivet_cpu.native_library import Activations, AttentionSpace, Layer, Model, RopeTable
+from trivet_cpu.native_adapters import NativeAdapters
+from trivet_cpu.native_library import Activations, AdapterSpace, AttentionSpace, Layer, Model, RopeTable
 from trivet_cpu.native_plan import NativeShape
 from trivet_cpu.native_weights import Arena, NativeWeights
 
@@ -23,6 +24,7 @@ def described_model(
     frequencies: Sequence[tuple[NDArray[np.float32], float]],
     buffers: Arena,
     buffer_sizes: Mapping[str, int],
+    adapters: NativeAdapters | None = None,
 ) -> Model:
     """It holds addresses only: who keeps it keeps all of these.
 
@@ -55,6 +57,9 @@ def described_model(
         qkv=addresses["qkv"],
         slots=addresses["slots"],
         scratch=addresses["scratch"],
+        adapters=adapters.space(addresses, native.shape.max_num_batched_tokens)
+        if adapters
+        else AdapterSpace(),
         attention=AttentionSpace(
             partials=addresses["partials"],
             num_partials=buffer_sizes["partials"] // 4,
@@ -69,7 +74,8 @@ def activations(addresses: Mapping[str, int], name: str, columns: int) -> Activa
     """The forms of one kind of activations that have a buffer."""
     return Activations(
         columns=columns,
-        f32=addresses.get(f"{name}.f32"),
+        is_f32_for_adapters=f"{name}.f32_for_adapters" in addresses,
+        f32=addresses.get(f"{name}.f32") or addresses.get(f"{name}.f32_for_adapters"),
         bf16=addresses.get(f"{name}.bf16"),
         groups=addresses.get(f"{name}.q8"),
     )

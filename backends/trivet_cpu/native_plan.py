@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trivet.contract import MemoryPart
 from trivet.models.expected_tensors import expected_tensors
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Rope
+from trivet.runners.adapter_memory import PART_NAME, adapted_parts
 from trivet.weights.index import WeightIndex
 from trivet_cpu import memory_plan
 from trivet_cpu.memory_plan import Shape
@@ -28,6 +29,13 @@ SCRATCH_BYTES = 639_040  # of a thread: kernels/scratch.h
 ROWS = 16  # of activations that stand together in the integer form and in bf16
 # Of a column of activations; the integer form has a cache line for 32 (kernels/weights.h, QuantisedGroup).
 FORM_BYTES = {"f32": 4, "bf16": 2, "q8": 2}
+LOWS = 3  # kernels/adapters.h
+# Of each kind of activations, the matrices that it is multiplied with and that may be adapted.
+ADAPTED_INPUTS = {
+    "normed": frozenset({"q", "k", "v", "gate", "up"}),
+    "attended": frozenset({"o"}),
+    "inner": frozenset({"down"}),
+}
 CACHE_KINDS = {"f32": CacheKind.F32, "bf16": CacheKind.BF16, "int8": CacheKind.INT8}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 
@@ -134,8 +142,10 @@ class NativeShape:
 
 def fixed_parts(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> tuple[MemoryPart, ...]:
     """All but the KV cache: exactly what the runner allocates, and the largest temporaries of a step."""
+    adapters = adapter_bytes(spec, native)
     return (
         MemoryPart("weights", weights_bytes(spec, weights, native)),
+        *((MemoryPart(PART_NAME, adapters),) if adapters else ()),
         MemoryPart("activations", sum(buffer_bytes(spec, weights, native).values())),
         MemoryPart("logits", logits_bytes(spec, native)),
     )
@@ -150,6 +160,23 @@ def weights_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) ->
         else:
             total += packed_bytes(native.kind(weights[name].format), *shape)
     return total
+
+
+def adapter_bytes(spec: ModelSpec, native: NativeShape) -> int:
+    """All slots of all matrices that may be adapted, in the dtype of plain floats; both axes are padded."""
+    slots = native.shape.adapters
+    if not slots.num_slots:
+        return 0
+    values = sum(padded(part.num_columns) + padded(part.num_rows) for part in adapted_parts(spec, slots))
+    return slots.num_slots * slots.max_rank * values * memory_plan.DTYPE_BYTES[native.shape.dtype]
+
+
+def _adapter_buffers(native: NativeShape) -> dict[str, int]:
+    """Of a step: A x of up to three matrices, and the books of which token has which adapter, twice."""
+    slots, tokens = native.shape.adapters, native.shape.max_num_batched_tokens
+    if not slots.num_slots:
+        return {}
+    return {"adapters.lows": tokens * LOWS * slots.max_rank * 4, "adapters.books": 2 * 5 * tokens * 4}
 
 
 def forms_of(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> dict[str, frozenset[str]]:
@@ -219,6 +246,7 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
         "qkv": tokens * qkv_stride(spec) * 4,
         "slots": tokens * 8,
         "scratch": native.num_threads * SCRATCH_BYTES,
+        **_adapter_buffers(native),
     }
     sizes["partials"] = partial_bytes(spec, native)
     sizes["unpacked"] = native.num_threads * unpacked_bytes(spec, native)
@@ -229,6 +257,9 @@ def buffer_bytes(spec: ModelSpec, weights: WeightIndex, native: NativeShape) -> 
         rows = max(tokens, ROWS * native.num_threads) if name == "normed" else tokens
         for form in forms:
             sizes[f"{name}.{form}"] = form_bytes(form, rows, widths[name])
+        # Adapters multiply floats, which are written for them alone where the weights read another form.
+        if "f32" not in forms and ADAPTED_INPUTS[name].intersection(native.shape.adapters.parts):
+            sizes[f"{name}.f32_for_adapters"] = form_bytes("f32", rows, widths[name])
     return {name: -(-size // 64) * 64 for name, size in sizes.items()}
 
 

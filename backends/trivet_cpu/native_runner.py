@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivet.contract import Batch, Feature, MemoryPart, MemoryPlan, Sampling, StepOutput
-from trivet.errors import BackendError, DoesNotFit, OutOfMemory, Unsupported
+from trivet.errors import BackendError, DoesNotFit, OutOfMemory
 from trivet.models.rope import inverse_frequencies
 from trivet.models.spec import ModelSpec
+from trivet.runners.adapter_memory import PART_NAME, bank_of
 from trivet.runners.pooling import pool
 from trivet.runners.step_state import warm_up_batch
 from trivet.weights.index import WeightIndex
@@ -28,6 +29,7 @@ from trivet.weights.reader import TensorReader
 from trivet_cpu import memory_plan, native_plan
 from trivet_cpu.core_shares import CoreShare
 from trivet_cpu.host import Host
+from trivet_cpu.native_adapters import NativeAdapters
 from trivet_cpu.native_library import (
     NO_MEMORY,
     STEP_ARRAYS,
@@ -72,7 +74,7 @@ class _Step:
 class CpuNativeRunner:
     """One model on the CPU. See `contract.Runner`."""
 
-    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV})
+    features: frozenset[Feature] = frozenset({Feature.POOLING, Feature.HOST_KV, Feature.LORA})
     max_in_flight = 2
 
     def __init__(
@@ -94,6 +96,7 @@ class CpuNativeRunner:
         ]
         self._weights: NativeWeights | None = None
         self._layers: ctypes.Array[Layer] | None = None
+        self._adapters: NativeAdapters | None = None
         self._model: Model | None = None
         self._buffer_sizes: dict[str, int] = {}
         self._buffers: Arena | None = None
@@ -120,6 +123,10 @@ class CpuNativeRunner:
             self._library.trivet_pool_destroy(pool)
         self._weights = packed
         self._layers = packed.layers(native_plan.distinct_ropes(self._spec))
+        if self._native.shape.adapters.num_slots:
+            self._adapters = NativeAdapters(self._spec, self._native)
+            for layer, adapted in zip(self._layers, self._adapters.layers, strict=True):
+                layer.adapted = adapted
         self._buffer_sizes = native_plan.buffer_bytes(self._spec, weights, self._native)
         return_free_memory()
 
@@ -148,7 +155,14 @@ class CpuNativeRunner:
         except MemoryError as error:
             raise _kv_does_not_fit(needed, self._host.free_bytes()) from error
         self._model = described_model(
-            spec, native, self._weights, self._layers, self._frequencies, self._buffers, self._buffer_sizes
+            spec,
+            native,
+            self._weights,
+            self._layers,
+            self._frequencies,
+            self._buffers,
+            self._buffer_sizes,
+            self._adapters,
         )
         for index, size in enumerate(sizes):
             attention = spec.layer(index).attention
@@ -191,6 +205,9 @@ class CpuNativeRunner:
         step = Step(num_tokens=len(token_ids), num_seqs=len(batch.slots), table_stride=table.shape[1])
         for name, array in zip(STEP_ARRAYS, arrays, strict=True):
             setattr(step, name, array.ctypes.data)
+        if self._adapters is not None and batch.adapters is not None and batch.adapters.any():
+            step.adapters = batch.adapters.ctypes.data
+            arrays.append(batch.adapters)
         last_start_loc = last_rows(batch)
         if last_start_loc is not None:
             step.last_start_loc = last_start_loc.ctypes.data
@@ -300,6 +317,7 @@ class CpuNativeRunner:
         buffers = self._buffers.size_bytes if self._buffers else 0
         return (
             MemoryPart("weights", self._weights.size_bytes if self._weights else 0),
+            *((MemoryPart(PART_NAME, self._adapters.size_bytes),) if self._adapters else ()),
             MemoryPart("kv", self._kv.size_bytes if self._kv else 0),
             *memory_plan.host_kv_part(self._host_kv.size_bytes if self._host_kv else 0),
             MemoryPart("activations", buffers),
@@ -307,18 +325,22 @@ class CpuNativeRunner:
         )
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+        """As the contract; waits for the steps in flight, which read the slots."""
+        bank = bank_of(self._adapters)
+        self._stream.wait()
+        bank.load(slot, weights)
 
     def unload_adapter(self, slot: int) -> None:
-        """Raises: Unsupported; the feature is not declared."""
-        raise Unsupported("the CPU runner has no LoRA adapters; it declares no lora feature")
+        """As the contract; waits as `load_adapter`."""
+        bank = bank_of(self._adapters)
+        self._stream.wait()
+        bank.unload(slot)
 
     def close(self) -> None:
         """As the contract."""
         self._stream.close()
         self._steps.clear()
-        self._model = self._layers = self._weights = None
+        self._model = self._layers = self._weights = self._adapters = None
         self._buffers = self._kv = self._host_kv = self._logits = self._sampler = None
         return_free_memory()
 

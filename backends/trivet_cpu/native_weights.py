@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,9 +79,13 @@ class Arena:
 
     def floats(self, shape: tuple[int, int]) -> NDArray[np.float32]:
         """The next piece as float32 of this shape."""
-        size = 4 * math.prod(shape)
+        return self.array(shape, np.dtype(np.float32))
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The next piece as zeros of this shape."""
+        size = dtype.itemsize * math.prod(shape)
         self.take(size)
-        return self._bytes[self._used - size : self._used].view(np.float32).reshape(shape)
+        return self._bytes[self._used - size : self._used].view(dtype).reshape(shape)
 
     def arrays(self, num_rows: int) -> Iterator[NDArray[np.uint8]]:
         """Each piece as [num_rows, bytes of a row]."""

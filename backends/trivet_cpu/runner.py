@@ -33,8 +33,8 @@ from trivet.models.ops import StepAdapters
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_attention import PagedKV, PagedStep
 from trivet.models.torch_ops import DTYPES
-from trivet.runners.adapter_memory import PART_NAME
-from trivet.runners.adapters import AdapterBank, bank_of
+from trivet.runners.adapter_memory import PART_NAME, bank_of
+from trivet.runners.adapters import AdapterBank
 from trivet.runners.pooling import pool
 from trivet.runners.step_state import NewestTokens, StepState, warm_up_batch
 from trivet.weights.index import WeightIndex
@@ -50,12 +50,6 @@ from trivet_cpu.process_memory import return_free_memory
 if TYPE_CHECKING:
     from trivet.contract import Int32
     from trivet.models.transformers_fallback import TransformersModel
-
-
-SLOW_ADAPTERS = (
-    "because of its adapters (LoRA) this engine computes with torch, several times slower than the native "
-    "kernels, which have none yet; merge an adapter into its model's weights where speed matters"
-)
 
 
 class Model(Protocol):
@@ -257,10 +251,6 @@ class CpuTorchRunner:
             MemoryPart("logits", memory_plan.logits_bytes(self._spec, self._shape)),
             *memory_plan.host_kv_part(host),
         )
-
-    def notices(self) -> tuple[str, ...]:
-        """As `optional_contract.GivesNotices`."""
-        return (SLOW_ADAPTERS,) if self._adapters else ()
 
     def load_adapter(self, slot: int, weights: WeightIndex) -> None:
         """As the contract."""

@@ -100,5 +100,3 @@ def test_a_rank_beyond_the_setting_and_a_missing_folder_are_told_at_the_start(
         LLM(find_demo_model(), adapters={"a": tmp_path}, **SETTINGS)
     with pytest.raises(ConfigError, match="max_loras is 1 and 2 adapters"):
         LLM(find_demo_model(), adapters={"a": tmp_path, "b": tmp_path}, max_loras=1, **SETTINGS)
-    with pytest.raises(Unsupported, match=r"kernels=native needs .* do not compute adapters"):
-        LLM(find_demo_model(), adapters={"a": folders["a1"]}, options={"kernels": "native"}, **SETTINGS)

@@ -38,7 +38,7 @@ int64_t trivet_struct_bytes(int32_t which) {
                            sizeof(TrivetLayer), sizeof(TrivetRope),  sizeof(TrivetModel),
                            sizeof(TrivetStep),  sizeof(TrivetSampling), sizeof(LayerQueries),
                            sizeof(StepSequences), sizeof(AttentionSpace), sizeof(TrivetDraws),
-                           sizeof(TrivetProgress)};
+                           sizeof(TrivetProgress), sizeof(AdaptedMatrix), sizeof(AdapterSpace)};
   return sizes[which];
 }
 }

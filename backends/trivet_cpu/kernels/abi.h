@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "adapters.h"
 #include "attention_work.h"
 #include "weights.h"
 
@@ -38,6 +39,7 @@ struct TrivetLayer {
   float scale;
   float qk_eps;
   int32_t pad;
+  const trivet::AdaptedMatrix* adapted;  // [7] in the order of `AdaptedPart`, or null
 };
 
 // Rotary position embedding of one kind; position p turns pair i by p * frequencies[i].
@@ -67,6 +69,7 @@ struct TrivetModel {
   trivet::Activations normed, attended, inner;
   trivet::AttentionSpace attention;
   char* scratch;  // [threads, trivet_scratch_bytes()]
+  trivet::AdapterSpace adapters;
 };
 
 // One batch: flat tokens of S sequences (contract.Batch).
@@ -82,6 +85,7 @@ struct TrivetStep {
   // [S + 1] as `query_start_loc`, of each sequence's last tokens alone, where only their hidden states are wanted:
   // they then stand in the first rows of `x`. Null: all are.
   const int32_t* last_start_loc;
+  const int32_t* adapters;  // [S] slot of each sequence's adapter, 0: none. Null: no sequence has one
 };
 
 // Some rows of contract.Sampling, [first_row, first_row + num_rows), and where their results go. All arrays

@@ -19,7 +19,8 @@ inline bool is_tiled(int num_rows) { return HAS_TILES && num_rows >= MIN_TILED_R
 
 // As the products of a step of so many rows read them. Where quantised weights have both forms, bfloat16 is for
 // products with tiles.
-inline Activations of_step(Activations rows, int num_rows) {
+inline Activations of_step(Activations rows, int num_rows, bool has_adapters = false) {
+  if (rows.is_f32_for_adapters && !has_adapters) rows.f32 = nullptr;
   if (rows.bf16 && is_tiled(num_rows)) rows.groups = nullptr;
   return rows;
 }

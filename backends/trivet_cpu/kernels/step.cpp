@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "abi.h"
+#include "adapters.h"
 #include "group_writer.h"
 #include "pool.h"
 #include "product.h"
@@ -41,6 +43,7 @@ struct Work {
   const TrivetStep* step;
   AttentionWork* attention;
   Work* last;  // the rows that go on once the last layer's keys are written; null: all
+  const AdapterWork* adapters = nullptr;  // null: no token has one
 };
 
 // Asks for a line that is written soon and that another core has read: one by one, each would be waited for.
@@ -76,8 +79,8 @@ class Step {
   Step(Work& work, int thread)
       : pool_(*work.pool), thread_(thread), work_(work), m_(*work.model), s_(*work.step),
         repeats_norms_(s_.num_tokens <= MAX_REPEATED_NORMS),
-        normed_(of_step(repeats_norms_ ? rows_of(m_.normed, thread) : m_.normed, s_.num_tokens)),
-        attended_(of_step(m_.attended, s_.num_tokens)), inner_(of_step(m_.inner, s_.num_tokens)),
+        normed_(as_read(repeats_norms_ ? rows_of(m_.normed, thread) : m_.normed)), attended_(as_read(m_.attended)),
+        inner_(as_read(m_.inner)),
         owns_tokens_(has_own_tokens(s_.num_tokens, pool_.crew_size())),
         row_block_(is_tiled(s_.num_tokens) ? MAX_ROW_BLOCK : owns_tokens_ ? own_row_block() : ROW_BLOCK),
         scratch_(scratch_of(m_, thread)) {
@@ -103,8 +106,12 @@ class Step {
   }
 
  private:
+  Activations as_read(const Activations& rows) const {
+    return of_step(rows, s_.num_tokens, work_.adapters != nullptr);
+  }
+
   void layer(const TrivetLayer& layer) {
-    norm(layer.attention_norm);
+    norm_for(layer.attention_norm, layer, ADAPTED_Q, 3);
     product_qkv(layer, 0, 3);
     attend_layer(layer);
     mix_in(layer);
@@ -112,13 +119,13 @@ class Step {
 
   // The last layer, whose output is wanted of some tokens only: keys and values of all, then the rest for those.
   void write_keys(const TrivetLayer& layer) {
-    norm(layer.attention_norm);
+    norm_for(layer.attention_norm, layer, ADAPTED_K, 2);
     product_qkv(layer, 1, 3);
     rotate(layer, false, true);
   }
 
   void finish(const TrivetLayer& layer) {
-    norm(layer.attention_norm);
+    norm_for(layer.attention_norm, layer, ADAPTED_Q, 1);
     product_qkv(layer, 0, 1);
     rotate(layer, true, false);
     attention(layer);
@@ -139,10 +146,10 @@ class Step {
   }
 
   void mix_in(const TrivetLayer& layer) {
-    product(layer.o, of_width(attended_, layer.o), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
-    norm(layer.mlp_norm);
+    add_product(layer, ADAPTED_O, layer.o, attended_);
+    norm_for(layer.mlp_norm, layer, ADAPTED_GATE, layer.up.data ? 2 : 1);
     inner(layer);
-    product(layer.down, of_width(inner_, layer.down), m_.x, m_.padded_hidden_size, true, m_.residual_scale);
+    add_product(layer, ADAPTED_DOWN, layer.down, inner_);
   }
 
   void embed() {
@@ -173,6 +180,34 @@ class Step {
              normed_, token);
   }
 
+  // Norms of all tokens, and what the adapters of `count` matrices from `part` on make of them first.
+  void norm_for(const float* weight, const TrivetLayer& layer, int part, int count) {
+    const bool was_here = pool_.has_joined(thread_);
+    norm(weight);
+    // Whoever has come since has no rows of its own yet.
+    if (multiply_adapters(layer, part, count, normed_) && repeats_norms_ && !was_here) norm(weight);
+  }
+
+  // The adapters' A x, a phase; false: there is nothing to do for them, and no phase.
+  bool multiply_adapters(const TrivetLayer& layer, int part, int count, const Activations& in) {
+    if (!work_.adapters || !layer.adapted) return false;
+    const AdapterWork& adapters = *work_.adapters;
+    const AdaptedMatrix* matrices = layer.adapted + part;
+    const int rank = adapters.largest_rank(matrices, count);
+    if (!rank) return false;
+    for_units(pool_, thread_, adapters.num_units(count, rank),
+              [&](int unit) { adapters.multiply_a(matrices, count, rank, in.f32, unit); });
+    return true;
+  }
+
+  // A unit of the base's product, and of its adapters' whose A x is the `low`-th.
+  void multiply_with_adapters(const TrivetLayer& layer, int part, int low, const Product& p, int unit, int first,
+                              int last) {
+    multiply(p, unit, first, last);
+    if (work_.adapters && layer.adapted && layer.adapted[part].a)
+      work_.adapters->add_b(layer.adapted[part], low, p, unit, first, last);
+  }
+
   // A thread's tokens in equal blocks.
   int own_row_block() const {
     const int tokens = (s_.num_tokens + pool_.crew_size() - 1) / pool_.crew_size();
@@ -193,9 +228,14 @@ class Step {
     });
   }
 
-  void product(const Weight& weight, const Activations& in, float* out, int stride, bool adds, float scale) {
-    const Product p{&weight, &in, out, stride, 0, 0, adds, scale, &scratch_.tiles};
-    for_blocks(units_of(weight), [&](int unit, int first, int last) { multiply(p, unit, first, last); });
+  // What a layer adds to the residual stream.
+  void add_product(const TrivetLayer& layer, int part, const Weight& weight, const Activations& rows) {
+    const Activations in = of_width(rows, weight);
+    multiply_adapters(layer, part, 1, in);
+    const Product p{&weight, &in, m_.x, m_.padded_hidden_size, 0, 0, true, m_.residual_scale, &scratch_.tiles};
+    for_blocks(units_of(weight), [&](int unit, int first, int last) {
+      multiply_with_adapters(layer, part, 0, p, unit, first, last);
+    });
   }
 
   static int units_of(const Weight& weight) { return (weight.rows + UNIT_ROWS - 1) / UNIT_ROWS; }
@@ -211,7 +251,7 @@ class Step {
       while (unit >= units[part]) unit -= units[part++];
       const Product p{parts[part], &normed_, m_.qkv + columns[part], m_.qkv_stride, 0, 0, false, 1.0f,
                       &scratch_.tiles};
-      multiply(p, unit, first, last);
+      multiply_with_adapters(layer, ADAPTED_Q + part, part - begin, p, unit, first, last);
     });
   }
 
@@ -291,12 +331,12 @@ class Step {
                 &scratch_.tiles};
       if (is_gated) p.next = unit_data(layer.up, unit);
       for (int row = first; row < last; row++) own_groups(inner, row, unit * UNIT_ROWS, (unit + 1) * UNIT_ROWS);
-      multiply(p, unit, first, last);
+      multiply_with_adapters(layer, ADAPTED_GATE, 0, p, unit, first, last);
       if (is_gated) {
         p.weight = &layer.up;
         p.out = scratch_.up;
         p.next = unit_data(layer.gate, unit + 1);
-        multiply(p, unit, first, last);
+        multiply_with_adapters(layer, ADAPTED_UP, 1, p, unit, first, last);
       }
       with_activation(layer.activation, [&](auto active) {
         GroupWriter writer(inner);
@@ -335,6 +375,14 @@ AttentionWork attention_of(const TrivetModel& model, const TrivetStep& step, int
   return AttentionWork(seqs, limits, num_threads, model.attention, has_own_tokens(step.num_tokens, num_threads));
 }
 
+// Null where no token has one.
+const AdapterWork* adapters_of(std::optional<AdapterWork>& space, const TrivetModel& model, const TrivetStep& step,
+                               int which) {
+  if (!step.adapters) return nullptr;
+  space.emplace(model.adapters, step.adapters, step.num_seqs, step.query_start_loc, which);
+  return space->is_empty() ? nullptr : &*space;
+}
+
 void find_slots(const TrivetModel& model, const TrivetStep& step) {
   const int block_size = model.layers[0].cache.block_size;
   for (int seq = 0; seq < step.num_seqs; seq++) {
@@ -358,6 +406,8 @@ int32_t trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* s
   AttentionWork attention = attention_of(*model, *step, crew_size);
   Work work{(Pool*)pool, model, step, &attention, nullptr};
   find_slots(*model, *step);
+  std::optional<AdapterWork> adapters, adapters_of_last;
+  work.adapters = adapters_of(adapters, *model, *step, 0);
   if (!step->last_start_loc) {
     work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
     return 0;
@@ -367,6 +417,7 @@ int32_t trivet_forward(void* pool, const TrivetModel* model, const TrivetStep* s
   last.num_tokens = last.query_start_loc[last.num_seqs];
   AttentionWork attention_of_last = attention_of(*model, last, crew_size);
   Work work_of_last{work.pool, model, &last, &attention_of_last, nullptr};
+  work_of_last.adapters = adapters_of(adapters_of_last, *model, last, 1);
   work.last = &work_of_last;
   work.pool->run([](void* argument, int thread) { Step(*(Work*)argument, thread).run(); }, &work);
   return 0;

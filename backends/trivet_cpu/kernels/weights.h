@@ -66,6 +66,7 @@ struct alignas(64) QuantisedGroup {
 // rows share no line.
 struct Activations {
   int32_t columns;  // padded
+  int32_t is_f32_for_adapters;  // `f32` is read by adapters alone
   float* f32;       // [T, columns]
   BFloat* bf16;     // [T / 16, columns / 32, 16, 32]
   QuantisedGroup* groups;  // [T / 16, columns / 32, 16]

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from trivet.contract import AdapterSlots, MemoryPart
+from trivet.errors import Unsupported
 from trivet.models.spec import ModelSpec
 from trivet.runners.model_matrices import packed_matrices
 from trivet.runners.slices import local_spec
 
+if TYPE_CHECKING:
+    from trivet.weights.index import WeightIndex
+
 PART_NAME = "adapters"
+_Bank = TypeVar("_Bank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +65,32 @@ def adapter_parts(
 def adapter_step_bytes(slots: AdapterSlots, value_bytes: int, num_tokens: int) -> int:
     """What a step of so many tokens takes for them besides: A x of every slot, and who has which."""
     return num_tokens * slots.num_slots * (slots.max_rank * value_bytes + 1)
+
+
+def check_adapter(slots: AdapterSlots, slot: int, weights: WeightIndex) -> None:
+    """Raises: Unsupported where there is no such slot, or where the adapter does not fit one."""
+    if not 1 <= slot <= slots.num_slots:
+        raise Unsupported(
+            f"there is no slot {slot} for an adapter: there are {slots.num_slots}; raise max_loras"
+        )
+    for tensor in weights.tensors:
+        _, _, rest = tensor.name.partition(".")
+        part = rest.split(".")[1]
+        rank = tensor.shape[0 if tensor.name.endswith(".lora_a") else 1]
+        if part not in slots.parts:
+            raise Unsupported(
+                f"the adapter adapts {part}, and the slots have room for {', '.join(slots.parts)}; "
+                "start the engine with this adapter, or with max_loras above the number of its adapters"
+            )
+        if rank > slots.max_rank:
+            raise Unsupported(
+                f"the adapter's rank is {rank} and the slots have room for {slots.max_rank}; "
+                f"raise max_lora_rank to {rank}"
+            )
+
+
+def bank_of(bank: _Bank | None) -> _Bank:
+    """Raises: Unsupported where the plan has no slots."""
+    if bank is None:
+        raise Unsupported("this engine was planned without slots for adapters; set adapters or max_loras")
+    return bank

@@ -17,9 +17,9 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor
 
 from trivet.contract import AdapterSlots
-from trivet.errors import Unsupported, WeightsError
+from trivet.errors import WeightsError
 from trivet.models.spec import ModelSpec
-from trivet.runners.adapter_memory import AdaptedPart, adapted_parts
+from trivet.runners.adapter_memory import AdaptedPart, adapted_parts, check_adapter
 from trivet.runners.slices import Rank
 from trivet.weights.reader import TensorReader
 
@@ -118,7 +118,7 @@ class AdapterBank:
 
     def load(self, slot: int, weights: WeightIndex) -> None:
         """As `contract.Runner.load_adapter`."""
-        self._check(slot, weights)
+        check_adapter(self._slots, slot, weights)
         self.unload(slot)
         try:
             with TensorReader(weights) as reader, torch.inference_mode():
@@ -137,26 +137,6 @@ class AdapterBank:
                 for stack in stacks:
                     stack.a[slot - 1].zero_()
                     stack.b[slot - 1].zero_()
-
-    def _check(self, slot: int, weights: WeightIndex) -> None:
-        if not 1 <= slot <= self._slots.num_slots:
-            raise Unsupported(
-                f"there is no slot {slot} for an adapter: there are {self._slots.num_slots}; raise max_loras"
-            )
-        for tensor in weights.tensors:
-            _, _, rest = tensor.name.partition(".")
-            part = rest.split(".")[1]
-            rank = tensor.shape[0 if tensor.name.endswith(".lora_a") else 1]
-            if part not in self._slots.parts:
-                raise Unsupported(
-                    f"the adapter adapts {part}, and the slots have room for {', '.join(self._slots.parts)}; "
-                    "start the engine with this adapter, or with max_loras above the number of its adapters"
-                )
-            if rank > self._slots.max_rank:
-                raise Unsupported(
-                    f"the adapter's rank is {rank} and the slots have room for {self._slots.max_rank}; "
-                    f"raise max_lora_rank to {rank}"
-                )
 
     def _put(self, slot: int, stack: _Stack, reader: TensorReader) -> None:
         part, rank = stack.part, self._rank
@@ -214,13 +194,6 @@ class AdapterBank:
             return Segment(start, stop, low, high, None)
         others = (token_slots[start:stop, None] != self._ids[low:high])[:, :, None]
         return Segment(start, stop, low, high, others)
-
-
-def bank_of(bank: AdapterBank | None) -> AdapterBank:
-    """Raises: Unsupported where the plan has no slots."""
-    if bank is None:
-        raise Unsupported("this engine was planned without slots for adapters; set adapters or max_loras")
-    return bank
 
 
 def _views(

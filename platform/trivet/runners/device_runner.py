@@ -15,8 +15,8 @@ from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.decoder import Decoder
 from trivet.models.spec import ModelSpec
 from trivet.models.torch_ops import DTYPES, TorchOps
-from trivet.runners.adapter_memory import PART_NAME
-from trivet.runners.adapters import AdapterBank, bank_of
+from trivet.runners.adapter_memory import PART_NAME, bank_of
+from trivet.runners.adapters import AdapterBank
 from trivet.runners.collectives import Alone, Collectives
 from trivet.runners.sharded_weights import Packer
 from trivet.runners.slices import Rank, local_spec

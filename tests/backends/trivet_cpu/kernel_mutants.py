@@ -25,6 +25,7 @@ TIMEOUT_S = 240.0  # a mutant may wait for ever: that is a find, too
 
 TESTS_OF = MappingProxyType(
     {
+        "adapters": ("test_native_adapters.py",),
         "attention": ("test_native_attention.py",),
         "pool": ("test_pool.py",),
         "products": ("test_native_kernels.py",),
