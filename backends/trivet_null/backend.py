@@ -104,6 +104,11 @@ class NullBackend:
             )
         if config.block_size is not None and config.block_size < 1:
             raise Unsupported(f"block_size is {config.block_size}; it must be at least 1")
+        if config.adapters.num_slots:
+            raise Unsupported(
+                "the null backend takes no adapters (LoRA); leave adapters and max_loras unset, or use "
+                "another backend"
+            )
 
     def plan(
         self, spec: ModelSpec, weights: WeightIndex, config: RunnerConfig, devices: Sequence[DeviceInfo]

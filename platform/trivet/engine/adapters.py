@@ -44,13 +44,17 @@ def adapter_slots(settings: EngineSettings, adapters: Mapping[str, AdapterFiles]
     return AdapterSlots(num_slots, rank, tuple(part for part in PARTS if part in used or not is_full))
 
 
-def load_adapters(runner: Runner, adapters: Mapping[str, AdapterFiles], backend: str, model: str) -> None:
-    """Each into its slot. Raises: Unsupported; WeightsError."""
-    if adapters and Feature.LORA not in runner.features:
+def check_runner_takes(runner: Runner, slots: AdapterSlots, backend: str) -> None:
+    """Before it has loaded anything. Raises: Unsupported where it takes no adapters and there are slots."""
+    if slots.num_slots and Feature.LORA not in runner.features:
         raise Unsupported(
             f"backend {backend} serves no adapters (LoRA) with this model; use another backend, or merge "
             "them into the model's weights"
         )
+
+
+def load_adapters(runner: Runner, adapters: Mapping[str, AdapterFiles], model: str) -> None:
+    """Each into its slot. Raises: Unsupported; WeightsError."""
     for slot, (name, adapter) in enumerate(adapters.items(), 1):
         runner.load_adapter(slot, adapter.weights)
         logger.info("adapter=%s slot=%d rank=%d parts=%s", name, slot, adapter.rank, ",".join(adapter.parts))

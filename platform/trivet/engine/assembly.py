@@ -14,7 +14,13 @@ import msgspec
 from trivet.adapters import LoRARequest
 from trivet.contract import Runner
 from trivet.engine import backend_answers
-from trivet.engine.adapters import check_same_files, load_adapters, load_late, read_adapters
+from trivet.engine.adapters import (
+    check_runner_takes,
+    check_same_files,
+    load_adapters,
+    load_late,
+    read_adapters,
+)
 from trivet.engine.core import CoreConfig, EngineCore
 from trivet.engine.grammar import GrammarCompiler
 from trivet.engine.measured_peaks import NOWHERE, PeakStore
@@ -88,9 +94,10 @@ def assemble(
         placement.backend, spec, placement.config, placement.plan, placement.devices
     )
     try:
+        check_runner_takes(runner, placement.config.adapters, placement.backend.name)
         adapters = read_adapters(settings, spec)
         runner.load(files.weights, on_progress)
-        load_adapters(runner, adapters, placement.backend.name, files.name)
+        load_adapters(runner, adapters, files.name)
         runner.allocate_kv()
         on_warming()
         try:

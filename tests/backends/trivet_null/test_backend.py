@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trivet.contract import DeviceInfo, MemoryPlan, RunnerConfig
+from trivet.contract import AdapterSlots, DeviceInfo, MemoryPlan, RunnerConfig
 from trivet.errors import DoesNotFit, Unsupported
 from trivet.models.spec import MLP, Attention, Layer, ModelSpec, Norm, Rope
 from trivet.plugins import load_plugins
@@ -84,6 +84,7 @@ def test_a_plan_beyond_the_memory_is_refused_with_both_numbers(spec: ModelSpec) 
         ({"kv_dtype": "int4"}, "kv_cache_dtype 'int4' is unknown; use auto, bfloat16"),
         ({"tensor_parallel": 2}, "tensor_parallel_size is 2"),
         ({"block_size": 0}, "block_size is 0"),
+        ({"adapters": AdapterSlots(1, 8, ("q",))}, r"takes no adapters \(LoRA\)"),
     ],
 )
 def test_what_it_cannot_do_is_refused(spec: ModelSpec, config: dict[str, Any], words: str) -> None:

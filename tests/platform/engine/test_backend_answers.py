@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from trivet.contract import DeviceInfo
 from trivet.demo_model import find_demo_model
@@ -216,3 +217,15 @@ def test_a_context_of_one_token_is_refused(try_place: Callable[..., Placement]) 
         try_place(EngineSettings(max_model_len=1))
     with pytest.raises(DoesNotFit, match=r"leaves a context of 1 token and 2 are needed"):
         try_place(EngineSettings(block_size=1, num_gpu_blocks_override=2))
+
+
+def test_slots_for_adapters_are_refused_before_the_weights_are_read(
+    backend: Strange, try_place: Callable[..., Placement], files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner that does not declare them, of a backend whose check has let them pass."""
+    monkeypatch.setattr(backend, "check", lambda *_: None)
+    settings: EngineSettings = structs.replace(SETTINGS, max_loras=2)
+    read: list[int] = []
+    with pytest.raises(Unsupported, match=r"backend strange serves no adapters \(LoRA\) with this model"):
+        assemble(files, try_place(settings), settings, lambda done, total: read.append(done))
+    assert not read
