@@ -11,8 +11,8 @@ from trivet.contract import DeviceInfo, KVCacheSpec, MemoryPart, MemoryPlan, Pea
 from trivet.errors import DoesNotFit
 from trivet.runners.step_shape import StepShape
 
-# Of a device's memory: the rest is for what libraries take without saying. 0.96 failed on NPUs where 0.8 ran
-# (vllm-ascend #9372).
+# Of what others have left of a device's memory: the rest is for what libraries take without saying. 0.96
+# failed on NPUs where 0.8 ran (vllm-ascend #9372).
 DEFAULT_FRACTION = 0.9
 PEAK_ROOM = 1.05  # over a measured peak
 GIB, MIB = 1 << 30, 1 << 20
@@ -89,9 +89,10 @@ def _with_room(peak: int) -> int:
 
 
 def usable_bytes(config: RunnerConfig, device: DeviceInfo) -> int:
-    """What is free, within this instance's share."""
-    fraction = DEFAULT_FRACTION if config.memory_fraction is None else config.memory_fraction
-    return min(device.free_bytes, int(fraction * device.total_bytes))
+    """What is free, within this instance's share; where nobody gave one, not all of it."""
+    if config.memory_fraction is None:
+        return int(DEFAULT_FRACTION * min(device.free_bytes, device.total_bytes))
+    return min(device.free_bytes, int(config.memory_fraction * device.total_bytes))
 
 
 def _num_blocks(config: RunnerConfig, shape: Shape, limit: int, costs: Costs[Shape]) -> int:

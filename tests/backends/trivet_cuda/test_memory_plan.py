@@ -78,6 +78,19 @@ def test_each_rank_has_a_claim_to_memory_of_its_host(files: ModelFiles, num_rank
     assert plan.total_bytes == sum(part.size_bytes for part in plan.parts)  # of the device alone
 
 
+@pytest.mark.parametrize(("fraction", "share"), [(None, 0.9), (0.9, 1.0)])
+def test_beside_others_something_is_left_unless_the_operator_says_how_much(
+    files: ModelFiles, fraction: float | None, share: float
+) -> None:
+    assert files.spec is not None
+    free = 5 << 28
+    config = replace(CONFIG, memory_fraction=fraction, num_blocks=None, max_model_len=4096, max_num_seqs=256)
+    plan = CudaBackend().plan(
+        files.spec, files.weights, config, [replace(INFO, total_bytes=4 * free, free_bytes=free)]
+    )
+    assert 0.99 * share * free < plan.total_bytes <= share * free
+
+
 def test_ranks_are_planned_for_the_gpu_of_which_the_least_may_be_used(files: ModelFiles) -> None:
     """Not for that with the least free: of the other the operator's share is smaller still."""
     assert files.spec is not None
@@ -86,7 +99,14 @@ def test_ranks_are_planned_for_the_gpu_of_which_the_least_may_be_used(files: Mod
         replace(INFO, total_bytes=80 * gib, free_bytes=gib),
         replace(INFO, total_bytes=gib * 106 // 100, free_bytes=gib * 105 // 100),
     ]
-    config = replace(CONFIG, tensor_parallel=2, num_blocks=None, max_model_len=4096, max_num_seqs=256)
+    config = replace(
+        CONFIG,
+        tensor_parallel=2,
+        memory_fraction=0.9,
+        num_blocks=None,
+        max_model_len=4096,
+        max_num_seqs=256,
+    )
     plan = CudaBackend().plan(files.spec, files.weights, config, devices)
     share = int(0.9 * devices[1].total_bytes)
     assert 0.99 * share < plan.total_bytes <= share
