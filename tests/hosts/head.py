@@ -48,7 +48,7 @@ class Stream(threading.Thread):
     def goes_on(self) -> None:
         """More chunks come."""
         before = self.num_chunks
-        wait_for("the stream goes on", lambda: self.num_chunks > before + 5)
+        wait_for("the stream goes on", lambda: self.num_chunks > before + 5 or self.failure)
         assert not self.failure
 
 
@@ -101,13 +101,7 @@ class Head:
         """And wait until it is ready."""
         with self.client() as client:
             client.deployments.create(str(model), name=name, backend=backend, settings=settings)
-
-        def is_ready() -> bool:
-            (one,) = self.instances(name) or [None]
-            assert one is None or one.state != "failed", one.reason
-            return bool(self.where(name))
-
-        wait_for(f"{name} is ready", is_ready, tell=lambda: self.reasons(name))
+        wait_for(f"{name} is ready", lambda: self.where(name), tell=lambda: self.reasons(name))
 
     def stop(self, name: str) -> None:
         with self.client() as client:
